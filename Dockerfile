@@ -10,6 +10,7 @@ ENV CARGO_PROFILE_RELEASE_DEBUG=false
 # or the lock file changes. One COPY per crate, because a COPY of several files keeps no folders.
 COPY Cargo.toml Cargo.lock ./
 COPY graph/Cargo.toml graph/
+COPY graph/functions/Cargo.toml graph/functions/
 COPY common/Cargo.toml common/
 COPY models/Cargo.toml models/
 COPY rendezvous/Cargo.toml rendezvous/

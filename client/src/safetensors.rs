@@ -19,6 +19,7 @@ use convoke_common::world::{FileMode, Store, StoreError, StoreFile, off_thread};
 use convoke_graph::Tensor as HostTensor;
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Attrs, Function as Graph, Literal, Node, RunsAt, TensorType};
+use convoke_graph::ops::HandleOp;
 use convoke_graph::{DType, Dim};
 use convoke_models::{StoredTensor, StoredTensors, stored_header, stored_tensors};
 
@@ -208,7 +209,7 @@ fn graph(file: &StoredTensors, group: &[(&StoredTensor, Device)]) -> Graph {
         let kept = graph.add_value(format!("kept{i}"), kept);
         graph.nodes.push(Node {
             name: node(device.worker(), &t.name.replace(['*', '+'], "_")).into(),
-            op: "HandleOut".into(),
+            op: HandleOp::HandleOut.name().into(),
             attrs: Attrs::default(),
             inputs: vec![Some(value), Some(number)],
             outputs: vec![kept],

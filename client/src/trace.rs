@@ -19,7 +19,7 @@ use convoke_graph::Tensor as HostTensor;
 use convoke_graph::graph::{
     Attr, Attrs, Function, INLINE_LIMIT, Literal, Node, RunsAt, TensorType, ValueId,
 };
-use convoke_graph::ops::{HostValue, InferredOutput, OpDef};
+use convoke_graph::ops::{HandleOp, HostValue, InferredOutput, OpDef};
 use convoke_graph::{DType, Dim};
 use convoke_models::Source;
 
@@ -272,7 +272,7 @@ impl Trace {
         }
         state.function.nodes.push(Node {
             name: name.into(),
-            op: "HandleIn".into(),
+            op: HandleOp::HandleIn.name().into(),
             attrs,
             inputs: vec![Some(number)],
             outputs: vec![value],
@@ -396,7 +396,7 @@ impl Trace {
         let made = state.function.nodes.iter();
         let mut made = made.filter(|n| n.outputs.contains(&value));
         if let Some(node) = made.next() {
-            if &*node.op == "HandleIn" {
+            if node.is(HandleOp::HandleIn) {
                 let msg = "an operand of a function is where it was put";
                 return Err(Error::new(Code::InvalidArgument, msg).advise(
                     "call `on` on what is computed of it, or move it with `to` before the call",
@@ -438,7 +438,7 @@ impl Trace {
             let kept = state.function.add_value(format!("result{i}"), kept);
             state.function.nodes.push(Node {
                 name: name.into(),
-                op: "HandleOut".into(),
+                op: HandleOp::HandleOut.name().into(),
                 attrs: Attrs::default(),
                 inputs: vec![Some(value), Some(number)],
                 outputs: vec![kept],

@@ -20,6 +20,7 @@ use crate::codec::{self, CodecError};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::ids::FunctionId;
+use crate::ops::{self, Op};
 use crate::printable::{self, Printable};
 use crate::tensor::Tensor;
 
@@ -198,6 +199,18 @@ pub struct Node {
     /// Outputs. Trailing optional outputs of the op that no node uses are left out.
     pub outputs: Vec<ValueId>,
     pub runs_at: RunsAt,
+}
+
+impl Node {
+    /// The node's op; `None` where neither the registry nor this process knows it.
+    pub fn kind(&self) -> Option<Op> {
+        ops::lookup(&self.op).map(|def| def.op)
+    }
+
+    /// Whether the node is a use of `op`, which is one of the registry.
+    pub fn is(&self, op: impl Into<Op>) -> bool {
+        *self.op == *op.into().name()
+    }
 }
 
 /// A constant, or the place of its bytes.

@@ -230,18 +230,14 @@ pub(crate) fn registered() -> Vec<CustomOp> {
     kernels.values().map(|k| CustomOp::of(k.def)).collect()
 }
 
-/// Makes the kernel of a custom op; `None` where the op is not one.
+/// Makes the kernel of a custom op.
 pub(crate) fn find(spec: &cpu::Spec<'_>) -> cpu::FamilyAnswer {
-    if !defs::is_custom(spec.op) {
-        return Ok(None);
-    }
+    let name = spec.def.name;
     let registered = {
         let kernels = KERNELS.read().unwrap_or_else(PoisonError::into_inner);
-        kernels.get(spec.op).cloned()
+        kernels.get(name).cloned()
     };
-    let Some(registered) = registered else {
-        return Ok(None);
-    };
+    let registered = registered.ok_or_else(|| OpError::Unknown { op: name.into() })?;
     let op = registered.def.name;
     let made = catch_unwind(AssertUnwindSafe(|| {
         (registered.make)(&Spec { inner: spec })
@@ -249,7 +245,7 @@ pub(crate) fn find(spec: &cpu::Spec<'_>) -> cpu::FamilyAnswer {
     let panicked = |_| Err(OpError::shape(format!("preparing {op} panicked")));
     let kernel = made.unwrap_or_else(panicked)?;
     let custom = RegisteredKernel { op, kernel };
-    Ok(Some(cpu::KernelBody::Custom(custom)))
+    Ok(cpu::KernelBody::Custom(custom))
 }
 
 /// The kernel of one use of a custom op.

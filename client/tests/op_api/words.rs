@@ -3,17 +3,17 @@
 
 use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs};
-use convoke_graph::ops::OpDef;
 use convoke_graph::ops::attrs::{
-    ConvAttrs, GemmAttrs, LrnAttrs, NormalAttrs, ReduceAttrs, UniformAttrs, alpha_beta, epsilon,
-    selu,
+    ConvAttrs, GemmAttrs, LrnAttrs, NormalAttrs, ReduceAttrs, UniformAttrs, epsilon,
 };
+use convoke_graph::ops::{self, Op, OpDef};
 
 /// The title of a family of the registry.
 pub fn title(family: &str) -> &'static str {
     match family {
         "binary" => "Elementwise ops of several tensors, broadcast",
         "conv" => "Convolution",
+        "function" => "Functions of one float",
         "index" => "Gathering and scattering by indices",
         "matmul" => "Products of matrices",
         "movement" => "Elements in another order",
@@ -24,7 +24,7 @@ pub fn title(family: &str) -> &'static str {
         "scan" => "Running sums, and the greatest elements",
         "shape" => "Shapes, and tensors of a shape",
         "slice" => "Parts of tensors, and tensors of parts",
-        "unary" => "Elementwise ops of one tensor",
+        "unary" => "Other elementwise ops of one tensor",
         other => panic!("no words for the family {other}"),
     }
 }
@@ -255,6 +255,11 @@ pub fn meaning(op: &str, attr: &str) -> &'static str {
 
 /// The value that an absent attribute stands for, as text.
 pub fn default(op: &str, attr: &str) -> String {
+    if let Some(Op::Unary(function)) = ops::lookup(op).map(|def| def.op)
+        && let Some(default) = ops::parameter_default(function, attr)
+    {
+        return default.to_string();
+    }
     let none = Attrs::default();
     let reduce = ReduceAttrs::new(&none);
     match (op, attr) {
@@ -275,10 +280,6 @@ pub fn default(op: &str, attr: &str) -> String {
                 _ => l.bias.to_string(),
             }
         }
-        ("Selu", "alpha") => selu(&none).0.to_string(),
-        ("Selu", "gamma") => selu(&none).1.to_string(),
-        (_, "alpha") => alpha_beta(op, &none).0.to_string(),
-        (_, "beta") => alpha_beta(op, &none).1.to_string(),
         (_, "epsilon") => epsilon(&none).to_string(),
         (_, "group") => ConvAttrs::group(&none).unwrap().to_string(),
         (_, "keepdims") => reduce.keep_dims.to_string(),

@@ -7,6 +7,7 @@
 
 use convoke_graph::DType;
 use convoke_graph::graph::{Attrs, Function, TensorType, ValueId};
+use convoke_graph::ops::{BinaryOp, ConvOp, MatMulOp, NormOp, Op, ShapeOp, UnaryOp};
 use convoke_graph::tensor::Tensor;
 
 use super::edit::Edit;
@@ -16,7 +17,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
     let mut e = Edit::new(f);
     let mut folded = 0;
     for i in 0..e.f.nodes.len() {
-        if &*e.f.nodes[i].op == "BatchNormalization" {
+        if e.f.nodes[i].is(NormOp::BatchNormalization) {
             folded += usize::from(fold(&mut e, i).is_some());
         }
     }
@@ -59,28 +60,82 @@ fn fold(e: &mut Edit, bn: usize) -> Option<()> {
 
     let at = target.node;
     let label = |what: &str| format!("{name}:{what}");
-    let apply = |e: &mut Edit, what: &str, op: &str, inputs: &[ValueId], ty: &TensorType| {
+    let apply = |e: &mut Edit, what: &str, op: Op, inputs: &[ValueId], ty: &TensorType| {
         e.init_node(at, &label(what), op, Attrs::default(), inputs, ty.clone())
     };
     let epsilon = e.constant(&label("epsilon"), epsilon);
     let shape = e.constant(&label("shape"), broadcast);
-    let sum = apply(e, "variance", "Add", &[var, epsilon], &vector);
-    let deviation = apply(e, "deviation", "Sqrt", &[sum], &vector);
-    let factor = apply(e, "factor", "Div", &[scale, deviation], &vector);
+    let sum = apply(
+        e,
+        "variance",
+        Op::Binary(BinaryOp::Add),
+        &[var, epsilon],
+        &vector,
+    );
+    let deviation = apply(e, "deviation", Op::Unary(UnaryOp::Sqrt), &[sum], &vector);
+    let factor = apply(
+        e,
+        "factor",
+        Op::Binary(BinaryOp::Div),
+        &[scale, deviation],
+        &vector,
+    );
     let dims: Vec<usize> = target.broadcast.iter().map(|d| *d as usize).collect();
     let wide = TensorType::fixed(DType::F32, &dims);
-    let wide = apply(e, "wide factor", "Reshape", &[factor, shape], &wide);
+    let wide = apply(
+        e,
+        "wide factor",
+        Op::Shape(ShapeOp::Reshape),
+        &[factor, shape],
+        &wide,
+    );
     let weight_ty = e.f.ty(target.weight).clone();
-    let weight = apply(e, "weight", "Mul", &[target.weight, wide], &weight_ty);
+    let weight = apply(
+        e,
+        "weight",
+        Op::Binary(BinaryOp::Mul),
+        &[target.weight, wide],
+        &weight_ty,
+    );
     let bias = match target.bias {
         Some(bias) => {
-            let centred = apply(e, "centred", "Sub", &[bias, mean], &vector);
-            let scaled = apply(e, "scaled", "Mul", &[centred, factor], &vector);
-            apply(e, "bias", "Add", &[scaled, shift], &vector)
+            let centred = apply(
+                e,
+                "centred",
+                Op::Binary(BinaryOp::Sub),
+                &[bias, mean],
+                &vector,
+            );
+            let scaled = apply(
+                e,
+                "scaled",
+                Op::Binary(BinaryOp::Mul),
+                &[centred, factor],
+                &vector,
+            );
+            apply(
+                e,
+                "bias",
+                Op::Binary(BinaryOp::Add),
+                &[scaled, shift],
+                &vector,
+            )
         }
         None => {
-            let scaled = apply(e, "scaled", "Mul", &[mean, factor], &vector);
-            apply(e, "bias", "Sub", &[shift, scaled], &vector)
+            let scaled = apply(
+                e,
+                "scaled",
+                Op::Binary(BinaryOp::Mul),
+                &[mean, factor],
+                &vector,
+            );
+            apply(
+                e,
+                "bias",
+                Op::Binary(BinaryOp::Sub),
+                &[shift, scaled],
+                &vector,
+            )
         }
     };
 
@@ -106,10 +161,11 @@ fn target(e: &Edit, node: usize) -> Option<Target> {
         return None;
     }
     // The axis of the weight that counts output channels.
-    let axis = match &*e.f.nodes[node].op {
-        "Conv" => 0,
-        "ConvTranspose" if attrs.int("group", 1) == 1 => 1,
-        "Gemm" if attrs.float("alpha", 1.0) == 1.0 && attrs.float("beta", 1.0) == 1.0 => {
+    let axis = match e.f.nodes[node].kind()? {
+        Op::Conv(ConvOp::Conv) => 0,
+        Op::MatMul(MatMulOp::Gemm)
+            if attrs.float("alpha", 1.0) == 1.0 && attrs.float("beta", 1.0) == 1.0 =>
+        {
             usize::from(attrs.int("transB", 0) == 0)
         }
         _ => return None,

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use convoke_graph::graph::{Function, Literal, Node, RunsAt, TensorType, ValueId};
+use convoke_graph::ops::Op;
 use convoke_graph::tensor::Tensor;
 
 const NONE: u32 = u32::MAX;
@@ -222,7 +223,7 @@ impl Edit {
         &mut self,
         at: usize,
         name: &str,
-        op: &str,
+        op: impl Into<Op>,
         attrs: convoke_graph::graph::Attrs,
         inputs: &[ValueId],
         ty: TensorType,
@@ -230,7 +231,7 @@ impl Edit {
         let out = self.value(name, ty, true);
         let node = Node {
             name: self.f.value(out).name.clone(),
-            op: op.into(),
+            op: op.into().name().into(),
             attrs,
             inputs: inputs.iter().map(|v| Some(*v)).collect(),
             outputs: vec![out],

@@ -2,6 +2,8 @@
 
 use convoke_graph::graph::{Function, ValueId};
 
+use convoke_graph::ops::{BinaryOp, MovementOp, Op, ShapeOp, SliceOp, UnaryOp};
+
 use super::edit::Edit;
 
 /// Runs the pass.
@@ -37,16 +39,23 @@ fn yields(e: &Edit, i: usize) -> Option<ValueId> {
         None => true,
         Some(v) => e.ints(v).is_some_and(|v| v.iter().all(|x| *x == value)),
     };
-    let same = match &*node.op {
-        "Identity" | "Cast" | "CastLike" | "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze"
-        | "Expand" => true,
-        "Tile" => true,
-        "Dropout" => rest_unused && all(2, 0),
-        "Concat" | "Sum" | "Max" | "Min" | "Mean" => node.inputs.len() == 1,
-        "Split" => node.outputs.len() == 1,
-        "Slice" => all(4, 1),
-        "Pad" => e.operand(i, 1).is_some() && all(1, 0),
-        "Transpose" => match node.attrs.ints("perm") {
+    let same = match node.kind()? {
+        Op::Unary(UnaryOp::Identity | UnaryOp::Cast | UnaryOp::CastLike) => true,
+        Op::Unary(UnaryOp::Dropout) => rest_unused && all(2, 0),
+        Op::Shape(ShapeOp::Reshape | ShapeOp::Flatten | ShapeOp::Squeeze | ShapeOp::Unsqueeze) => {
+            true
+        }
+        Op::Binary(BinaryOp::Sum | BinaryOp::Max | BinaryOp::Min | BinaryOp::Mean) => {
+            node.inputs.len() == 1
+        }
+        Op::Slice(op) => match op {
+            SliceOp::Expand | SliceOp::Tile => true,
+            SliceOp::Concat => node.inputs.len() == 1,
+            SliceOp::Split => node.outputs.len() == 1,
+            SliceOp::Slice => all(4, 1),
+            SliceOp::Pad => e.operand(i, 1).is_some() && all(1, 0),
+        },
+        Op::Movement(MovementOp::Transpose) => match node.attrs.ints("perm") {
             Some(perm) => perm.iter().enumerate().all(|(i, p)| i as i64 == *p),
             None => e.f.ty(x).shape.len() <= 1,
         },

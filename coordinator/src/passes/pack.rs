@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, Function, Node, TensorType, ValueId};
-use convoke_graph::ops::packing;
+use convoke_graph::ops::{FusedOp, MovementOp, Op, UnaryOp, packing};
 
 use super::edit::Edit;
 
@@ -15,9 +15,9 @@ pub fn run(f: Function) -> (Function, Option<String>) {
     let mut packed = BTreeMap::new();
     let mut nodes = 0;
     for i in 0..e.f.nodes.len() {
-        let done = match &*e.f.nodes[i].op {
-            "FusedGemm" => gemm(&mut e, i, &mut packed),
-            "FusedConv" => conv(&mut e, i, &mut packed),
+        let done = match e.f.nodes[i].kind() {
+            Some(Op::Fused(FusedOp::FusedGemm)) => gemm(&mut e, i, &mut packed),
+            Some(Op::Fused(FusedOp::FusedConv)) => conv(&mut e, i, &mut packed),
             _ => None,
         };
         nodes += usize::from(done.is_some());
@@ -45,14 +45,14 @@ fn source(e: &Edit, v: ValueId) -> Option<(&Node, ValueId)> {
 fn widened(e: &Edit, v: ValueId) -> Option<ValueId> {
     let (node, from) = source(e, v)?;
     let half = matches!(e.f.ty(from).dtype, DType::F16 | DType::BF16);
-    (&*node.op == "Cast" && half && e.f.ty(v).dtype == DType::F32).then_some(from)
+    (node.is(UnaryOp::Cast) && half && e.f.ty(v).dtype == DType::F32).then_some(from)
 }
 
 /// If `v` is the transpose of a matrix, which packing does itself, returns that matrix.
 fn transposed(e: &Edit, v: ValueId) -> Option<ValueId> {
     let (node, from) = source(e, v)?;
     let swaps = node.attrs.ints("perm").is_none_or(|p| p == [1, 0]) && e.f.ty(v).shape.len() == 2;
-    (&*node.op == "Transpose" && swaps).then_some(from)
+    (node.is(MovementOp::Transpose) && swaps).then_some(from)
 }
 
 fn gemm(e: &mut Edit, node: usize, packed: &mut PackedWeights) -> Option<()> {
@@ -76,7 +76,15 @@ fn gemm(e: &mut Edit, node: usize, packed: &mut PackedWeights) -> Option<()> {
         1 => Attrs::default().with("trans", Attr::Int(1)),
         _ => Attrs::default(),
     };
-    let operand = pack(e, node, packed, (from, trans), "PackGemmB", attrs, len);
+    let operand = pack(
+        e,
+        node,
+        packed,
+        (from, trans),
+        FusedOp::PackGemmB,
+        attrs,
+        len,
+    );
     let node = &mut e.f.nodes[node];
     node.inputs[1] = Some(operand);
     let attrs = std::mem::take(&mut node.attrs);
@@ -102,7 +110,15 @@ fn conv(e: &mut Edit, node: usize, packed: &mut PackedWeights) -> Option<()> {
     let len = packing::packed_conv_len(m, per_group, volume, usize::try_from(group).ok()?)?;
     let from = widened(e, weight).unwrap_or(weight);
     let attrs = Attrs::default().with("group", Attr::Int(group));
-    let operand = pack(e, node, packed, (from, group), "PackConvW", attrs, len);
+    let operand = pack(
+        e,
+        node,
+        packed,
+        (from, group),
+        FusedOp::PackConvW,
+        attrs,
+        len,
+    );
     let node = &mut e.f.nodes[node];
     node.inputs[1] = Some(operand);
     node.attrs = std::mem::take(&mut node.attrs).with("packed", Attr::Int(1));
@@ -121,7 +137,7 @@ fn pack(
     at: usize,
     packed: &mut PackedWeights,
     key: (ValueId, i64),
-    op: &str,
+    op: FusedOp,
     attrs: Attrs,
     len: usize,
 ) -> ValueId {

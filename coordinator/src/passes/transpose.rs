@@ -6,13 +6,15 @@ use convoke_graph::graph::{Attr, Attrs, Function};
 use convoke_graph::ops::attrs;
 use convoke_graph::tensor::Tensor;
 
+use convoke_graph::ops::{MovementOp, ShapeOp};
+
 use super::edit::Edit;
 use super::prune;
 
 /// Runs the pass.
 pub fn run(f: Function) -> (Function, Option<String>) {
     // Most functions have no transpose; do not index those.
-    if f.nodes.iter().all(|n| &*n.op != "Transpose") {
+    if f.nodes.iter().all(|n| !n.is(MovementOp::Transpose)) {
         return (f, None);
     }
     let mut e = Edit::new(f);
@@ -37,7 +39,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
 }
 
 fn is_transpose(e: &Edit, node: usize) -> bool {
-    &*e.f.nodes[node].op == "Transpose"
+    e.f.nodes[node].is(MovementOp::Transpose)
 }
 
 /// Returns the operand's axes in the order of the result's.
@@ -86,7 +88,7 @@ fn reshape(e: &mut Edit, node: usize) -> Option<()> {
     let name = format!("{}:shape", e.f.nodes[node].name);
     let shape = e.constant(&name, shape);
     let node = &mut e.f.nodes[node];
-    node.op = "Reshape".into();
+    node.op = ShapeOp::Reshape.name().into();
     node.attrs = Attrs::default();
     node.inputs = vec![Some(x), Some(shape)];
     Some(())

@@ -10,7 +10,7 @@
 
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Function, Literal, Node, RunsAt, TensorType, ValueId};
-use convoke_graph::ops::{self, Cost};
+use convoke_graph::ops::{self, Cost, HandleOp};
 
 use super::cut::UNPINNED;
 
@@ -264,10 +264,10 @@ impl Work {
             .is_some_and(|v| v.is_some_and(|v| !is_const[v.ix()]));
         self.in_place
             .push(first_is_flow && op.is_some_and(|op| op.in_place));
-        self.is_lent.push(&*node.op == "HandleIn");
+        self.is_lent.push(node.is(HandleOp::HandleIn));
         let handed = self.reads.row(at).first().filter(|_| first_is_flow);
         self.beside.push(match handed {
-            Some(v) if &*node.op == "HandleOut" => self.writer[*v as usize],
+            Some(v) if node.is(HandleOp::HandleOut) => self.writer[*v as usize],
             _ => NONE,
         });
     }

@@ -6,6 +6,7 @@ use super::attrs::{bad, flag};
 use super::cost::per_element;
 use super::def::*;
 use super::host::{self, Arith};
+use super::kind::{Op, family};
 use super::shapes::*;
 use crate::tensor::Shape;
 use crate::{DType, Dim};
@@ -169,65 +170,70 @@ fn quick_compare(inputs: &[Option<ConcreteOperand<'_>>]) -> Option<ConcreteOutpu
 
 /// Defines an op whose result has its operands' dtype.
 const fn same_type(
-    name: &'static str,
+    op: BinaryOp,
     doc: &'static str,
     operands: &'static [OperandDef],
     infer: InferFn,
 ) -> OpDef {
-    OpDef::new(name, doc, operands, infer)
+    OpDef::of(Op::Binary(op), doc, operands, infer)
         .cost(per_element::<1>)
         .in_place()
 }
 
 /// Defines an op whose result is bool.
 const fn compare(
-    name: &'static str,
+    op: BinaryOp,
     doc: &'static str,
     operands: &'static [OperandDef],
     infer: InferFn,
 ) -> OpDef {
-    OpDef::new(name, doc, operands, infer)
+    OpDef::of(Op::Binary(op), doc, operands, infer)
         .quick(quick_compare)
         .cost(per_element::<1>)
 }
 
+family! {
+    /// Elementwise ops of two or more operands.
+    BinaryOp in Binary { Add, Sub, Mul, Div, Mod, Pow, PRelu, Min, Max, Sum, Mean, And, Or, Xor, Equal, Less, Greater, LessOrEqual, GreaterOrEqual, BitShift, BitwiseAnd, BitwiseOr, BitwiseXor, Where }
+}
+
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
-    same_type("Add", "A + B, broadcast.", AB_NUMBER, |i| {
+    same_type(BinaryOp::Add, "A + B, broadcast.", AB_NUMBER, |i| {
         arithmetic(i, host::add)
     })
     .quick(quick_pair),
-    same_type("Sub", "A - B, broadcast.", AB_NUMBER, |i| {
+    same_type(BinaryOp::Sub, "A - B, broadcast.", AB_NUMBER, |i| {
         arithmetic(i, host::sub)
     })
     .quick(quick_pair),
-    same_type("Mul", "A * B, broadcast.", AB_NUMBER, |i| {
+    same_type(BinaryOp::Mul, "A * B, broadcast.", AB_NUMBER, |i| {
         arithmetic(i, host::mul)
     })
     .quick(quick_pair),
     same_type(
-        "Div",
+        BinaryOp::Div,
         "A / B, broadcast; integers truncate.",
         AB_NUMBER,
         |i| arithmetic(i, host::div),
     )
     .quick(quick_pair),
     same_type(
-        "Mod",
+        BinaryOp::Mod,
         "The remainder of A / B, of B's sign or with `fmod` of A's, broadcast.",
         AB_NUMBER,
         modulo,
     )
     .attrs(&[attr("fmod", AttrKind::Int)]),
     same_type(
-        "Pow",
+        BinaryOp::Pow,
         "X to the power Y, broadcast, of X's dtype.",
         &[operand("X", NUMBERS), operand("Y", NUMBERS)],
         power,
     )
     .cost(per_element::<10>),
     same_type(
-        "PRelu",
+        BinaryOp::PRelu,
         "x, or slope * x below zero; the slope broadcasts to X.",
         &[
             operand("X", NUMBERS).class(1),
@@ -236,69 +242,89 @@ pub(super) const OPS: &[OpDef] = &[
         prelu,
     ),
     same_type(
-        "Min",
+        BinaryOp::Min,
         "The least of the operands, broadcast.",
         MANY_NUMBER,
         |i| many(i, Some(host::min)),
     ),
     same_type(
-        "Max",
+        BinaryOp::Max,
         "The greatest of the operands, broadcast.",
         MANY_NUMBER,
         |i| many(i, Some(host::max)),
     ),
     same_type(
-        "Sum",
+        BinaryOp::Sum,
         "The sum of the operands, broadcast.",
         MANY_NUMBER,
         |i| many(i, None),
     ),
     same_type(
-        "Mean",
+        BinaryOp::Mean,
         "The mean of the operands, broadcast.",
         MANY_FLOAT,
         |i| many(i, None),
     ),
-    compare("And", "A and B, broadcast.", AB_BOOL, |i| {
+    compare(BinaryOp::And, "A and B, broadcast.", AB_BOOL, |i| {
         logic(i, |a, b| a & b)
     }),
-    compare("Or", "A or B, broadcast.", AB_BOOL, |i| {
+    compare(BinaryOp::Or, "A or B, broadcast.", AB_BOOL, |i| {
         logic(i, |a, b| a | b)
     }),
-    compare("Xor", "A exclusive-or B, broadcast.", AB_BOOL, |i| {
-        logic(i, |a, b| a ^ b)
-    }),
-    compare("Equal", "A = B, broadcast.", AB_ANY, |i| {
+    compare(
+        BinaryOp::Xor,
+        "A exclusive-or B, broadcast.",
+        AB_BOOL,
+        |i| logic(i, |a, b| a ^ b),
+    ),
+    compare(BinaryOp::Equal, "A = B, broadcast.", AB_ANY, |i| {
         comparison(i, host::equal)
     }),
-    compare("Less", "A < B, broadcast.", AB_NUMBER, |i| {
+    compare(BinaryOp::Less, "A < B, broadcast.", AB_NUMBER, |i| {
         comparison(i, host::less)
     }),
-    compare("Greater", "A > B, broadcast.", AB_NUMBER, |i| {
+    compare(BinaryOp::Greater, "A > B, broadcast.", AB_NUMBER, |i| {
         comparison(i, |a, b| host::less(b, a))
     }),
-    compare("LessOrEqual", "A <= B, broadcast.", AB_NUMBER, |i| {
-        comparison(i, |a, b| host::less(b, a).map(|v| !v))
-    }),
-    compare("GreaterOrEqual", "A >= B, broadcast.", AB_NUMBER, |i| {
-        comparison(i, |a, b| host::less(a, b).map(|v| !v))
-    }),
-    same_type("BitShift", "A shifted by B bits, broadcast.", AB_INT, shift)
-        .attrs(&[required("direction", AttrKind::Str)]),
-    same_type("BitwiseAnd", "Bitwise A and B, broadcast.", AB_INT, |i| {
-        bits(i, |a, b| a & b)
-    }),
-    same_type("BitwiseOr", "Bitwise A or B, broadcast.", AB_INT, |i| {
-        bits(i, |a, b| a | b)
-    }),
+    compare(
+        BinaryOp::LessOrEqual,
+        "A <= B, broadcast.",
+        AB_NUMBER,
+        |i| comparison(i, |a, b| host::less(b, a).map(|v| !v)),
+    ),
+    compare(
+        BinaryOp::GreaterOrEqual,
+        "A >= B, broadcast.",
+        AB_NUMBER,
+        |i| comparison(i, |a, b| host::less(a, b).map(|v| !v)),
+    ),
     same_type(
-        "BitwiseXor",
+        BinaryOp::BitShift,
+        "A shifted by B bits, broadcast.",
+        AB_INT,
+        shift,
+    )
+    .attrs(&[required("direction", AttrKind::Str)]),
+    same_type(
+        BinaryOp::BitwiseAnd,
+        "Bitwise A and B, broadcast.",
+        AB_INT,
+        |i| bits(i, |a, b| a & b),
+    ),
+    same_type(
+        BinaryOp::BitwiseOr,
+        "Bitwise A or B, broadcast.",
+        AB_INT,
+        |i| bits(i, |a, b| a | b),
+    ),
+    same_type(
+        BinaryOp::BitwiseXor,
         "Bitwise A exclusive-or B, broadcast.",
         AB_INT,
         |i| bits(i, |a, b| a ^ b),
     ),
-    OpDef::new(
-        "Where",
+    OpDef::of(
+        Op::Binary(BinaryOp::Where),
         "X where the condition holds, else Y, all broadcast.",
         &[
             operand("condition", BOOL),

@@ -16,6 +16,7 @@
 
 use super::cost::moved;
 use super::def::*;
+use super::kind::{Op, family};
 use super::shapes::*;
 use crate::Dim;
 use crate::dim::Bindings;
@@ -401,10 +402,15 @@ fn scan_cost(attrs: &Attrs, ins: &[Option<&TensorType>], outs: &[&TensorType]) -
     all
 }
 
+family! {
+    /// Ops that run functions.
+    ControlOp in Control { If, Loop, Scan }
+}
+
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::new(
-        "If",
+    OpDef::of(
+        Op::Control(ControlOp::If),
         "The results of one function or the other, for the operands after `cond`, a bool scalar.",
         &[
             operand("cond", BOOL),
@@ -418,8 +424,8 @@ pub(super) const OPS: &[OpDef] = &[
     ])
     .outputs(1, MOST_OUTPUTS)
     .cost(if_cost),
-    OpDef::new(
-        "Loop",
+    OpDef::of(
+        Op::Control(ControlOp::Loop),
         "`body` again and again, up to `M` times and while `cond` holds: the carried values, and its other results of \
          all iterations along a new first axis.",
         &[
@@ -435,8 +441,8 @@ pub(super) const OPS: &[OpDef] = &[
     ])
     .outputs(1, MOST_OUTPUTS)
     .cost(loop_cost),
-    OpDef::new(
-        "Scan",
+    OpDef::of(
+        Op::Control(ControlOp::Scan),
         "`body` for each slice of the scanned operands along their first axis: the carried values, and its other \
          results along a new first axis.",
         &[operand("inputs", ANY).variadic()],

@@ -3,6 +3,7 @@
 use super::attrs::ConvAttrs;
 use super::cost::{elements, with_flops};
 use super::def::*;
+use super::kind::{Op, family};
 use super::shapes::*;
 use crate::Dim;
 use crate::graph::{Attrs, TensorType};
@@ -80,9 +81,14 @@ fn conv_cost(_: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorType])
     )
 }
 
+family! {
+    /// Convolutions.
+    ConvOp in Conv { Conv }
+}
+
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[OpDef::new(
-    "Conv",
+pub(super) const OPS: &[OpDef] = &[OpDef::of(
+    Op::Conv(ConvOp::Conv),
     "X [N, C, ..] convolved with W [M, C/group, ..], plus bias [M]: [N, M, ..].",
     &[
         operand("X", FLOATS).class(1),

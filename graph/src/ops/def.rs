@@ -1,5 +1,6 @@
 //! What an op definition consists of.
 
+use super::kind::Op;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::graph::{Attr, Attrs, TensorType};
@@ -259,6 +260,8 @@ pub type CostFn = fn(&Attrs, &[Option<&TensorType>], &[&TensorType]) -> Cost;
 
 /// The definition of an op.
 pub struct OpDef {
+    /// What code that treats ops differently decides by.
+    pub op: Op,
     pub name: &'static str,
     /// One sentence on what the op computes, with shapes.
     pub doc: &'static str,
@@ -282,14 +285,33 @@ pub struct OpDef {
 }
 
 impl OpDef {
-    /// Defines a pure op with one output, no attributes, and the cost of moving its bytes.
+    /// Defines a pure custom op with one output, no attributes, and the cost of moving its bytes.
     pub const fn new(
         name: &'static str,
         doc: &'static str,
         operands: &'static [OperandDef],
         infer: InferFn,
     ) -> OpDef {
+        OpDef::named(Op::Custom, name, doc, operands, infer)
+    }
+    /// Defines an op of the registry, as [`OpDef::new`] does a custom one.
+    pub(super) const fn of(
+        op: Op,
+        doc: &'static str,
+        operands: &'static [OperandDef],
+        infer: InferFn,
+    ) -> OpDef {
+        OpDef::named(op, op.name(), doc, operands, infer)
+    }
+    const fn named(
+        op: Op,
+        name: &'static str,
+        doc: &'static str,
+        operands: &'static [OperandDef],
+        infer: InferFn,
+    ) -> OpDef {
         OpDef {
+            op,
             name,
             doc,
             operands,

@@ -5,6 +5,7 @@ use super::attrs::{Activation, ConvAttrs, bad, flag};
 use super::conv::{check_bias, conv_shape};
 use super::cost::{elements, with_flops};
 use super::def::*;
+use super::kind::{Op, family};
 use super::matmul::matmul_shape;
 use super::packing::{packed_conv_len, packed_gemm_len};
 use super::shapes::*;
@@ -173,24 +174,29 @@ fn fused_conv_cost(attrs: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&Te
     fused_cost(filter, attrs, inputs, outputs)
 }
 
+family! {
+    /// Forms that optimisation makes of other ops.
+    FusedOp in Fused { PackGemmB, PackConvW, FusedGemm, FusedConv }
+}
+
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::new(
-        "PackGemmB",
+    OpDef::of(
+        Op::Fused(FusedOp::PackGemmB),
         "B [K, N], or [N, K] with `trans`, laid out for products: f32 [packed length].",
         &[operand("B", WEIGHTS)],
         pack_gemm,
     )
     .attrs(&[attr("trans", AttrKind::Int)]),
-    OpDef::new(
-        "PackConvW",
+    OpDef::of(
+        Op::Fused(FusedOp::PackConvW),
         "W [M, C/group, ..] laid out for convolution: f32 [packed length].",
         &[operand("W", WEIGHTS)],
         pack_conv,
     )
     .attrs(&[attr("group", AttrKind::Int)]),
-    OpDef::new(
-        "FusedGemm",
+    OpDef::of(
+        Op::Fused(FusedOp::FusedGemm),
         "activation(A [.., M, K] times B [K, N] plus bias [N]): [.., M, N]; B may be packed.",
         &[
             operand("A", SINGLE),
@@ -208,8 +214,8 @@ pub(super) const OPS: &[OpDef] = &[
         BETA,
     ])
     .cost(fused_gemm_cost),
-    OpDef::new(
-        "FusedConv",
+    OpDef::of(
+        Op::Fused(FusedOp::FusedConv),
         "activation(X [N, C, ..] convolved with W, plus bias [M], plus residual): [N, M, ..].",
         &[
             operand("X", SINGLE),

@@ -6,6 +6,7 @@
 use super::attrs::bad;
 use super::cost::free;
 use super::def::*;
+use super::kind::{Op, family};
 use super::shapes::*;
 use crate::{DType, Dim};
 
@@ -40,10 +41,15 @@ fn handle_out(i: &Infer<'_>) -> Rule {
     one(DType::U8, vec![Dim::Const(0)])
 }
 
+family! {
+    /// Ops by which traced functions read and make a caller's handles.
+    HandleOp in Handle { HandleIn, HandleOut }
+}
+
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::new(
-        "HandleIn",
+    OpDef::of(
+        Op::Handle(HandleOp::HandleIn),
         "The tensor of the caller's handle of this number, given up by the handle where it is donated.",
         &[operand("number", NUMBER)],
         handle_in,
@@ -55,8 +61,8 @@ pub(super) const OPS: &[OpDef] = &[
     ])
     .cost(free)
     .impure(),
-    OpDef::new(
-        "HandleOut",
+    OpDef::of(
+        Op::Handle(HandleOp::HandleOut),
         "X becomes the caller's handle of this number; the result, u8 [0], says that it has.",
         &[operand("X", ANY), operand("number", NUMBER)],
         handle_out,

@@ -4,6 +4,7 @@ use super::attrs::{Reduction, axis, normalize_axis};
 use super::cost::{output_traffic, per_element};
 use super::def::*;
 use super::host;
+use super::kind::{Op, family};
 use super::shapes::*;
 use crate::{DType, Dim, Tensor};
 
@@ -206,59 +207,64 @@ const AXIS: AttrDef = attr("axis", AttrKind::Int);
 const REDUCTION: AttrDef = attr("reduction", AttrKind::Str);
 const COUNTS: &[DType] = NUMBERS;
 
+family! {
+    /// Ops that gather and scatter by indices.
+    IndexOp in Index { Gather, GatherElements, GatherND, ScatterElements, ScatterND, OneHot, NonZero, Compress }
+}
+
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::new("Gather", "Slices of the data along `axis` at the indices.", &[DATA, INDICES], gather)
+    OpDef::of(Op::Index(IndexOp::Gather), "Slices of the data along `axis` at the indices.", &[DATA, INDICES], gather)
         .attrs(&[AXIS])
         .cost(output_traffic),
-    OpDef::new(
-        "GatherElements",
+    OpDef::of(
+        Op::Index(IndexOp::GatherElements),
         "For every index, the element at its place with the coordinate along `axis` replaced.",
         &[DATA, INDICES],
         gather_elements,
     )
     .attrs(&[AXIS])
     .cost(output_traffic),
-    OpDef::new(
-        "GatherND",
+    OpDef::of(
+        Op::Index(IndexOp::GatherND),
         "Slices of the data at coordinates, the last axis of the indices.",
         &[DATA, INDICES_ND],
         gather_nd,
     )
     .attrs(&[attr("batch_dims", AttrKind::Int)])
     .cost(output_traffic),
-    OpDef::new(
-        "ScatterElements",
+    OpDef::of(
+        Op::Index(IndexOp::ScatterElements),
         "The data with elements replaced or combined at indices along `axis`.",
         &[DATA.class(1), INDICES, operand("updates", ANY).class(1)],
         scatter_elements,
     )
     .attrs(&[AXIS, REDUCTION])
     .in_place(),
-    OpDef::new(
-        "ScatterND",
+    OpDef::of(
+        Op::Index(IndexOp::ScatterND),
         "The data with slices replaced or combined at coordinates.",
         &[DATA.class(1), INDICES_ND, operand("updates", ANY).class(1)],
         scatter_nd,
     )
     .attrs(&[REDUCTION])
     .in_place(),
-    OpDef::new(
-        "OneHot",
+    OpDef::of(
+        Op::Index(IndexOp::OneHot),
         "values[1] where the coordinate along a new axis of length `depth` is the index, else values[0].",
         &[operand("indices", COUNTS), operand("depth", COUNTS).host(), operand("values", ANY)],
         one_hot,
     )
     .attrs(&[AXIS])
     .cost(per_element::<1>),
-    OpDef::new(
-        "NonZero",
+    OpDef::of(
+        Op::Index(IndexOp::NonZero),
         "Coordinates of the elements other than zero: i64 [rank, count].",
         &[operand("X", ANY).host()],
         non_zero,
     ),
-    OpDef::new(
-        "Compress",
+    OpDef::of(
+        Op::Index(IndexOp::Compress),
         "The slices along `axis`, or the elements, where the condition holds.",
         &[operand("input", ANY), operand("condition", BOOL).host()],
         compress,

@@ -54,11 +54,11 @@ pub fn infer_op(
 ) -> Result<Vec<InferredOutput>, OpError> {
     let inputs: SmallVec<[Option<Operand<'_>>; 8]> = inputs
         .iter()
-        .map(|o| o.map(|o| partial::visible(op.name, o)))
+        .map(|o| o.map(|o| partial::visible(op.op, o)))
         .collect();
     let mut out = apply(op, attrs, &inputs, outputs, fresh)?;
     if let Some(first) = out.first_mut() {
-        partial::follow(op.name, &inputs, first, fresh);
+        partial::follow(op.op, &inputs, first, fresh);
     }
     Ok(out)
 }

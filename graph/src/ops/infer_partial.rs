@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use super::def::{HostValue, InferredOutput, Operand};
-use super::{host, shapes};
+use super::{Op, SliceOp, host, shapes};
 use crate::Dim;
 
 /// The first character in the names of open symbols.
@@ -28,9 +28,10 @@ pub(super) fn is_partial(value: &HostValue) -> bool {
     value.elements.iter().any(is_open)
 }
 
-/// The operand as the op of this name may know it: most ops do not see elements that are known only in part.
-pub(super) fn visible<'a>(op: &str, operand: Operand<'a>) -> Operand<'a> {
-    let hidden = !matches!(op, "Concat" | "Expand") && operand.value.is_some_and(is_partial);
+/// The operand as the op may know it: most ops do not see elements that are known only in part.
+pub(super) fn visible<'a>(op: Op, operand: Operand<'a>) -> Operand<'a> {
+    let hidden = !matches!(op, Op::Slice(SliceOp::Concat | SliceOp::Expand))
+        && operand.value.is_some_and(is_partial);
     Operand {
         value: operand.value.filter(|_| !hidden),
         ..operand
@@ -39,14 +40,14 @@ pub(super) fn visible<'a>(op: &str, operand: Operand<'a>) -> Operand<'a> {
 
 /// Adds elements that are known in part to the output that a rule inferred, and replaces open symbols in its type.
 pub(super) fn follow(
-    op: &str,
+    op: Op,
     inputs: &[Option<Operand<'_>>],
     out: &mut InferredOutput,
     fresh: &dyn Fn(usize, usize) -> Dim,
 ) {
     match op {
-        "Concat" if out.value.is_none() => out.value = joined(inputs, out, fresh),
-        "Expand" => {
+        Op::Slice(SliceOp::Concat) if out.value.is_none() => out.value = joined(inputs, out, fresh),
+        Op::Slice(SliceOp::Expand) => {
             for (axis, d) in out.ty.shape.iter_mut().enumerate() {
                 if is_open(d) {
                     *d = fresh(0, axis);

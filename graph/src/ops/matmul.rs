@@ -3,6 +3,7 @@
 use super::attrs::GemmAttrs;
 use super::cost::{elements, with_flops};
 use super::def::*;
+use super::kind::{Op, family};
 use super::shapes::*;
 use crate::Dim;
 use crate::graph::{Attrs, TensorType};
@@ -79,10 +80,15 @@ fn gemm_cost(attrs: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorTy
     )
 }
 
+family! {
+    /// Products of matrices.
+    MatMulOp in MatMul { MatMul, Gemm }
+}
+
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::new(
-        "MatMul",
+    OpDef::of(
+        Op::MatMul(MatMulOp::MatMul),
         "A [.., M, K] times B [.., K, N], batches broadcast: [.., M, N].",
         &[
             operand("A", NUMBERS).class(1),
@@ -91,8 +97,8 @@ pub(super) const OPS: &[OpDef] = &[
         matmul,
     )
     .cost(matmul_cost),
-    OpDef::new(
-        "Gemm",
+    OpDef::of(
+        Op::MatMul(MatMulOp::Gemm),
         "alpha * A [M, K] times B [K, N], either transposed on demand, plus beta * C: [M, N].",
         &[
             operand("A", NUMBERS).class(1),

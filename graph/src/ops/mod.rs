@@ -26,6 +26,7 @@ pub mod def;
 mod host;
 mod infer;
 mod infer_partial;
+mod kind;
 pub mod packing;
 mod shapes;
 pub mod verify;
@@ -52,22 +53,41 @@ use std::sync::LazyLock;
 use rustc_hash::FxHashMap;
 
 pub use attrs::{normalize_axes, normalize_axis};
+pub use binary::BinaryOp;
 pub use concrete::infer_concrete;
+pub use control::ControlOp;
 pub use control::{check_bodies, split_loop, split_scan};
+pub use conv::ConvOp;
+pub use convoke_functions::FloatUnary;
 pub use cost::{node_cost, value_bytes};
 pub use custom::{CustomOp, RegisterError, is_custom, is_custom_name, register};
 pub use def::{
     AttrDef, AttrKind, ConcreteOperand, ConcreteOutputs, Cost, HostValue, Infer, InferredOutput,
     Memory, OpDef, OpError, Operand, OperandDef,
 };
+pub use fused::FusedOp;
+pub use handle::HandleOp;
+pub use index::IndexOp;
 pub use infer::{HostValues, fold_host, infer_op, infer_types};
+pub use kind::Op;
+pub use matmul::MatMulOp;
+pub use movement::MovementOp;
+pub use norm::NormOp;
+pub use pooling::PoolOp;
+pub use random::RandomOp;
+pub use reduce::ReduceOp;
+pub use scan::ScanOp;
+pub use shape::ShapeOp;
+pub use slice::SliceOp;
+pub use unary::{UnaryOp, float_function, parameter_default};
 
 /// All definitions except the custom ones, by family.
-static FAMILIES: [(&str, &[OpDef]); 16] = [
+static FAMILIES: [(&str, &[OpDef]); 17] = [
     ("binary", binary::OPS),
     ("control", control::OPS),
     ("conv", conv::OPS),
     ("fused", fused::OPS),
+    ("function", unary::FUNCTIONS),
     ("handle", handle::OPS),
     ("index", index::OPS),
     ("matmul", matmul::OPS),
@@ -131,5 +151,13 @@ mod registry_tests {
             assert!(op.doc.ends_with('.') && op.outputs.0 <= op.outputs.1);
         }
         assert!(lookup("NoSuchOp").is_none());
+    }
+
+    #[test]
+    fn every_op_that_a_family_declares_is_defined() {
+        for op in Op::all() {
+            assert_eq!(lookup(op.name()).map(|def| def.op), Some(op), "{op:?}");
+        }
+        assert_eq!(Op::all().len(), all().count());
     }
 }

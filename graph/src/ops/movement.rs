@@ -4,6 +4,7 @@ use super::attrs::{bad, column_row_depth, normalize_axis, transpose_perm};
 use super::cost::output_traffic;
 use super::def::*;
 use super::host;
+use super::kind::{Op, family};
 use super::shapes::*;
 use crate::Dim;
 
@@ -91,40 +92,45 @@ fn reverse_sequence(i: &Infer<'_>) -> Rule {
 const DATA: OperandDef = operand("input", ANY);
 const BLOCK: AttrDef = required("blocksize", AttrKind::Int);
 
+family! {
+    /// Ops that bring elements into another order.
+    MovementOp in Movement { Transpose, Trilu, DepthToSpace, SpaceToDepth, ReverseSequence }
+}
+
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::new(
-        "Transpose",
+    OpDef::of(
+        Op::Movement(MovementOp::Transpose),
         "The operand with its axes permuted, reversed by default.",
         &[DATA],
         transpose,
     )
     .attrs(&[attr("perm", AttrKind::Ints)]),
-    OpDef::new(
-        "Trilu",
+    OpDef::of(
+        Op::Movement(MovementOp::Trilu),
         "The triangle above (or below) diagonal k of the last two axes; the rest is zero.",
         &[DATA, operand("k", LONG).host().optional()],
         trilu,
     )
     .attrs(&[attr("upper", AttrKind::Int)]),
-    OpDef::new(
-        "DepthToSpace",
+    OpDef::of(
+        Op::Movement(MovementOp::DepthToSpace),
         "[N, C, H, W] to [N, C/b/b, H*b, W*b] for blocks of b by b.",
         &[DATA],
         depth_to_space,
     )
     .attrs(&[BLOCK, attr("mode", AttrKind::Str)])
     .cost(output_traffic),
-    OpDef::new(
-        "SpaceToDepth",
+    OpDef::of(
+        Op::Movement(MovementOp::SpaceToDepth),
         "[N, C, H, W] to [N, C*b*b, H/b, W/b] for blocks of b by b.",
         &[DATA],
         space_to_depth,
     )
     .attrs(&[BLOCK, attr("mode", AttrKind::Str)])
     .cost(output_traffic),
-    OpDef::new(
-        "ReverseSequence",
+    OpDef::of(
+        Op::Movement(MovementOp::ReverseSequence),
         "The first sequence_lens[b] steps of every sequence reversed, same shape.",
         &[DATA, operand("sequence_lens", LONG)],
         reverse_sequence,

@@ -3,6 +3,7 @@
 use super::attrs::{LrnAttrs, axis, bad, mvn_axes};
 use super::cost::per_element;
 use super::def::*;
+use super::kind::{Op, family};
 use super::shapes::*;
 use crate::{DType, Dim};
 
@@ -126,24 +127,29 @@ fn mean_variance(i: &Infer<'_>) -> Rule {
     one(i.dtype(0)?, i.shape(0)?.to_vec())
 }
 
+family! {
+    /// Normalisations.
+    NormOp in Norm { Softmax, LogSoftmax, Hardmax, LpNormalization, LayerNormalization, RMSNormalization, BatchNormalization, InstanceNormalization, GroupNormalization, LRN, MeanVarianceNormalization }
+}
+
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::new("Softmax", "e^x over its sum along an axis, any shape.", X_FLOAT, along_axis)
+    OpDef::of(Op::Norm(NormOp::Softmax), "e^x over its sum along an axis, any shape.", X_FLOAT, along_axis)
         .attrs(&[AXIS])
         .cost(per_element::<12>)
         .in_place(),
-    OpDef::new("LogSoftmax", "x minus ln of the sum of e^x along an axis, any shape.", X_FLOAT, along_axis)
+    OpDef::of(Op::Norm(NormOp::LogSoftmax), "x minus ln of the sum of e^x along an axis, any shape.", X_FLOAT, along_axis)
         .attrs(&[AXIS])
         .cost(per_element::<12>)
         .in_place(),
-    OpDef::new("Hardmax", "1 at the first maximum along an axis, else 0, any shape.", X_FLOAT, along_axis)
+    OpDef::of(Op::Norm(NormOp::Hardmax), "1 at the first maximum along an axis, else 0, any shape.", X_FLOAT, along_axis)
         .attrs(&[AXIS])
         .cost(per_element::<2>),
-    OpDef::new("LpNormalization", "X over its p-norm along an axis, any shape.", X_FLOAT, lp)
+    OpDef::of(Op::Norm(NormOp::LpNormalization), "X over its p-norm along an axis, any shape.", X_FLOAT, lp)
         .attrs(&[AXIS, attr("p", AttrKind::Int)])
         .cost(per_element::<3>),
-    OpDef::new(
-        "LayerNormalization",
+    OpDef::of(
+        Op::Norm(NormOp::LayerNormalization),
         "X normalised over the axes from `axis`, times Scale plus B; optionally mean and 1/deviation.",
         &[
             operand("X", FLOATS).class(1),
@@ -155,16 +161,16 @@ pub(super) const OPS: &[OpDef] = &[
     .attrs(&[AXIS, EPSILON, STASH])
     .outputs(1, 3)
     .cost(per_element::<8>),
-    OpDef::new(
-        "RMSNormalization",
+    OpDef::of(
+        Op::Norm(NormOp::RMSNormalization),
         "X over its root mean square over the axes from `axis`, times scale.",
         &[operand("X", FLOATS), operand("scale", FLOATS)],
         rms,
     )
     .attrs(&[AXIS, EPSILON, STASH])
     .cost(per_element::<5>),
-    OpDef::new(
-        "BatchNormalization",
+    OpDef::of(
+        Op::Norm(NormOp::BatchNormalization),
         "X [N, C, ..] normalised per channel by given mean and variance, times scale plus B.",
         &[
             operand("X", FLOATS),
@@ -178,8 +184,8 @@ pub(super) const OPS: &[OpDef] = &[
     .attrs(&[EPSILON, attr("momentum", AttrKind::Float), attr("training_mode", AttrKind::Int)])
     .cost(per_element::<4>)
     .in_place(),
-    OpDef::new(
-        "InstanceNormalization",
+    OpDef::of(
+        Op::Norm(NormOp::InstanceNormalization),
         "X [N, C, ..] normalised per instance and channel, times scale plus B.",
         &[
             operand("X", FLOATS).class(1),
@@ -190,8 +196,8 @@ pub(super) const OPS: &[OpDef] = &[
     )
     .attrs(&[EPSILON])
     .cost(per_element::<8>),
-    OpDef::new(
-        "GroupNormalization",
+    OpDef::of(
+        Op::Norm(NormOp::GroupNormalization),
         "X [N, C, ..] normalised per instance and group of channels, times scale [C] plus bias [C].",
         &[
             operand("X", FLOATS).class(1),
@@ -202,7 +208,7 @@ pub(super) const OPS: &[OpDef] = &[
     )
     .attrs(&[EPSILON, required("num_groups", AttrKind::Int), STASH])
     .cost(per_element::<8>),
-    OpDef::new("LRN", "X [N, C, ..] over a power of the squares of neighbouring channels.", X_FLOAT, lrn)
+    OpDef::of(Op::Norm(NormOp::LRN), "X [N, C, ..] over a power of the squares of neighbouring channels.", X_FLOAT, lrn)
         .attrs(&[
             attr("alpha", AttrKind::Float),
             attr("beta", AttrKind::Float),
@@ -210,8 +216,8 @@ pub(super) const OPS: &[OpDef] = &[
             required("size", AttrKind::Int),
         ])
         .cost(per_element::<15>),
-    OpDef::new(
-        "MeanVarianceNormalization",
+    OpDef::of(
+        Op::Norm(NormOp::MeanVarianceNormalization),
         "X minus its mean over `axes`, over its deviation, any shape.",
         X_FLOAT,
         mean_variance,

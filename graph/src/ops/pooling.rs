@@ -3,6 +3,7 @@
 use super::attrs::PoolAttrs;
 use super::cost::{elements, per_input_element, with_flops};
 use super::def::*;
+use super::kind::{Op, family};
 use super::shapes::*;
 use crate::graph::{Attrs, TensorType};
 use crate::{DType, Dim};
@@ -75,10 +76,15 @@ fn pool_cost(attrs: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorTy
 
 const POOLABLE: &[DType] = &[F32, F64, F16, BF16, I8, U8];
 
+family! {
+    /// Pooling over windows.
+    PoolOp in Pool { MaxPool, AveragePool, LpPool, GlobalAveragePool, GlobalMaxPool, GlobalLpPool }
+}
+
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::new(
-        "MaxPool",
+    OpDef::of(
+        Op::Pool(PoolOp::MaxPool),
         "Greatest element of every window of X [N, C, ..]; optionally its flat index.",
         &[operand("X", POOLABLE)],
         max_pool,
@@ -94,8 +100,8 @@ pub(super) const OPS: &[OpDef] = &[
     ])
     .outputs(1, 2)
     .cost(pool_cost),
-    OpDef::new(
-        "AveragePool",
+    OpDef::of(
+        Op::Pool(PoolOp::AveragePool),
         "Mean of every window of X [N, C, ..].",
         X_FLOAT,
         pool,
@@ -110,8 +116,8 @@ pub(super) const OPS: &[OpDef] = &[
         attr("count_include_pad", AttrKind::Int),
     ])
     .cost(pool_cost),
-    OpDef::new(
-        "LpPool",
+    OpDef::of(
+        Op::Pool(PoolOp::LpPool),
         "p-norm of every window of X [N, C, ..].",
         X_FLOAT,
         pool,
@@ -126,22 +132,22 @@ pub(super) const OPS: &[OpDef] = &[
         attr("p", AttrKind::Int),
     ])
     .cost(pool_cost),
-    OpDef::new(
-        "GlobalAveragePool",
+    OpDef::of(
+        Op::Pool(PoolOp::GlobalAveragePool),
         "Mean over the spatial axes: [N, C, 1, ..].",
         X_FLOAT,
         global,
     )
     .cost(per_input_element::<1>),
-    OpDef::new(
-        "GlobalMaxPool",
+    OpDef::of(
+        Op::Pool(PoolOp::GlobalMaxPool),
         "Maximum over the spatial axes: [N, C, 1, ..].",
         X_FLOAT,
         global,
     )
     .cost(per_input_element::<1>),
-    OpDef::new(
-        "GlobalLpPool",
+    OpDef::of(
+        Op::Pool(PoolOp::GlobalLpPool),
         "p-norm over the spatial axes: [N, C, 1, ..].",
         X_FLOAT,
         global,

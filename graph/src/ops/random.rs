@@ -27,6 +27,7 @@
 use super::attrs::{NormalAttrs, UniformAttrs};
 use super::cost::per_element;
 use super::def::*;
+use super::kind::{Op, family};
 use super::shapes::*;
 use crate::DType;
 
@@ -58,10 +59,15 @@ const SHAPE: OperandDef = operand("shape", LONG).host();
 const SEED: OperandDef = operand("seed", LONG).host();
 const TO: AttrDef = required("dtype", AttrKind::DType);
 
+family! {
+    /// Random tensors.
+    RandomOp in Random { PhiloxUniform, PhiloxNormal }
+}
+
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::new(
-        "PhiloxUniform",
+    OpDef::of(
+        Op::Random(RandomOp::PhiloxUniform),
         "A tensor of the given shape, uniform in [low, high), drawn from `seed`, an i64 key and stream of shape [2].",
         &[SHAPE, SEED],
         uniform,
@@ -72,8 +78,8 @@ pub(super) const OPS: &[OpDef] = &[
         attr("high", AttrKind::Float),
     ])
     .cost(per_element::<30>),
-    OpDef::new(
-        "PhiloxNormal",
+    OpDef::of(
+        Op::Random(RandomOp::PhiloxNormal),
         "A tensor of the given shape, normal around `mean` with standard deviation `scale`, drawn as `PhiloxUniform`.",
         &[SHAPE, SEED],
         normal,

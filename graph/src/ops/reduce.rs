@@ -4,6 +4,7 @@ use super::attrs::{ReduceAttrs, axis, flag};
 use super::cost::per_input_element;
 use super::def::*;
 use super::host::{self, Arith};
+use super::kind::{Op, family};
 use super::shapes::*;
 use crate::{DType, Dim};
 
@@ -113,62 +114,84 @@ fn arg(i: &Infer<'_>) -> Rule {
 }
 
 const fn reduction(
-    name: &'static str,
+    op: ReduceOp,
     doc: &'static str,
     operands: &'static [OperandDef],
     infer: InferFn,
 ) -> OpDef {
-    OpDef::new(name, doc, operands, infer)
+    OpDef::of(Op::Reduce(op), doc, operands, infer)
         .attrs(REDUCE_ATTRS)
         .cost(per_input_element::<1>)
 }
 
-const fn extremum(name: &'static str, doc: &'static str) -> OpDef {
-    OpDef::new(name, doc, ARG_DATA, arg)
+const fn extremum(op: ReduceOp, doc: &'static str) -> OpDef {
+    OpDef::of(Op::Reduce(op), doc, ARG_DATA, arg)
         .attrs(ARG_ATTRS)
         .cost(per_input_element::<1>)
 }
 
+family! {
+    /// Reductions along axes.
+    ReduceOp in Reduce { ReduceSum, ReduceProd, ReduceMax, ReduceMin, ReduceMean, ReduceL1, ReduceL2, ReduceLogSum, ReduceLogSumExp, ReduceSumSquare, ArgMax, ArgMin }
+}
+
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
-    reduction("ReduceSum", "Sum over axes.", DATA, |i| {
+    reduction(ReduceOp::ReduceSum, "Sum over axes.", DATA, |i| {
         reduce(i, Some(host::add), None)
     }),
-    reduction("ReduceProd", "Product over axes.", DATA, |i| {
+    reduction(ReduceOp::ReduceProd, "Product over axes.", DATA, |i| {
         reduce(i, Some(host::mul), None)
     }),
-    reduction("ReduceMax", "Maximum over axes.", DATA_ORDERED, |i| {
-        extreme(i, host::max, "no elements have no maximum")
-    })
-    .attrs(EXTREMUM_ATTRS),
-    reduction("ReduceMin", "Minimum over axes.", DATA_ORDERED, |i| {
-        extreme(i, host::min, "no elements have no minimum")
-    })
-    .attrs(EXTREMUM_ATTRS),
-    reduction("ReduceMean", "Mean over axes.", DATA_MEAN, mean),
-    reduction("ReduceL1", "Sum of magnitudes over axes.", DATA, plain).cost(per_input_element::<2>),
     reduction(
-        "ReduceL2",
+        ReduceOp::ReduceMax,
+        "Maximum over axes.",
+        DATA_ORDERED,
+        |i| extreme(i, host::max, "no elements have no maximum"),
+    )
+    .attrs(EXTREMUM_ATTRS),
+    reduction(
+        ReduceOp::ReduceMin,
+        "Minimum over axes.",
+        DATA_ORDERED,
+        |i| extreme(i, host::min, "no elements have no minimum"),
+    )
+    .attrs(EXTREMUM_ATTRS),
+    reduction(ReduceOp::ReduceMean, "Mean over axes.", DATA_MEAN, mean),
+    reduction(
+        ReduceOp::ReduceL1,
+        "Sum of magnitudes over axes.",
+        DATA,
+        plain,
+    )
+    .cost(per_input_element::<2>),
+    reduction(
+        ReduceOp::ReduceL2,
         "Root of the sum of squares over axes.",
         DATA,
         plain,
     )
     .cost(per_input_element::<2>),
     reduction(
-        "ReduceLogSum",
+        ReduceOp::ReduceLogSum,
         "Logarithm of the sum over axes.",
         DATA,
         plain,
     ),
     reduction(
-        "ReduceLogSumExp",
+        ReduceOp::ReduceLogSumExp,
         "Logarithm of the sum of e^x over axes.",
         DATA,
         plain,
     )
     .cost(per_input_element::<12>),
-    reduction("ReduceSumSquare", "Sum of squares over axes.", DATA, plain)
-        .cost(per_input_element::<2>),
-    extremum("ArgMax", "Index of the maximum along an axis."),
-    extremum("ArgMin", "Index of the minimum along an axis."),
+    reduction(
+        ReduceOp::ReduceSumSquare,
+        "Sum of squares over axes.",
+        DATA,
+        plain,
+    )
+    .cost(per_input_element::<2>),
+    extremum(ReduceOp::ArgMax, "Index of the maximum along an axis."),
+    extremum(ReduceOp::ArgMin, "Index of the minimum along an axis."),
 ];

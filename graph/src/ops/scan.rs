@@ -3,6 +3,7 @@
 use super::attrs::{axis, normalize_axis};
 use super::cost::per_input_element;
 use super::def::*;
+use super::kind::{Op, family};
 use super::shapes::*;
 
 fn cumsum(i: &Infer<'_>) -> Rule {
@@ -34,10 +35,15 @@ fn top_k(i: &Infer<'_>) -> Rule {
     ])
 }
 
+family! {
+    /// Running sums, and the greatest elements along an axis.
+    ScanOp in Scan { CumSum, TopK }
+}
+
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::new(
-        "CumSum",
+    OpDef::of(
+        Op::Scan(ScanOp::CumSum),
         "Running sum along an axis, same shape.",
         &[operand("x", NUMBERS), operand("axis", INDEX).host()],
         cumsum,
@@ -47,8 +53,8 @@ pub(super) const OPS: &[OpDef] = &[
         attr("reverse", AttrKind::Int),
     ])
     .cost(per_input_element::<1>),
-    OpDef::new(
-        "TopK",
+    OpDef::of(
+        Op::Scan(ScanOp::TopK),
         "The K largest (or smallest) elements along `axis`, and their indices.",
         &[operand("X", NUMBERS), operand("K", LONG).host()],
         top_k,

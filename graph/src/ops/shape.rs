@@ -4,6 +4,7 @@ use super::attrs::{bad, fill_value, flag, normalize_axes, split_axis};
 use super::cost::{free, per_element};
 use super::def::*;
 use super::host;
+use super::kind::{Op, family};
 use super::shapes::*;
 use crate::Dim;
 
@@ -253,32 +254,37 @@ fn constant(i: &Infer<'_>) -> Rule {
 
 const DATA: OperandDef = operand("data", ANY);
 
+family! {
+    /// Ops on shapes, and tensors that are made from shapes alone.
+    ShapeOp in Shape { Constant, Shape, Size, Reshape, Flatten, Squeeze, Unsqueeze, ConstantOfShape, Range, EyeLike }
+}
+
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::new(
-        "Constant",
+    OpDef::of(
+        Op::Shape(ShapeOp::Constant),
         "The tensor of attribute `value`.",
         &[],
         constant,
     )
     .attrs(&[required("value", AttrKind::Tensor)]),
-    OpDef::new(
-        "Shape",
+    OpDef::of(
+        Op::Shape(ShapeOp::Shape),
         "Dimensions `start..end` of the operand, as i64.",
         &[DATA],
         shape,
     )
     .attrs(&[attr("start", AttrKind::Int), attr("end", AttrKind::Int)])
     .cost(free),
-    OpDef::new(
-        "Size",
+    OpDef::of(
+        Op::Shape(ShapeOp::Size),
         "Number of elements of the operand, an i64 scalar.",
         &[DATA],
         size,
     )
     .cost(free),
-    OpDef::new(
-        "Reshape",
+    OpDef::of(
+        Op::Shape(ShapeOp::Reshape),
         "The operand under the given shape; 0 copies a dimension, -1 follows from the rest.",
         &[DATA, operand("shape", LONG).host()],
         reshape,
@@ -286,8 +292,8 @@ pub(super) const OPS: &[OpDef] = &[
     .attrs(&[attr("allowzero", AttrKind::Int)])
     .cost(free)
     .in_place(),
-    OpDef::new(
-        "Flatten",
+    OpDef::of(
+        Op::Shape(ShapeOp::Flatten),
         "The operand as a matrix, split before `axis`.",
         &[DATA],
         flatten,
@@ -295,31 +301,31 @@ pub(super) const OPS: &[OpDef] = &[
     .attrs(&[attr("axis", AttrKind::Int)])
     .cost(free)
     .in_place(),
-    OpDef::new(
-        "Squeeze",
+    OpDef::of(
+        Op::Shape(ShapeOp::Squeeze),
         "The operand without the given axes of length 1, or without all such axes.",
         &[DATA, operand("axes", LONG).host().optional()],
         squeeze,
     )
     .cost(free)
     .in_place(),
-    OpDef::new(
-        "Unsqueeze",
+    OpDef::of(
+        Op::Shape(ShapeOp::Unsqueeze),
         "The operand with axes of length 1 inserted.",
         &[DATA, operand("axes", LONG).host()],
         unsqueeze,
     )
     .cost(free)
     .in_place(),
-    OpDef::new(
-        "ConstantOfShape",
+    OpDef::of(
+        Op::Shape(ShapeOp::ConstantOfShape),
         "A tensor of the given shape that repeats attribute `value`, f32 zero by default.",
         &[operand("input", LONG).host()],
         constant_of_shape,
     )
     .attrs(&[attr("value", AttrKind::Tensor)]),
-    OpDef::new(
-        "Range",
+    OpDef::of(
+        Op::Shape(ShapeOp::Range),
         "start, start + delta, .. before limit.",
         &[
             operand("start", NUMBERS).class(1).host(),
@@ -329,8 +335,8 @@ pub(super) const OPS: &[OpDef] = &[
         range,
     )
     .cost(per_element::<1>),
-    OpDef::new(
-        "EyeLike",
+    OpDef::of(
+        Op::Shape(ShapeOp::EyeLike),
         "A matrix of the operand's shape with ones on diagonal `k`.",
         &[DATA],
         eye_like,

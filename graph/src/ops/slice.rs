@@ -4,6 +4,7 @@ use super::attrs::{PadMode, axis, bad, normalize_axes, slice_range};
 use super::cost::output_traffic;
 use super::def::*;
 use super::host;
+use super::kind::{Op, family};
 use super::shapes::*;
 use crate::Dim;
 
@@ -267,10 +268,15 @@ fn expand(i: &Infer<'_>) -> Rule {
 
 const DATA: OperandDef = operand("data", ANY);
 
+family! {
+    /// Ops that take tensors apart or put them together.
+    SliceOp in Slice { Slice, Split, Concat, Pad, Tile, Expand }
+}
+
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::new(
-        "Slice",
+    OpDef::of(
+        Op::Slice(SliceOp::Slice),
         "Every step-th element from start to end along the given axes.",
         &[
             DATA,
@@ -282,8 +288,8 @@ pub(super) const OPS: &[OpDef] = &[
         slice,
     )
     .cost(output_traffic),
-    OpDef::new(
-        "Split",
+    OpDef::of(
+        Op::Slice(SliceOp::Split),
         "The operand cut along `axis` into parts of the given sizes, or into equal parts.",
         &[DATA, operand("split", LONG).host().optional()],
         split,
@@ -294,15 +300,15 @@ pub(super) const OPS: &[OpDef] = &[
     ])
     .outputs(1, usize::MAX)
     .cost(output_traffic),
-    OpDef::new(
-        "Concat",
+    OpDef::of(
+        Op::Slice(SliceOp::Concat),
         "The operands one after the other along `axis`.",
         &[DATA.class(1).variadic()],
         concat,
     )
     .attrs(&[required("axis", AttrKind::Int)]),
-    OpDef::new(
-        "Pad",
+    OpDef::of(
+        Op::Slice(SliceOp::Pad),
         "The operand with elements added, or removed, before and after the given axes.",
         &[
             DATA.class(1),
@@ -313,14 +319,14 @@ pub(super) const OPS: &[OpDef] = &[
         pad,
     )
     .attrs(&[attr("mode", AttrKind::Str)]),
-    OpDef::new(
-        "Tile",
+    OpDef::of(
+        Op::Slice(SliceOp::Tile),
         "The operand repeated along every axis.",
         &[DATA, operand("repeats", LONG).host()],
         tile,
     ),
-    OpDef::new(
-        "Expand",
+    OpDef::of(
+        Op::Slice(SliceOp::Expand),
         "The operand broadcast with the given shape.",
         &[DATA, operand("shape", LONG).host()],
         expand,

@@ -1,12 +1,15 @@
 //! Elementwise ops of one operand, and casts.
 
+use convoke_functions::{FloatUnary, float_functions};
 use smallvec::smallvec;
 
-use super::attrs::{alpha_beta, bad, gelu_tanh, selu};
+use super::attrs::{bad, gelu_tanh};
 use super::cost::{free, per_element};
 use super::def::*;
 use super::host;
+use super::kind::{Op, family};
 use super::shapes::*;
+use crate::graph::Attrs;
 use crate::tensor::Shape;
 use crate::{DType, Dim};
 
@@ -19,7 +22,6 @@ const X_NUMBER: &[OperandDef] = &[x(NUMBERS)];
 const X_INT: &[OperandDef] = &[x(INTS)];
 const X_BOOL: &[OperandDef] = &[x(BOOL)];
 const X_ANY: &[OperandDef] = &[x(ANY)];
-const ALPHA: AttrDef = attr("alpha", AttrKind::Float);
 
 /// The rule of an output with X's dtype and shape.
 fn same(i: &Infer<'_>) -> Rule {
@@ -76,11 +78,11 @@ fn relu(d: &Dim, t: DType) -> Option<Dim> {
 
 /// Defines an elementwise op on `operands`, of about `N` operations per element.
 const fn elementwise<const N: u32>(
-    name: &'static str,
+    op: UnaryOp,
     doc: &'static str,
     operands: &'static [OperandDef],
 ) -> OpDef {
-    OpDef::new(name, doc, operands, same)
+    OpDef::of(Op::Unary(op), doc, operands, same)
         .quick(quick_same)
         .cost(per_element::<N>)
         .in_place()
@@ -88,12 +90,12 @@ const fn elementwise<const N: u32>(
 
 /// As `elementwise`, with a rule that follows the elements of small integer tensors.
 const fn integral(
-    name: &'static str,
+    op: UnaryOp,
     doc: &'static str,
     operands: &'static [OperandDef],
     infer: InferFn,
 ) -> OpDef {
-    OpDef::new(name, doc, operands, infer)
+    OpDef::of(Op::Unary(op), doc, operands, infer)
         .quick(quick_same)
         .cost(per_element::<1>)
         .in_place()
@@ -169,150 +171,127 @@ fn clip(i: &Infer<'_>) -> Rule {
     Ok(out)
 }
 
-/// The rule of an activation, which checks that its parameters are numbers.
-fn finite(i: &Infer<'_>, op: &str) -> Rule {
-    let (alpha, beta) = if op == "Selu" {
-        selu(i.attrs)
-    } else {
-        alpha_beta(op, i.attrs)
-    };
-    if alpha.is_nan() || beta.is_nan() || (op == "Celu" && alpha == 0.) {
-        return Err(bad("alpha", format!("{alpha} is not possible")));
+/// The rule of a function with parameters, which have to be numbers.
+fn checked(i: &Infer<'_>, op: UnaryOp, parameters: &[f32]) -> Rule {
+    let divides_by_zero = op == UnaryOp::Celu && parameters == [0.];
+    match parameters.iter().find(|p| p.is_nan() || divides_by_zero) {
+        Some(p) => Err(bad("alpha", format!("{p} is not possible"))),
+        None => same(i),
     }
-    same(i)
 }
 
-/// Definitions of this family.
+/// Declares the family, and defines the ops that compute a function of one float and nothing else.
+macro_rules! functions {
+    ($($cost:literal $name:ident $({ $($parameter:ident = $default:literal),* })? $doc:literal;)*) => {
+        family! {
+            /// Elementwise ops of one operand, and casts.
+            UnaryOp in Unary {
+                $($name,)*
+                Abs, Neg, Sign, Relu, Not, BitwiseNot, Erf, Gelu, IsNaN, IsInf, Clip, Cast, CastLike, Identity, Dropout
+            }
+        }
+
+        /// Definitions of the ops that compute a function of one float and nothing else.
+        pub(super) const FUNCTIONS: &[OpDef] = &[
+            $(function!($cost $name $({ $($parameter = $default),* })? $doc)),*
+        ];
+
+        /// The function of floats that `op` computes with these attributes; `None` where it computes none.
+        pub fn float_function(op: UnaryOp, attrs: &Attrs) -> Result<Option<FloatUnary>, OpError> {
+            Ok(Some(match op {
+                $(UnaryOp::$name => FloatUnary::$name $({
+                    $($parameter: attrs.float(stringify!($parameter), $default).into()),*
+                })?,)*
+                UnaryOp::Abs => FloatUnary::Abs,
+                UnaryOp::Neg => FloatUnary::Neg,
+                UnaryOp::Sign => FloatUnary::Sign,
+                UnaryOp::Relu => FloatUnary::Relu,
+                UnaryOp::Erf => FloatUnary::Erf,
+                UnaryOp::Gelu if gelu_tanh(attrs)? => FloatUnary::GeluTanh,
+                UnaryOp::Gelu => FloatUnary::Gelu,
+                UnaryOp::Not | UnaryOp::BitwiseNot | UnaryOp::IsNaN | UnaryOp::IsInf | UnaryOp::Clip
+                | UnaryOp::Cast | UnaryOp::CastLike | UnaryOp::Identity | UnaryOp::Dropout => return Ok(None),
+            }))
+        }
+
+        /// The default of a parameter of a function of one float; `None` where `op` has no such parameter.
+        pub fn parameter_default(op: UnaryOp, parameter: &str) -> Option<f32> {
+            match op {
+                $(UnaryOp::$name => {
+                    let defaults: &[(&str, f32)] = &[$($((stringify!($parameter), $default)),*)?];
+                    let found = defaults.iter().find(|(name, _)| *name == parameter);
+                    found.map(|(_, default)| *default)
+                })*
+                _ => None,
+            }
+        }
+    };
+}
+
+/// The definition of one op that computes a function of one float.
+macro_rules! function {
+    ($cost:literal $name:ident $doc:literal) => {
+        elementwise::<$cost>(UnaryOp::$name, $doc, X_FLOAT)
+    };
+    ($cost:literal $name:ident { $($parameter:ident = $default:literal),* } $doc:literal) => {
+        OpDef::of(Op::Unary(UnaryOp::$name), $doc, X_FLOAT, |i| {
+            checked(i, UnaryOp::$name, &[$(i.attrs.float(stringify!($parameter), $default)),*])
+        })
+        .attrs(&[$(attr(stringify!($parameter), AttrKind::Float)),*])
+        .cost(per_element::<$cost>)
+        .in_place()
+    };
+}
+float_functions!(functions);
+
+/// Definitions of the other ops of the family.
 pub(super) const OPS: &[OpDef] = &[
-    integral("Abs", "|x| of X, any shape.", X_NUMBER, |i| {
+    integral(UnaryOp::Abs, "|x| of X, any shape.", X_NUMBER, |i| {
         followed(i, absolute)
     }),
     integral(
-        "Neg",
+        UnaryOp::Neg,
         "-x of X, any shape; unsigned integers wrap.",
         X_NUMBER,
         |i| followed(i, negate),
     ),
     integral(
-        "Sign",
+        UnaryOp::Sign,
         "-1, 0 or 1 by the sign of x, any shape.",
         X_NUMBER,
         |i| followed(i, sign),
     ),
-    integral("Relu", "max(x, 0) of X, any shape.", X_NUMBER, |i| {
+    integral(UnaryOp::Relu, "max(x, 0) of X, any shape.", X_NUMBER, |i| {
         followed(i, relu)
     }),
-    integral("Not", "Logical not of X, any shape.", X_BOOL, |i| {
+    integral(UnaryOp::Not, "Logical not of X, any shape.", X_BOOL, |i| {
         followed(i, not)
     }),
     integral(
-        "BitwiseNot",
+        UnaryOp::BitwiseNot,
         "Bitwise complement of X, any shape.",
         X_INT,
         |i| followed(i, |d, t| host::sub(&Dim::Const(-1), d, t)),
     ),
-    elementwise::<1>("Reciprocal", "1 / x of X, any shape.", X_FLOAT),
-    elementwise::<1>(
-        "Floor",
-        "Rounds x towards minus infinity, any shape.",
-        X_FLOAT,
-    ),
-    elementwise::<1>(
-        "Ceil",
-        "Rounds x towards plus infinity, any shape.",
-        X_FLOAT,
-    ),
-    elementwise::<1>(
-        "Round",
-        "Rounds x to the nearest, ties to even, any shape.",
-        X_FLOAT,
-    ),
-    elementwise::<2>("Sqrt", "Square root of X, any shape.", X_FLOAT),
-    elementwise::<10>("Exp", "e to the power x, any shape.", X_FLOAT),
-    elementwise::<10>("Log", "Natural logarithm of X, any shape.", X_FLOAT),
-    elementwise::<10>("Sin", "Sine of X, any shape.", X_FLOAT),
-    elementwise::<10>("Cos", "Cosine of X, any shape.", X_FLOAT),
-    elementwise::<10>("Tan", "Tangent of X, any shape.", X_FLOAT),
-    elementwise::<10>("Asin", "Arcsine of X, any shape.", X_FLOAT),
-    elementwise::<10>("Acos", "Arccosine of X, any shape.", X_FLOAT),
-    elementwise::<10>("Atan", "Arctangent of X, any shape.", X_FLOAT),
-    elementwise::<10>("Sinh", "Hyperbolic sine of X, any shape.", X_FLOAT),
-    elementwise::<10>("Cosh", "Hyperbolic cosine of X, any shape.", X_FLOAT),
-    elementwise::<10>("Tanh", "Hyperbolic tangent of X, any shape.", X_FLOAT),
-    elementwise::<10>("Asinh", "Inverse hyperbolic sine of X, any shape.", X_FLOAT),
-    elementwise::<10>(
-        "Acosh",
-        "Inverse hyperbolic cosine of X, any shape.",
-        X_FLOAT,
-    ),
-    elementwise::<10>(
-        "Atanh",
-        "Inverse hyperbolic tangent of X, any shape.",
-        X_FLOAT,
-    ),
-    elementwise::<10>("Erf", "Error function of X, any shape.", X_NUMBER),
-    elementwise::<10>("Sigmoid", "1 / (1 + e^-x) of X, any shape.", X_FLOAT),
-    elementwise::<10>("Softplus", "ln(1 + e^x) of X, any shape.", X_FLOAT),
-    elementwise::<2>("Softsign", "x / (1 + |x|) of X, any shape.", X_FLOAT),
-    elementwise::<10>("Mish", "x * tanh(softplus(x)) of X, any shape.", X_FLOAT),
-    elementwise::<4>(
-        "HardSwish",
-        "x * clamp(x / 6 + 0.5, 0, 1) of X, any shape.",
-        X_FLOAT,
-    ),
-    parametric("LeakyRelu", "x, or alpha * x below zero, any shape.", |i| {
-        finite(i, "LeakyRelu")
-    })
-    .attrs(&[ALPHA]),
-    parametric(
-        "Elu",
-        "x, or alpha * (e^x - 1) below zero, any shape.",
-        |i| finite(i, "Elu"),
-    )
-    .attrs(&[ALPHA]),
-    parametric(
-        "Celu",
-        "max(0, x) + min(0, alpha * (e^(x/alpha) - 1)), any shape.",
-        |i| finite(i, "Celu"),
-    )
-    .attrs(&[ALPHA]),
-    parametric(
-        "Selu",
-        "gamma * x, or gamma * alpha * (e^x - 1) below zero, any shape.",
-        |i| finite(i, "Selu"),
-    )
-    .attrs(&[ALPHA, attr("gamma", AttrKind::Float)]),
-    parametric(
-        "HardSigmoid",
-        "clamp(alpha * x + beta, 0, 1), any shape.",
-        |i| finite(i, "HardSigmoid"),
-    )
-    .attrs(&[ALPHA, attr("beta", AttrKind::Float)]),
-    parametric(
-        "ThresholdedRelu",
-        "x above alpha, else 0, any shape.",
-        |i| finite(i, "ThresholdedRelu"),
-    )
-    .attrs(&[ALPHA]),
-    parametric("Swish", "x * sigmoid(alpha * x), any shape.", |i| {
-        finite(i, "Swish")
-    })
-    .attrs(&[ALPHA]),
-    parametric(
-        "Gelu",
+    elementwise::<10>(UnaryOp::Erf, "Error function of X, any shape.", X_NUMBER),
+    OpDef::of(
+        Op::Unary(UnaryOp::Gelu),
         "x times the normal distribution's cumulative function, any shape.",
+        X_FLOAT,
         gelu,
     )
+    .cost(per_element::<10>)
+    .in_place()
     .attrs(&[attr("approximate", AttrKind::Str)]),
-    OpDef::new(
-        "IsNaN",
+    OpDef::of(
+        Op::Unary(UnaryOp::IsNaN),
         "Whether x is not a number, any shape.",
         X_FLOAT,
         predicate,
     )
     .cost(per_element::<1>),
-    OpDef::new(
-        "IsInf",
+    OpDef::of(
+        Op::Unary(UnaryOp::IsInf),
         "Whether x is infinite, by sign, any shape.",
         X_FLOAT,
         predicate,
@@ -322,8 +301,8 @@ pub(super) const OPS: &[OpDef] = &[
         attr("detect_positive", AttrKind::Int),
     ])
     .cost(per_element::<1>),
-    OpDef::new(
-        "Clip",
+    OpDef::of(
+        Op::Unary(UnaryOp::Clip),
         "X limited to min and max, scalars, any shape.",
         &[
             x(NUMBERS).class(1),
@@ -334,8 +313,8 @@ pub(super) const OPS: &[OpDef] = &[
     )
     .cost(per_element::<2>)
     .in_place(),
-    OpDef::new(
-        "Cast",
+    OpDef::of(
+        Op::Unary(UnaryOp::Cast),
         "X with elements of dtype `to`, any shape.",
         X_ANY,
         cast,
@@ -346,8 +325,8 @@ pub(super) const OPS: &[OpDef] = &[
         attr("round_mode", AttrKind::Str),
     ])
     .cost(per_element::<1>),
-    OpDef::new(
-        "CastLike",
+    OpDef::of(
+        Op::Unary(UnaryOp::CastLike),
         "X with elements of the dtype of a second operand, any shape.",
         &[x(ANY), operand("target_type", ANY)],
         |i| cast_to(i, i.dtype(1)?),
@@ -357,12 +336,12 @@ pub(super) const OPS: &[OpDef] = &[
         attr("round_mode", AttrKind::Str),
     ])
     .cost(per_element::<1>),
-    OpDef::new("Identity", "X itself.", X_ANY, identity)
+    OpDef::of(Op::Unary(UnaryOp::Identity), "X itself.", X_ANY, identity)
         .quick(quick_same)
         .cost(free)
         .in_place(),
-    OpDef::new(
-        "Dropout",
+    OpDef::of(
+        Op::Unary(UnaryOp::Dropout),
         "X itself, as in inference; optionally a mask of all true.",
         &[
             x(FLOATS),
@@ -376,10 +355,3 @@ pub(super) const OPS: &[OpDef] = &[
     .cost(free)
     .in_place(),
 ];
-
-/// Defines an activation with parameters.
-const fn parametric(name: &'static str, doc: &'static str, infer: InferFn) -> OpDef {
-    OpDef::new(name, doc, X_FLOAT, infer)
-        .cost(per_element::<10>)
-        .in_place()
-}

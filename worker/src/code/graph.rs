@@ -14,7 +14,7 @@ use super::schedule;
 use super::sequences::{SetId, Sets};
 use crate::cpu::chain::{self, Head, Step, Tail};
 use crate::cpu::{Kernel, Spec};
-use crate::executor::HandleOp;
+use crate::executor::HandleAccess;
 
 /// The nodes that become one instruction: a single one, or a fused group.
 pub(super) struct Unit {
@@ -57,7 +57,7 @@ impl<'a> Graph<'a> {
         let read = read.filter(|v| **v != NO_OPERAND).copied();
         let sent = program.sends.iter().map(|s| s.value);
         read.chain(sent).for_each(|v| uses[v as usize] += 1);
-        let kind = |n| HandleOp::of(n).map_or(InstrKind::Kernel, InstrKind::Handle);
+        let kind = |n| HandleAccess::of(n).map_or(InstrKind::Kernel, InstrKind::Handle);
         let fixed = constants.iter();
         Graph {
             kind: nodes.iter().map(kind).collect(),
@@ -79,7 +79,7 @@ impl<'a> Graph<'a> {
     fn lends(&self, node: u32) -> bool {
         matches!(
             self.kind[node as usize],
-            InstrKind::Handle(HandleOp::Lend { .. })
+            InstrKind::Handle(HandleAccess::Lend { .. })
         )
     }
 
@@ -327,13 +327,15 @@ impl<'a> View<'a> {
                 v => Some(graph.program.values[v as usize].ty.dtype),
             };
             let operands: Vec<Option<DType>> = node.inputs.iter().map(dtype).collect();
-            let spec = Spec {
-                op: &node.op,
-                attrs: &node.attrs,
-                operands: &operands,
-            };
-            let kind = match &node.outputs[..] {
-                [_] => graph.kind_in_chains(node, &spec),
+            let kind = match (&node.outputs[..], convoke_graph::ops::lookup(&node.op)) {
+                ([_], Some(def)) => {
+                    let spec = Spec {
+                        def,
+                        attrs: &node.attrs,
+                        operands: &operands,
+                    };
+                    graph.kind_in_chains(node, &spec)
+                }
                 _ => Kind::Other,
             };
             candidates.push(Candidate {

@@ -31,7 +31,7 @@ use convoke_graph::ops::ConcreteOutputs;
 use convoke_graph::program::Program;
 
 use crate::cpu::{Kernel, MOST_SLOTS, OperandRef};
-use crate::executor::HandleOp;
+use crate::executor::HandleAccess;
 use crate::installed::Csr;
 use graph::Graph;
 
@@ -44,7 +44,7 @@ pub enum InstrKind {
     /// The instruction launches its kernel.
     Kernel,
     /// The instruction reads or fills a handle of the caller.
-    Handle(HandleOp),
+    Handle(HandleAccess),
 }
 
 /// One instruction. Its entries in the arrays of [`LoweredProgram`] reach from its indices to those of the next instruction.

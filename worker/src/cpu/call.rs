@@ -2,7 +2,7 @@
 
 use convoke_common::Error;
 use convoke_graph::graph::Attrs;
-use convoke_graph::ops::{ConcreteOutputs, OpError};
+use convoke_graph::ops::{ConcreteOutputs, OpDef, OpError};
 use convoke_graph::{DType, Element, Tensor};
 use convoke_kernels::shape::Operand;
 
@@ -30,8 +30,8 @@ impl KernelBody {
     }
 }
 
-/// The result of looking an op up in a family: `None` where the op is not of the family.
-pub(crate) type FamilyAnswer = Result<Option<KernelBody>, OpError>;
+/// The result of looking for the implementation of an op.
+pub(crate) type FamilyAnswer = Result<KernelBody, OpError>;
 
 /// Boxes a closure as an implementation.
 pub(crate) fn body(
@@ -42,7 +42,7 @@ pub(crate) fn body(
 
 /// The key by which an implementation is chosen.
 pub(crate) struct Spec<'a> {
-    pub op: &'a str,
+    pub def: &'static OpDef,
     pub attrs: &'a Attrs,
     pub operands: &'a [Option<DType>],
 }
@@ -61,7 +61,7 @@ impl Spec<'_> {
     /// The error that there is no implementation for `dtype`.
     pub fn no_dtype(&self, dtype: DType) -> OpError {
         OpError::DType {
-            operand: self.op.into(),
+            operand: self.def.name.into(),
             got: dtype,
             allowed: "a dtype that its definition names".into(),
         }

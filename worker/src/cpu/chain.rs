@@ -583,7 +583,7 @@ mod tests {
     fn reductions_of_rows_end_chains() {
         let check = |op: &str, axes: &[i64], shape: &[usize], want: bool| {
             let spec = Spec {
-                op,
+                def: convoke_graph::ops::lookup(op).unwrap(),
                 attrs: &Attrs::default(),
                 operands: &[Some(DType::F32), Some(DType::I64)],
             };

@@ -13,7 +13,7 @@ use convoke_common::memory::Pool;
 use convoke_common::{Error, Site};
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Attrs, Function, Literal, Node, TensorType, ValueId};
-use convoke_graph::ops::{self, OpError};
+use convoke_graph::ops::{self, ControlOp, OpError};
 use convoke_graph::program::Axes;
 use convoke_graph::{DType, Dim, Shape, Tensor};
 use convoke_kernels::Exec;
@@ -23,12 +23,12 @@ use super::{Inputs, Kernel, KernelFailure, Launch, Operands, Outputs, Register, 
 
 type Values = SmallVec<[Tensor; 4]>;
 
-/// The kernel of a control-flow op; `None` where `op` is none.
+/// The kernel of a control-flow op.
 pub(super) fn find(
-    op: &str,
+    op: ControlOp,
     attrs: &Attrs,
     operands: &[Option<DType>],
-) -> Result<Option<Arc<dyn Kernel>>, OpError> {
+) -> Result<Arc<dyn Kernel>, OpError> {
     let body = |name: &str| {
         let reason = || OpError::Attr {
             attr: name.into(),
@@ -36,8 +36,8 @@ pub(super) fn find(
         };
         Body::new(attrs.function(name).ok_or_else(reason)?)
     };
-    Ok(Some(match op {
-        "If" => {
+    Ok(match op {
+        ControlOp::If => {
             ops::check_bodies(attrs)?;
             let [yes, no] = ["then_branch", "else_branch"].map(body);
             let (yes, no) = (yes?, no?);
@@ -51,7 +51,7 @@ pub(super) fn find(
             }
             Arc::new(If { yes, no })
         }
-        "Loop" => {
+        ControlOp::Loop => {
             ops::check_bodies(attrs)?;
             let (carried, captured) = ops::split_loop(attrs, operands.len())?;
             let body = body("body")?;
@@ -59,7 +59,7 @@ pub(super) fn find(
             body.yields(1 + carried)?;
             Arc::new(Loop { body, carried })
         }
-        "Scan" => {
+        ControlOp::Scan => {
             ops::check_bodies(attrs)?;
             let (carried, scanned, captured) = ops::split_scan(attrs, operands.len())?;
             let body = body("body")?;
@@ -77,8 +77,7 @@ pub(super) fn find(
                 body,
             })
         }
-        _ => return Ok(None),
-    }))
+    })
 }
 
 /// A function with its resolved kernels.

@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use convoke_common::memory::Pool;
 use convoke_common::{Code, Error};
 use convoke_graph::graph::Attrs;
-use convoke_graph::ops::{self, ConcreteOperand, ConcreteOutputs, Memory, OpDef, OpError};
+use convoke_graph::ops::{self, ConcreteOperand, ConcreteOutputs, Memory, Op, OpDef, OpError};
 use convoke_graph::tensor::TensorError;
 use convoke_graph::{DType, Shape, Tensor};
 use convoke_kernels::{Cancelled, Exec, KernelError};
@@ -127,15 +127,14 @@ pub fn resolve(
     outputs: usize,
 ) -> Result<Arc<dyn Kernel>, OpError> {
     let def = ops::lookup(op).ok_or_else(|| OpError::Unknown { op: op.into() })?;
-    if let Some(kernel) = control::find(op, attrs, operands)? {
-        return Ok(kernel);
+    if let Op::Control(op) = def.op {
+        return control::find(op, attrs, operands);
     }
-    let spec = Spec {
-        op,
+    let body = families::find(&Spec {
+        def,
         attrs,
         operands,
-    };
-    let body = families::find(&spec)?.ok_or_else(|| OpError::Unknown { op: op.into() })?;
+    })?;
     let host = (0..operands.len()).map(|i| is_host(def, i)).collect();
     Ok(Arc::new(ResolvedOp {
         def,

@@ -14,7 +14,7 @@ use convoke_rendezvous::eager::direct::{DirectFunction, Number};
 use smallvec::SmallVec;
 
 use super::Executor;
-use super::handles::{HandleOp, filled, kept, number};
+use super::handles::{HandleAccess, filled, kept, number};
 use super::pace::Stopwatch;
 use super::run::FollowUp;
 use crate::code::InstrKind;
@@ -94,8 +94,8 @@ impl Executor {
             let mut outputs = Outputs::new();
             match op {
                 // A step may not overwrite an operand that it does not own.
-                HandleOp::Lend { donate: true } => return None,
-                HandleOp::Lend { donate: false } => {
+                HandleAccess::Lend { donate: true } => return None,
+                HandleAccess::Lend { donate: false } => {
                     let at = usize::try_from(number(given.get(0)).ok()?).ok()?;
                     let (tensor, value) = (*operands.get(at)?, *node.outputs.first()?);
                     if !self.is_as_declared(None, value, tensor) {
@@ -103,7 +103,7 @@ impl Executor {
                     }
                     flow.arrive(code, Some(value), tensor.clone(), &mut after);
                 }
-                HandleOp::Fill => {
+                HandleAccess::Fill => {
                     let (tensor, value) = (given.get(0)?, *node.inputs.first()?);
                     if !self.is_as_declared(None, value, tensor) {
                         return None;

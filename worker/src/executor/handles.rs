@@ -9,6 +9,7 @@ use convoke_common::memory::Pool;
 use convoke_graph::DType;
 use convoke_graph::Tensor;
 use convoke_graph::dim::Bindings;
+use convoke_graph::ops::{self, HandleOp, Op};
 use convoke_graph::program::ProgramNode;
 use convoke_rendezvous::Peer;
 
@@ -21,21 +22,21 @@ use crate::installed::{declared, site};
 
 /// The operation of a node on a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HandleOp {
+pub enum HandleAccess {
     /// The node `HandleIn`: the step reads the handle's tensor. With `donate` the step takes it over.
     Lend { donate: bool },
     /// The node `HandleOut`: the step fills the handle.
     Fill,
 }
 
-impl HandleOp {
+impl HandleAccess {
     /// The operation of a node; `None` for a node that works on no handle.
-    pub fn of(node: &ProgramNode) -> Option<HandleOp> {
-        match &*node.op {
-            "HandleIn" => Some(HandleOp::Lend {
+    pub fn of(node: &ProgramNode) -> Option<HandleAccess> {
+        match ops::lookup(&node.op)?.op {
+            Op::Handle(HandleOp::HandleIn) => Some(HandleAccess::Lend {
                 donate: node.attrs.int("donate", 0) != 0,
             }),
-            "HandleOut" => Some(HandleOp::Fill),
+            Op::Handle(HandleOp::HandleOut) => Some(HandleAccess::Fill),
             _ => None,
         }
     }

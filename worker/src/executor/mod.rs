@@ -51,7 +51,7 @@ use convoke_rendezvous::step_events::checksum;
 use convoke_rendezvous::{Lease, Link, Outgoing, StepHandler, step_event};
 
 pub use self::failures::Failures;
-pub use self::handles::HandleOp;
+pub use self::handles::HandleAccess;
 use self::pace::{Pace, Stopwatch};
 use self::run::{Flow, FollowUp, Phase, Run, Runner};
 use crate::blackbox::{BlackBox, NoteGuard};
@@ -517,11 +517,11 @@ impl Executor {
                     let slots = code.operands(i);
                     let operands = Operands::at(slots, &mut flow.registers, &code.constants);
                     let done = match op {
-                        HandleOp::Lend { donate } => {
+                        HandleAccess::Lend { donate } => {
                             self.lend(n, instr.node, &operands, donate);
                             Ok(Outputs::new())
                         }
-                        HandleOp::Fill => self.fill(n, instr.node, &operands).map(Into::into),
+                        HandleAccess::Fill => self.fill(n, instr.node, &operands).map(Into::into),
                     };
                     done.map_err(|e| Some(Box::new(e.at(self.site_of(instr.node)))))
                 }

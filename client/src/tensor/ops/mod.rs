@@ -5,6 +5,7 @@
 
 mod binary;
 mod conv;
+mod function;
 mod index;
 mod matmul;
 mod movement;

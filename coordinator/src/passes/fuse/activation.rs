@@ -2,6 +2,8 @@
 
 use convoke_graph::graph::ValueId;
 
+use convoke_graph::ops::{BinaryOp, FloatUnary, Op, UnaryOp, float_function};
+
 use crate::passes::edit::Edit;
 
 /// An activation that is applied to a value with no other use.
@@ -34,26 +36,26 @@ fn single(e: &Edit, value: ValueId, node: usize) -> Option<ActivationNodes> {
             parameters,
         })
     };
-    match &*n.op {
-        "Relu" => of("Relu", vec![]),
-        "Sigmoid" => of("Sigmoid", vec![]),
-        "Tanh" => of("Tanh", vec![]),
-        "HardSwish" => of("HardSwish", vec![]),
-        "HardSigmoid" => of(
-            "HardSigmoid",
-            vec![n.attrs.float("alpha", 0.2), n.attrs.float("beta", 0.5)],
-        ),
-        "LeakyRelu" => of("LeakyRelu", vec![n.attrs.float("alpha", 0.01)]),
-        "Gelu" if n.attrs.str("approximate", "none") == "none" => of("Gelu", vec![]),
-        "Gelu" if n.attrs.str("approximate", "none") == "tanh" => of("GeluTanh", vec![]),
-        "Swish" if n.attrs.float("alpha", 1.0) == 1.0 => of("Silu", vec![]),
-        "Clip" => {
-            let (min, max) = (
-                e.scalar(e.operand(node, 1)?)?,
-                e.scalar(e.operand(node, 2)?)?,
-            );
-            of("Clip", vec![min, max])
+    let Op::Unary(op) = n.kind()? else {
+        return None;
+    };
+    if op == UnaryOp::Clip {
+        let bounds = [e.operand(node, 1)?, e.operand(node, 2)?];
+        return of("Clip", vec![e.scalar(bounds[0])?, e.scalar(bounds[1])?]);
+    }
+    // The parameters of a function are float attributes, so none is rounded here.
+    match float_function(op, &n.attrs).ok()?? {
+        FloatUnary::Relu => of("Relu", vec![]),
+        FloatUnary::Sigmoid => of("Sigmoid", vec![]),
+        FloatUnary::Tanh => of("Tanh", vec![]),
+        FloatUnary::HardSwish => of("HardSwish", vec![]),
+        FloatUnary::HardSigmoid { alpha, beta } => {
+            of("HardSigmoid", vec![alpha as f32, beta as f32])
         }
+        FloatUnary::LeakyRelu { alpha } => of("LeakyRelu", vec![alpha as f32]),
+        FloatUnary::Gelu => of("Gelu", vec![]),
+        FloatUnary::GeluTanh => of("GeluTanh", vec![]),
+        FloatUnary::Swish { alpha: 1. } => of("Silu", vec![]),
         _ => None,
     }
 }
@@ -62,19 +64,19 @@ fn single(e: &Edit, value: ValueId, node: usize) -> Option<ActivationNodes> {
 /// both compute the same bits.
 fn gated(e: &Edit, value: ValueId, first: usize, second: usize) -> Option<ActivationNodes> {
     let gate = &e.f.nodes[first];
-    let name = match &*gate.op {
-        "Sigmoid" => "Silu",
-        "HardSigmoid" => {
-            let exact =
-                gate.attrs.float("alpha", 0.2) == 1.0 / 6.0 && gate.attrs.float("beta", 0.5) == 0.5;
-            exact.then_some("HardSwish")?
-        }
+    let Op::Unary(op) = gate.kind()? else {
+        return None;
+    };
+    let sixth = f64::from(1f32 / 6.);
+    let name = match float_function(op, &gate.attrs).ok()?? {
+        FloatUnary::Sigmoid => "Silu",
+        FloatUnary::HardSigmoid { alpha, beta: 0.5 } if alpha == sixth => "HardSwish",
         _ => return None,
     };
     let gated = *gate.outputs.first()?;
     let product = &e.f.nodes[second];
     let operands = [e.operand(second, 0)?, e.operand(second, 1)?];
-    let matches = &*product.op == "Mul"
+    let matches = product.is(BinaryOp::Mul)
         && !e.is_removed(first)
         && !e.is_removed(second)
         && e.sole_user(gated) == Some(second)

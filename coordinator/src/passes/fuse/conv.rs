@@ -3,6 +3,8 @@
 use convoke_graph::DType;
 use convoke_graph::graph::Attr;
 
+use convoke_graph::ops::{ConvOp, FusedOp};
+
 use super::{FusedNode, addition, as_vector};
 use crate::passes::edit::Edit;
 
@@ -16,7 +18,7 @@ pub fn find(e: &mut Edit, i: usize) -> Option<FusedNode> {
     let dims: Vec<i64> = shape.iter().map(|d| *d as i64).collect();
     let mut value = e.f.nodes[i].outputs[0];
     let mut fused = FusedNode {
-        op: "FusedConv",
+        op: FusedOp::FusedConv,
         attrs: e.f.nodes[i]
             .attrs
             .clone()
@@ -38,7 +40,7 @@ pub fn find(e: &mut Edit, i: usize) -> Option<FusedNode> {
         // If two convolutions meet in an addition, the later one takes it.
         let later_conv = e
             .def(other)
-            .is_some_and(|d| d > i && &*e.f.nodes[d].op == "Conv");
+            .is_some_and(|d| d > i && e.f.nodes[d].is(ConvOp::Conv));
         if e.f.ty(other) == e.f.ty(out) && !later_conv {
             fused.inputs[3] = Some(other);
             fused.nodes.push(node);

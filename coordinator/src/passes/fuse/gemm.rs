@@ -3,6 +3,8 @@
 use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, TensorType, ValueId};
 
+use convoke_graph::ops::{FusedOp, MovementOp};
+
 use super::{FusedNode, addition, as_vector};
 use crate::passes::edit::Edit;
 
@@ -61,7 +63,7 @@ fn transpose(e: &mut Edit, at: usize, b: ValueId, [rows, cols]: [usize; 2]) -> V
     e.init_node(
         at,
         &name,
-        "Transpose",
+        MovementOp::Transpose,
         attrs,
         &[b],
         TensorType::fixed(DType::F32, &[cols, rows]),
@@ -71,7 +73,7 @@ fn transpose(e: &mut Edit, at: usize, b: ValueId, [rows, cols]: [usize; 2]) -> V
 fn finish(e: &Edit, nodes: Vec<usize>, inputs: [Option<ValueId>; 3], out: ValueId) -> FusedNode {
     let attrs = Attrs::default().with("packed", Attr::Int(0));
     let mut fused = FusedNode {
-        op: "FusedGemm",
+        op: FusedOp::FusedGemm,
         attrs,
         inputs: inputs.to_vec(),
         nodes,

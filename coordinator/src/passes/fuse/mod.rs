@@ -10,6 +10,7 @@ mod gemm;
 
 use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, Function, Node, RunsAt, TensorType, ValueId};
+use convoke_graph::ops::{BinaryOp, ConvOp, FusedOp, MatMulOp, Op, ShapeOp};
 use convoke_graph::tensor::Tensor;
 
 use super::edit::Edit;
@@ -22,19 +23,14 @@ pub fn run(f: Function) -> (Function, Option<String>) {
         if e.is_removed(i) || e.f.nodes[i].runs_at == RunsAt::Init {
             continue;
         }
-        let op = e.f.nodes[i].op.clone();
-        let fused = match &*op {
-            "Conv" => conv::find(&mut e, i),
-            "Gemm" => gemm::find_gemm(&mut e, i),
-            "MatMul" => gemm::find_matmul(&mut e, i),
-            _ => None,
+        let (fused, count) = match e.f.nodes[i].kind() {
+            Some(Op::Conv(ConvOp::Conv)) => (conv::find(&mut e, i), &mut convs),
+            Some(Op::MatMul(MatMulOp::Gemm)) => (gemm::find_gemm(&mut e, i), &mut gemms),
+            Some(Op::MatMul(MatMulOp::MatMul)) => (gemm::find_matmul(&mut e, i), &mut gemms),
+            _ => continue,
         };
         let Some(fused) = fused else { continue };
-        *(if &*op == "Conv" {
-            &mut convs
-        } else {
-            &mut gemms
-        }) += 1;
+        *count += 1;
         absorbed += fused.nodes.len() - 1;
         fused.apply(&mut e);
     }
@@ -51,7 +47,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
 
 /// A node that replaces several.
 struct FusedNode {
-    op: &'static str,
+    op: FusedOp,
     attrs: Attrs,
     inputs: Vec<Option<ValueId>>,
     /// The replaced nodes in graph order; the output of the last one stays.
@@ -74,7 +70,7 @@ impl FusedNode {
             .for_each(|n| e.remove(*n));
         e.f.nodes[last] = Node {
             name,
-            op: self.op.into(),
+            op: self.op.name().into(),
             attrs: self.attrs,
             inputs: self.inputs,
             outputs: vec![e.f.nodes[last].outputs[0]],
@@ -98,7 +94,9 @@ impl FusedNode {
 /// Returns the addition that is the only user of `value`, with its other operand and its output; `None` if it
 /// broadcasts `value`.
 fn addition(e: &Edit, value: ValueId) -> Option<(usize, ValueId, ValueId)> {
-    let user = e.sole_user(value).filter(|u| &*e.f.nodes[*u].op == "Add")?;
+    let user = e
+        .sole_user(value)
+        .filter(|u| e.f.nodes[*u].is(BinaryOp::Add))?;
     let out = e.f.nodes[user].outputs[0];
     if e.f.ty(out) != e.f.ty(value) {
         return None;
@@ -131,7 +129,7 @@ fn as_vector(e: &mut Edit, at: usize, bias: ValueId, n: usize, from_end: usize) 
     Some(e.init_node(
         at,
         &format!("{name}:vector"),
-        "Reshape",
+        ShapeOp::Reshape,
         Attrs::default(),
         &[bias, dims],
         ty,

@@ -62,24 +62,6 @@ pub fn flag(attrs: &Attrs, name: &str, default: bool) -> bool {
     attrs.int(name, default.into()) != 0
 }
 
-/// `alpha` and `beta` of the elementwise activations, with each op's own defaults; 0 where an op has
-/// none.
-pub fn alpha_beta(op: &str, attrs: &Attrs) -> (f32, f32) {
-    let (alpha, beta) = match op {
-        "LeakyRelu" => (0.01, 0.),
-        "HardSigmoid" => (0.2, 0.5),
-        "Elu" | "Celu" | "ThresholdedRelu" | "Swish" => (1., 0.),
-        _ => (0., 0.),
-    };
-    (attrs.float("alpha", alpha), attrs.float("beta", beta))
-}
-
-/// `alpha` and `gamma` of `Selu`.
-pub fn selu(attrs: &Attrs) -> (f32, f32) {
-    let (alpha, gamma) = (1.673_263_2, 1.050_701);
-    (attrs.float("alpha", alpha), attrs.float("gamma", gamma))
-}
-
 /// Whether `Gelu` is the approximation by tanh.
 pub fn gelu_tanh(attrs: &Attrs) -> Result<bool, OpError> {
     match attrs.str("approximate", "none") {

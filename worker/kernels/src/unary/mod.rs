@@ -5,7 +5,7 @@
 
 mod ops;
 
-pub use ops::FloatUnary;
+pub use convoke_functions::FloatUnary;
 
 use crate::Exec;
 use crate::compiled::{compiled_floats, compiled_integers, compiled_numbers};

@@ -1,71 +1,9 @@
 //! The floating-point unary functions, as types for which the loops are compiled.
 
+use convoke_functions::FloatUnary;
+
 use crate::math::{self, Real};
 use crate::multiversion::multiversion;
-
-/// A unary function of a floating-point element. Attributes are given as `f64` and rounded to the computing type.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[allow(missing_docs)]
-pub enum FloatUnary {
-    Abs,
-    Neg,
-    Sign,
-    Reciprocal,
-    Sqrt,
-    Floor,
-    Ceil,
-    /// Rounds to the nearest integer, ties to even.
-    Round,
-    Exp,
-    Log,
-    Sin,
-    Cos,
-    Tan,
-    Sinh,
-    Cosh,
-    Tanh,
-    Asin,
-    Acos,
-    Atan,
-    Asinh,
-    Acosh,
-    Atanh,
-    Erf,
-    Sigmoid,
-    /// x sigmoid(alpha x), which is SiLU for alpha = 1.
-    Swish {
-        alpha: f64,
-    },
-    Relu,
-    LeakyRelu {
-        alpha: f64,
-    },
-    ThresholdedRelu {
-        alpha: f64,
-    },
-    Elu {
-        alpha: f64,
-    },
-    Selu {
-        alpha: f64,
-        gamma: f64,
-    },
-    Celu {
-        alpha: f64,
-    },
-    HardSigmoid {
-        alpha: f64,
-        beta: f64,
-    },
-    HardSwish,
-    /// The exact form of Gelu, with erf.
-    Gelu,
-    /// The approximation of Gelu with tanh.
-    GeluTanh,
-    Softplus,
-    Softsign,
-    Mish,
-}
 
 /// One function of one element.
 trait UnaryFn<W>: Copy {

@@ -1,5 +1,6 @@
 //! Functions of two elements with broadcasting, folds of them over many operands, and `Where`.
 
+use convoke_graph::ops::BinaryOp;
 use convoke_graph::ops::OpError;
 use convoke_graph::ops::attrs::flag;
 use convoke_graph::{DType, Element, Tensor};
@@ -17,58 +18,71 @@ use crate::cpu::call::{
 use crate::cpu::dispatch::{by_dtype, by_size};
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
-    let found = match spec.op {
-        "Add" => pair(spec, Arith::Add),
-        "Sub" => pair(spec, Arith::Sub),
-        "Mul" => pair(spec, Arith::Mul),
-        "Div" => pair(spec, Arith::Div),
-        "PRelu" => pair(spec, Arith::PRelu),
-        "Mod" if flag(spec.attrs, "fmod", false) => pair(spec, Arith::Fmod),
-        "Mod" => pair(spec, Arith::Mod),
-        "Pow" => pow(spec),
-        "Min" => chain(spec, Arith::Min, false),
-        "Max" => chain(spec, Arith::Max, false),
-        "Sum" => chain(spec, Arith::Add, false),
-        "Mean" => chain(spec, Arith::Add, true),
-        "Equal" => comparison(spec, Compare::Equal),
-        "Less" => comparison(spec, Compare::Less),
-        "LessOrEqual" => comparison(spec, Compare::LessOrEqual),
-        "Greater" => comparison(spec, Compare::Greater),
-        "GreaterOrEqual" => comparison(spec, Compare::GreaterOrEqual),
-        "And" => logical(Logic::And),
-        "Or" => logical(Logic::Or),
-        "Xor" => logical(Logic::Xor),
-        "BitwiseAnd" => bits_of(spec, Bitwise::And),
-        "BitwiseOr" => bits_of(spec, Bitwise::Or),
-        "BitwiseXor" => bits_of(spec, Bitwise::Xor),
-        "BitShift" => match spec.attrs.str("direction", "") {
+pub(super) fn find(op: BinaryOp, spec: &Spec<'_>) -> FamilyAnswer {
+    match op {
+        BinaryOp::Add => pair(spec, Arith::Add),
+        BinaryOp::Sub => pair(spec, Arith::Sub),
+        BinaryOp::Mul => pair(spec, Arith::Mul),
+        BinaryOp::Div => pair(spec, Arith::Div),
+        BinaryOp::PRelu => pair(spec, Arith::PRelu),
+        BinaryOp::Mod if flag(spec.attrs, "fmod", false) => pair(spec, Arith::Fmod),
+        BinaryOp::Mod => pair(spec, Arith::Mod),
+        BinaryOp::Pow => pow(spec),
+        BinaryOp::Min => chain(spec, Arith::Min, false),
+        BinaryOp::Max => chain(spec, Arith::Max, false),
+        BinaryOp::Sum => chain(spec, Arith::Add, false),
+        BinaryOp::Mean => chain(spec, Arith::Add, true),
+        BinaryOp::Equal => comparison(spec, Compare::Equal),
+        BinaryOp::Less => comparison(spec, Compare::Less),
+        BinaryOp::LessOrEqual => comparison(spec, Compare::LessOrEqual),
+        BinaryOp::Greater => comparison(spec, Compare::Greater),
+        BinaryOp::GreaterOrEqual => comparison(spec, Compare::GreaterOrEqual),
+        BinaryOp::And => logical(Logic::And),
+        BinaryOp::Or => logical(Logic::Or),
+        BinaryOp::Xor => logical(Logic::Xor),
+        BinaryOp::BitwiseAnd => bits_of(spec, Bitwise::And),
+        BinaryOp::BitwiseOr => bits_of(spec, Bitwise::Or),
+        BinaryOp::BitwiseXor => bits_of(spec, Bitwise::Xor),
+        BinaryOp::BitShift => match spec.attrs.str("direction", "") {
             "LEFT" => bits_of(spec, Bitwise::ShiftLeft),
             "RIGHT" => bits_of(spec, Bitwise::ShiftRight),
             other => {
                 Err(spec.bad_attr("direction", format!("must be LEFT or RIGHT, not '{other}'")))
             }
         },
-        "Where" => choose(spec),
-        _ => return Ok(None),
-    };
-    found.map(Some)
+        BinaryOp::Where => choose(spec),
+    }
 }
 
 /// The function that `op` computes of this many float operands of one dtype.
-pub(super) fn fold_of(op: &str, operands: usize) -> Option<Arith> {
-    Some(match (op, operands) {
-        ("Add", 2) => Arith::Add,
-        ("Sub", 2) => Arith::Sub,
-        ("Mul", 2) => Arith::Mul,
-        ("Div", 2) => Arith::Div,
-        ("PRelu", 2) => Arith::PRelu,
-        ("Pow", 2) => Arith::Pow,
-        ("Min", _) => Arith::Min,
-        ("Max", _) => Arith::Max,
-        ("Sum", _) => Arith::Add,
-        _ => return None,
-    })
+pub(super) fn fold_of(op: BinaryOp, operands: usize) -> Option<Arith> {
+    let (fold, many) = match op {
+        BinaryOp::Add => (Arith::Add, false),
+        BinaryOp::Sub => (Arith::Sub, false),
+        BinaryOp::Mul => (Arith::Mul, false),
+        BinaryOp::Div => (Arith::Div, false),
+        BinaryOp::PRelu => (Arith::PRelu, false),
+        BinaryOp::Pow => (Arith::Pow, false),
+        BinaryOp::Min => (Arith::Min, true),
+        BinaryOp::Max => (Arith::Max, true),
+        BinaryOp::Sum => (Arith::Add, true),
+        BinaryOp::Mean
+        | BinaryOp::Mod
+        | BinaryOp::And
+        | BinaryOp::Or
+        | BinaryOp::Xor
+        | BinaryOp::Equal
+        | BinaryOp::Less
+        | BinaryOp::Greater
+        | BinaryOp::LessOrEqual
+        | BinaryOp::GreaterOrEqual
+        | BinaryOp::BitShift
+        | BinaryOp::BitwiseAnd
+        | BinaryOp::BitwiseOr
+        | BinaryOp::BitwiseXor
+        | BinaryOp::Where => return None,
+    };
+    (many || operands == 2).then_some(fold)
 }
 
 fn pair(spec: &Spec<'_>, op: Arith) -> Result<KernelBody, OpError> {

@@ -2,29 +2,28 @@
 
 use convoke_graph::DType;
 use convoke_graph::ops::OpError;
+use convoke_graph::ops::UnaryOp;
 use convoke_kernels::cast::{cast, cast_to_bool};
 
 use crate::cpu::call::{FamilyAnswer, KernelBody, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 
-pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
-    match conversion(spec)? {
-        Some((from, to)) => convert(spec, from, to).map(Some),
-        None => Ok(None),
-    }
+/// Makes the kernel that converts operand 0 to the dtype `to`.
+pub(super) fn find(spec: &Spec<'_>, to: DType) -> FamilyAnswer {
+    convert(spec, spec.dtype(0)?, to)
 }
 
-/// The dtypes that an op converts from and to.
-pub(super) fn conversion(spec: &Spec<'_>) -> Result<Option<(DType, DType)>, OpError> {
-    let to = match spec.op {
-        "Cast" => spec
-            .attrs
-            .dtype("to")
-            .ok_or_else(|| spec.bad_attr("to", "is required"))?,
-        "CastLike" => spec.dtype(1)?,
-        _ => return Ok(None),
-    };
-    Ok(Some((spec.dtype(0)?, to)))
+/// The dtype that an op converts to, if it does nothing else.
+pub(super) fn target(op: UnaryOp, spec: &Spec<'_>) -> Result<Option<DType>, OpError> {
+    match op {
+        UnaryOp::Cast => {
+            let to = spec.attrs.dtype("to");
+            to.map(Some)
+                .ok_or_else(|| spec.bad_attr("to", "is required"))
+        }
+        UnaryOp::CastLike => spec.dtype(1).map(Some),
+        _ => Ok(None),
+    }
 }
 
 fn convert(spec: &Spec<'_>, from: DType, to: DType) -> Result<KernelBody, OpError> {

@@ -2,6 +2,7 @@
 
 use convoke_common::Error;
 use convoke_graph::graph::Attrs;
+use convoke_graph::ops::ConvOp;
 use convoke_graph::ops::OpError;
 use convoke_graph::ops::attrs::{ConvAttrs, flag};
 use convoke_graph::{DType, Tensor};
@@ -17,25 +18,16 @@ use crate::cpu::dispatch::by_dtype;
 use crate::cpu::wide::{narrow_to, optional_wide, wide, wide_output};
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
-    match spec.op {
-        "Conv" => {
-            let fused = FusedActivation {
-                packed: None,
-                activation: Activation::None,
-            };
-            let dtype = spec.dtype(0)?;
-            match dtype {
-                DType::F32 | DType::F16 | DType::BF16 => {
-                    body(move |call| fused.run(call)).map(Some)
-                }
-                DType::F64 => body(conv_f64::conv).map(Some),
-                other => Err(spec.no_dtype(other)),
-            }
-        }
-        "FusedConv" => fused_conv(spec).map(Some),
-        "PackConvW" => pack(spec).map(Some),
-        _ => Ok(None),
+pub(super) fn find(op: ConvOp, spec: &Spec<'_>) -> FamilyAnswer {
+    let ConvOp::Conv = op;
+    let fused = FusedActivation {
+        packed: None,
+        activation: Activation::None,
+    };
+    match spec.dtype(0)? {
+        DType::F32 | DType::F16 | DType::BF16 => body(move |call| fused.run(call)),
+        DType::F64 => body(conv_f64::conv),
+        other => Err(spec.no_dtype(other)),
     }
 }
 
@@ -45,7 +37,8 @@ struct FusedActivation {
     activation: Activation,
 }
 
-fn fused_conv(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
+/// Makes the kernel of a convolution with an activation, whose weights may be packed.
+pub(super) fn fused_conv(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let packed = if flag(spec.attrs, "packed", false) {
         let dims = spec
             .attrs
@@ -146,7 +139,7 @@ fn sizes(attrs: &Attrs, x: &[usize], w: &[usize]) -> Result<ConvShape, KernelFai
 }
 
 /// Makes the kernel that packs weights into the order in which convolutions read them.
-fn pack(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
+pub(super) fn pack(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let group = ConvAttrs::group(spec.attrs)?;
     let dtype = spec.dtype(0)?;
     let found = by_dtype!([F32 f32, F16 half::f16, BF16 half::bf16] dtype, T => body(move |call| {

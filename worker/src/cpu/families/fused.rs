@@ -2,6 +2,7 @@
 
 use convoke_common::Error;
 use convoke_graph::DType;
+use convoke_graph::ops::FusedOp;
 use convoke_graph::ops::OpError;
 use convoke_graph::ops::attrs::{self, flag};
 use convoke_graph::ops::packing::packed_gemm_len;
@@ -9,16 +10,18 @@ use convoke_kernels::gemm::{
     Activation, Batch, Epilogue, Lhs, PackedB, Rhs, Strided, gemm_batched, pack_b_on, packed_b_len,
 };
 
+use super::conv;
 use super::matmul::{product, rows};
 use crate::cpu::KernelFailure;
 use crate::cpu::call::{FamilyAnswer, KernelBody, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 
-pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
-    match spec.op {
-        "PackGemmB" => pack_gemm_b(spec).map(Some),
-        "FusedGemm" => fused_gemm(spec).map(Some),
-        _ => Ok(None),
+pub(super) fn find(op: FusedOp, spec: &Spec<'_>) -> FamilyAnswer {
+    match op {
+        FusedOp::PackGemmB => pack_gemm_b(spec),
+        FusedOp::PackConvW => conv::pack(spec),
+        FusedOp::FusedGemm => fused_gemm(spec),
+        FusedOp::FusedConv => conv::fused_conv(spec),
     }
 }
 

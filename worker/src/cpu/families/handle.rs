@@ -1,14 +1,11 @@
 //! Ops on handles. They have no kernel here: the executor runs them itself, since they need the caller's session.
 
 use convoke_common::Error;
+use convoke_graph::ops::HandleOp;
 
-use crate::cpu::call::{FamilyAnswer, Spec, body};
+use crate::cpu::call::{FamilyAnswer, body};
 
-pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
-    match spec.op {
-        "HandleIn" | "HandleOut" => {
-            body(|_| Err(Error::internal("a handle outside a step").into())).map(Some)
-        }
-        _ => Ok(None),
-    }
+/// Makes the kernel of an op that only executors run.
+pub(super) fn find(op: HandleOp) -> FamilyAnswer {
+    body(move |_| Err(Error::internal(format!("{} outside a step", op.name())).into()))
 }

@@ -1,6 +1,7 @@
 //! Ops that read and write at indices.
 
 use convoke_common::Error;
+use convoke_graph::ops::IndexOp;
 use convoke_graph::ops::OpError;
 use convoke_graph::ops::attrs::{Reduction, axis};
 use convoke_graph::{DType, Element, Tensor};
@@ -18,23 +19,21 @@ use crate::cpu::call::{
 use crate::cpu::dispatch::{by_dtype, by_size};
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
-    let found = match spec.op {
-        "Gather" => by_size!(spec.dtype(0)?, T => body(gathered::<T>)),
-        "GatherElements" => by_size!(spec.dtype(0)?, T => body(gathered_elements::<T>)),
-        "GatherND" => by_size!(spec.dtype(0)?, T => body(gathered_rows::<T>)),
-        "ScatterElements" => scatter(spec, true),
-        "ScatterND" => scatter(spec, false),
-        "OneHot" => hot(spec),
-        "NonZero" => {
+pub(super) fn find(op: IndexOp, spec: &Spec<'_>) -> FamilyAnswer {
+    match op {
+        IndexOp::Gather => by_size!(spec.dtype(0)?, T => body(gathered::<T>)),
+        IndexOp::GatherElements => by_size!(spec.dtype(0)?, T => body(gathered_elements::<T>)),
+        IndexOp::GatherND => by_size!(spec.dtype(0)?, T => body(gathered_rows::<T>)),
+        IndexOp::ScatterElements => scatter(spec, true),
+        IndexOp::ScatterND => scatter(spec, false),
+        IndexOp::OneHot => hot(spec),
+        IndexOp::NonZero => {
             let dtype = spec.dtype(0)?;
             let found = by_dtype!(any dtype, T => body(places::<T>)?);
             found.ok_or_else(|| spec.no_dtype(dtype))
         }
-        "Compress" => by_size!(spec.dtype(0)?, T => body(kept::<T>)),
-        _ => return Ok(None),
-    };
-    found.map(Some)
+        IndexOp::Compress => by_size!(spec.dtype(0)?, T => body(kept::<T>)),
+    }
 }
 
 fn indices(t: &Tensor) -> Result<Indices<'_>, KernelFailure> {

@@ -1,6 +1,7 @@
 //! Matrix products: `MatMul` and `Gemm`.
 
 use convoke_common::Error;
+use convoke_graph::ops::MatMulOp;
 use convoke_graph::ops::OpError;
 use convoke_graph::ops::attrs::GemmAttrs;
 use convoke_graph::{DType, Element, Tensor};
@@ -15,11 +16,10 @@ use crate::cpu::dispatch::by_dtype;
 use crate::cpu::wide::{narrow_to, wide, wide_output};
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
-    match spec.op {
-        "MatMul" => matmul(spec).map(Some),
-        "Gemm" => gemm(spec).map(Some),
-        _ => Ok(None),
+pub(super) fn find(op: MatMulOp, spec: &Spec<'_>) -> FamilyAnswer {
+    match op {
+        MatMulOp::MatMul => matmul(spec),
+        MatMulOp::Gemm => gemm(spec),
     }
 }
 

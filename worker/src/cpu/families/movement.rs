@@ -2,40 +2,45 @@
 
 use convoke_common::Error;
 use convoke_graph::Tensor;
-use convoke_graph::ops::OpError;
 use convoke_graph::ops::attrs::{self, axis, flag, normalize_axes, slice_range, transpose_perm};
+use convoke_graph::ops::{MovementOp, SliceOp};
 use convoke_kernels::element::Bits;
 use convoke_kernels::movement::{
     BlockOrder, PadMode, concat, depth_to_space, expand, pad, reverse_sequence, slice,
     space_to_depth, split, tile, transpose, trilu,
 };
 
-use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, bits, body, one, write_bits};
+use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, bits, body, one, write_bits};
 use crate::cpu::dispatch::by_size;
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
-    /// The function `f` for elements of operand 0's size.
-    macro_rules! sized {
-        ($f:ident) => {
-            by_size!(spec.dtype(0)?, T => body($f::<T>))
-        };
-    }
-    let found: Result<KernelBody, OpError> = match spec.op {
-        "Transpose" => sized!(transposed),
-        "Concat" => sized!(joined),
-        "Split" => sized!(parts),
-        "Slice" => sized!(sliced),
-        "Expand" => sized!(expanded),
-        "Tile" => sized!(tiled),
-        "Pad" => sized!(padded),
-        "Trilu" => sized!(triangle),
-        "DepthToSpace" => sized!(to_space),
-        "SpaceToDepth" => sized!(to_depth),
-        "ReverseSequence" => sized!(reversed),
-        _ => return Ok(None),
+/// The kernel of the function `f` for elements of operand 0's size.
+macro_rules! sized {
+    ($spec:ident, $f:ident) => {
+        by_size!($spec.dtype(0)?, T => body($f::<T>))
     };
-    found.map(Some)
+}
+
+pub(super) fn find(op: MovementOp, spec: &Spec<'_>) -> FamilyAnswer {
+    match op {
+        MovementOp::Transpose => sized!(spec, transposed),
+        MovementOp::Trilu => sized!(spec, triangle),
+        MovementOp::DepthToSpace => sized!(spec, to_space),
+        MovementOp::SpaceToDepth => sized!(spec, to_depth),
+        MovementOp::ReverseSequence => sized!(spec, reversed),
+    }
+}
+
+/// Finds the kernel of an op that takes tensors apart or puts them together.
+pub(super) fn find_slice(op: SliceOp, spec: &Spec<'_>) -> FamilyAnswer {
+    match op {
+        SliceOp::Concat => sized!(spec, joined),
+        SliceOp::Split => sized!(spec, parts),
+        SliceOp::Slice => sized!(spec, sliced),
+        SliceOp::Expand => sized!(spec, expanded),
+        SliceOp::Tile => sized!(spec, tiled),
+        SliceOp::Pad => sized!(spec, padded),
+    }
 }
 
 /// Types of elements that are only moved, never computed with.

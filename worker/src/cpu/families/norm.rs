@@ -1,6 +1,7 @@
 //! Normalisations.
 
 use convoke_common::Error;
+use convoke_graph::ops::NormOp;
 use convoke_graph::ops::attrs::{LrnAttrs, axis, epsilon, mvn_axes};
 use convoke_graph::{DType, Element, Tensor};
 use convoke_kernels::binary::{Arith, arith_inplace};
@@ -12,25 +13,26 @@ use convoke_kernels::norm::{
 use convoke_kernels::reduce::{Extreme, arg_extreme};
 use convoke_kernels::shape::Axis;
 
+use super::softmax;
 use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, body, one, operand, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::wide::{convert, narrow_to};
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
-    let found = match spec.op {
-        "LayerNormalization" => of_floats!(spec, layer),
-        "RMSNormalization" => body(rms),
-        "BatchNormalization" => body(batch),
-        "InstanceNormalization" => of_floats!(spec, instance),
-        "GroupNormalization" => of_floats!(spec, group),
-        "LRN" => of_floats!(spec, local_response),
-        "MeanVarianceNormalization" => of_floats!(spec, mean_variance),
-        "LpNormalization" => of_floats!(spec, lp),
-        "Hardmax" => of_floats!(spec, hardmax),
-        _ => return Ok(None),
-    };
-    found.map(Some)
+pub(super) fn find(op: NormOp, spec: &Spec<'_>) -> FamilyAnswer {
+    match op {
+        NormOp::LayerNormalization => of_floats!(spec, layer),
+        NormOp::RMSNormalization => body(rms),
+        NormOp::BatchNormalization => body(batch),
+        NormOp::InstanceNormalization => of_floats!(spec, instance),
+        NormOp::GroupNormalization => of_floats!(spec, group),
+        NormOp::LRN => of_floats!(spec, local_response),
+        NormOp::MeanVarianceNormalization => of_floats!(spec, mean_variance),
+        NormOp::LpNormalization => of_floats!(spec, lp),
+        NormOp::Hardmax => of_floats!(spec, hardmax),
+        NormOp::Softmax => softmax::find(spec, false),
+        NormOp::LogSoftmax => softmax::find(spec, true),
+    }
 }
 
 /// The implementation `body(f::<T>)` for the float type `T` of operand 0.

@@ -1,5 +1,6 @@
 //! Pooling over windows and over whole planes.
 
+use convoke_graph::ops::PoolOp;
 use convoke_graph::ops::attrs::PoolAttrs;
 use convoke_graph::{DType, Element};
 use convoke_kernels::element::{Float, Number};
@@ -12,32 +13,13 @@ use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
-    let op = match spec.op {
-        "MaxPool" => Op::Max,
-        "AveragePool" => Op::Average,
-        "LpPool" => Op::Lp,
-        "GlobalAveragePool" => Op::GlobalAverage,
-        "GlobalMaxPool" => Op::GlobalMax,
-        "GlobalLpPool" => Op::GlobalLp,
-        _ => return Ok(None),
-    };
+pub(super) fn find(op: PoolOp, spec: &Spec<'_>) -> FamilyAnswer {
     let dtype = spec.dtype(0)?;
     let found = match op {
-        Op::Max => by_dtype!(number dtype, T => body(max::<T>)?),
+        PoolOp::MaxPool => by_dtype!(number dtype, T => body(max::<T>)?),
         op => by_dtype!(float dtype, T => body(move |call| floats::<T>(call, op))?),
     };
-    found.map(Some).ok_or_else(|| spec.no_dtype(dtype))
-}
-
-#[derive(Clone, Copy)]
-enum Op {
-    Max,
-    Average,
-    Lp,
-    GlobalAverage,
-    GlobalMax,
-    GlobalLp,
+    found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
 /// The attributes, and the pooling window of x `[n, c, ..]`.
@@ -85,24 +67,29 @@ fn max<T: Element + Number>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelF
     Ok([y, indices].into())
 }
 
-fn floats<T: Element + Float>(call: KernelCall<'_, '_>, op: Op) -> Result<Outputs, KernelFailure> {
+fn floats<T: Element + Float>(
+    call: KernelCall<'_, '_>,
+    op: PoolOp,
+) -> Result<Outputs, KernelFailure> {
     let x = call.slice::<T>(0)?;
     let mut y = call.output(0)?;
     let out = write::<T>(&mut y)?;
     let spatial = call.shape(0)?.iter().skip(2).product();
     match op {
-        Op::Average => {
+        PoolOp::AveragePool => {
             let (attrs, window) = window(&call)?;
             average_pool(&call.launch.exec, &window, attrs.count_include_pad, x, out)?;
         }
-        Op::Lp => {
+        PoolOp::LpPool => {
             let (attrs, window) = window(&call)?;
             lp_pool(&call.launch.exec, &window, exponent(attrs.p)?, x, out)?;
         }
-        Op::GlobalAverage => global_average_pool(&call.launch.exec, x, spatial, out)?,
-        Op::Max | Op::GlobalMax => global_max_pool(&call.launch.exec, x, spatial, out)?,
-        Op::GlobalLp if spatial == 0 => out.fill(T::ZERO),
-        Op::GlobalLp => {
+        PoolOp::GlobalAveragePool => global_average_pool(&call.launch.exec, x, spatial, out)?,
+        PoolOp::MaxPool | PoolOp::GlobalMaxPool => {
+            global_max_pool(&call.launch.exec, x, spatial, out)?
+        }
+        PoolOp::GlobalLpPool if spatial == 0 => out.fill(T::ZERO),
+        PoolOp::GlobalLpPool => {
             // A single pooling window covers the whole plane.
             let window = Window::new(&[spatial], &[1], &[spatial], &[1], &[1], &[0, 0])?;
             lp_pool(

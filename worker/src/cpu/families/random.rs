@@ -1,6 +1,7 @@
 //! Random tensors of a given shape; the seed is an operand.
 
 use convoke_graph::ops::OpError;
+use convoke_graph::ops::RandomOp;
 use convoke_graph::ops::attrs::{NormalAttrs, UniformAttrs};
 use convoke_kernels::random::{self, Seed};
 
@@ -8,13 +9,11 @@ use crate::cpu::KernelFailure;
 use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 
-pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
-    let found = match spec.op {
-        "PhiloxUniform" => uniform(spec),
-        "PhiloxNormal" => normal(spec),
-        _ => return Ok(None),
-    };
-    found.map(Some)
+pub(super) fn find(op: RandomOp, spec: &Spec<'_>) -> FamilyAnswer {
+    match op {
+        RandomOp::PhiloxUniform => uniform(spec),
+        RandomOp::PhiloxNormal => normal(spec),
+    }
 }
 
 fn seed(call: &KernelCall<'_, '_>) -> Result<Seed, KernelFailure> {

@@ -2,6 +2,7 @@
 
 use convoke_graph::ops::attrs::{ReduceAttrs, flag};
 use convoke_graph::ops::{OpError, normalize_axis};
+use convoke_graph::ops::{ReduceOp, ScanOp};
 use convoke_graph::{DType, Element, Shape};
 use convoke_kernels::element::{Float, Integer, Number};
 use convoke_kernels::reduce::{
@@ -13,31 +14,36 @@ use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, wr
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::{KernelFailure, Outputs};
 
-/// The reduction over axes that an op computes, if it is such an op.
-pub(super) fn reduction(op: &str) -> Option<Reduce> {
-    Some(match op {
-        "ReduceSum" => Reduce::Sum,
-        "ReduceMean" => Reduce::Mean,
-        "ReduceMax" => Reduce::Max,
-        "ReduceMin" => Reduce::Min,
-        "ReduceProd" => Reduce::Prod,
-        "ReduceL1" => Reduce::L1,
-        "ReduceL2" => Reduce::L2,
-        "ReduceLogSum" => Reduce::LogSum,
-        "ReduceLogSumExp" => Reduce::LogSumExp,
-        "ReduceSumSquare" => Reduce::SumSquare,
-        _ => return None,
+/// The reduction over axes that an op computes; the others find one extreme along one axis.
+pub(super) fn reduction(op: ReduceOp) -> Result<Reduce, Extreme> {
+    Ok(match op {
+        ReduceOp::ReduceSum => Reduce::Sum,
+        ReduceOp::ReduceMean => Reduce::Mean,
+        ReduceOp::ReduceMax => Reduce::Max,
+        ReduceOp::ReduceMin => Reduce::Min,
+        ReduceOp::ReduceProd => Reduce::Prod,
+        ReduceOp::ReduceL1 => Reduce::L1,
+        ReduceOp::ReduceL2 => Reduce::L2,
+        ReduceOp::ReduceLogSum => Reduce::LogSum,
+        ReduceOp::ReduceLogSumExp => Reduce::LogSumExp,
+        ReduceOp::ReduceSumSquare => Reduce::SumSquare,
+        ReduceOp::ArgMax => return Err(Extreme::Max),
+        ReduceOp::ArgMin => return Err(Extreme::Min),
     })
 }
 
-pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
-    let op = match (spec.op, reduction(spec.op)) {
-        (_, Some(op)) => op,
-        ("ArgMax", _) => return arg(spec, Extreme::Max).map(Some),
-        ("ArgMin", _) => return arg(spec, Extreme::Min).map(Some),
-        ("TopK", _) => return top(spec).map(Some),
-        ("CumSum", _) => return cumulate(spec).map(Some),
-        _ => return Ok(None),
+/// Finds the kernel of a running sum, or of the greatest elements.
+pub(super) fn find_scan(op: ScanOp, spec: &Spec<'_>) -> FamilyAnswer {
+    match op {
+        ScanOp::CumSum => cumulate(spec),
+        ScanOp::TopK => top(spec),
+    }
+}
+
+pub(super) fn find(op: ReduceOp, spec: &Spec<'_>) -> FamilyAnswer {
+    let op = match reduction(op) {
+        Ok(op) => op,
+        Err(extreme) => return arg(spec, extreme),
     };
     let attrs = ReduceAttrs::new(spec.attrs);
     let dtype = spec.dtype(0)?;
@@ -48,7 +54,7 @@ pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
         }
         d => by_dtype!(integer d, T => body(move |call| reduce_ints::<T>(call, op, attrs))?),
     };
-    found.map(Some).ok_or_else(|| spec.no_dtype(dtype))
+    found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
 /// The axes to reduce, as operand 1 and the attributes give them.

@@ -2,25 +2,30 @@
 
 use convoke_graph::Element;
 use convoke_graph::ops::OpError;
+use convoke_graph::ops::ShapeOp;
 use convoke_graph::ops::attrs::fill_value;
 use convoke_kernels::element::Number;
 use convoke_kernels::movement;
 
+use super::views;
 use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write, write_bits};
 use crate::cpu::dispatch::{by_dtype, by_size};
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
-    let found = match spec.op {
-        "Shape" => shape(spec),
-        "Size" => body(|call| {
+pub(super) fn find(op: ShapeOp, spec: &Spec<'_>) -> FamilyAnswer {
+    match op {
+        ShapeOp::Shape => shape(spec),
+        ShapeOp::Size => body(|call| {
             let size = call.input(0)?.elements() as i64;
             sized(&call, &[size])
         }),
-        "ConstantOfShape" => constant(spec),
-        "Range" => range(spec),
-        "EyeLike" => eye(spec),
-        "Constant" => {
+        ShapeOp::ConstantOfShape => constant(spec),
+        ShapeOp::Reshape | ShapeOp::Squeeze | ShapeOp::Unsqueeze | ShapeOp::Flatten => {
+            views::view()
+        }
+        ShapeOp::Range => range(spec),
+        ShapeOp::EyeLike => eye(spec),
+        ShapeOp::Constant => {
             let value = spec
                 .attrs
                 .tensor("value")
@@ -28,9 +33,7 @@ pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
                 .clone();
             body(move |_| one(value.clone()))
         }
-        _ => return Ok(None),
-    };
-    found.map(Some)
+    }
 }
 
 fn sized(call: &KernelCall<'_, '_>, values: &[i64]) -> Result<Outputs, KernelFailure> {

@@ -7,12 +7,8 @@ use convoke_kernels::softmax::{log_softmax, softmax};
 use crate::cpu::call::{FamilyAnswer, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 
-pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
-    let log = match spec.op {
-        "Softmax" => false,
-        "LogSoftmax" => true,
-        _ => return Ok(None),
-    };
+/// Makes the kernel of a softmax, or with `log` of its logarithm.
+pub(super) fn find(spec: &Spec<'_>, log: bool) -> FamilyAnswer {
     let dtype = spec.dtype(0)?;
     let found = by_dtype!(float dtype, T => body(move |call| {
         let shape = call.shape(0)?;
@@ -22,7 +18,7 @@ pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
         if log { log_softmax(&call.launch.exec, x, axis, out)? } else { softmax(&call.launch.exec, x, axis, out)? }
         one(y)
     })?);
-    found.map(Some).ok_or_else(|| spec.no_dtype(dtype))
+    found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
 #[cfg(test)]

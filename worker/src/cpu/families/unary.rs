@@ -1,7 +1,7 @@
 //! Functions of one element, and `Clip`.
 
-use convoke_graph::ops::OpError;
-use convoke_graph::ops::attrs::{alpha_beta, flag, gelu_tanh, selu};
+use convoke_graph::ops::attrs::flag;
+use convoke_graph::ops::{OpError, UnaryOp, float_function};
 use convoke_graph::{DType, Element, Tensor};
 use convoke_kernels::Exec;
 use convoke_kernels::cast::{CastTo, cast};
@@ -13,22 +13,26 @@ use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, wr
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::{KernelFailure, Outputs};
 
-pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
-    match spec.op {
-        "IsNaN" => return test(spec, Test::IsNan).map(Some),
-        "IsInf" => {
+use super::{cast as casts, views};
+
+pub(super) fn find(op: UnaryOp, spec: &Spec<'_>) -> FamilyAnswer {
+    match op {
+        UnaryOp::IsNaN => return test(spec, Test::IsNan),
+        UnaryOp::IsInf => {
             let sign = |name| flag(spec.attrs, name, true);
             let (positive, negative) = (sign("detect_positive"), sign("detect_negative"));
-            return test(spec, Test::IsInf { positive, negative }).map(Some);
+            return test(spec, Test::IsInf { positive, negative });
         }
-        "Not" => return Ok(Some(map::<u8>(unary::not, unary::not_inplace))),
-        "Clip" => return clip(spec).map(Some),
+        UnaryOp::Not => return Ok(map::<u8>(unary::not, unary::not_inplace)),
+        UnaryOp::Clip => return clip(spec),
+        UnaryOp::Identity => return views::view(),
+        UnaryOp::Dropout => return views::unchanged(),
         _ => {}
     }
-    let (float, integer) = (float_op(spec)?, integer_op(spec.op));
-    if float.is_none() && integer.is_none() {
-        return Ok(None);
+    if let Some(to) = casts::target(op, spec)? {
+        return casts::find(spec, to);
     }
+    let (float, integer) = (float_function(op, spec.attrs)?, integer_function(op));
     let dtype = spec.dtype(0)?;
     let found = match (float, integer) {
         (Some(FloatUnary::Erf), _) if dtype.is_int() => {
@@ -44,70 +48,17 @@ pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
         )),
         _ => None,
     };
-    found.map(Some).ok_or_else(|| spec.no_dtype(dtype))
+    found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-/// The function of floats that `op` computes, if it is such an op.
-pub(super) fn float_op(spec: &Spec<'_>) -> Result<Option<FloatUnary>, OpError> {
-    let (alpha, beta) = alpha_beta(spec.op, spec.attrs);
-    let (alpha, beta) = (f64::from(alpha), f64::from(beta));
-    Ok(Some(match spec.op {
-        "Abs" => FloatUnary::Abs,
-        "Neg" => FloatUnary::Neg,
-        "Sign" => FloatUnary::Sign,
-        "Reciprocal" => FloatUnary::Reciprocal,
-        "Sqrt" => FloatUnary::Sqrt,
-        "Floor" => FloatUnary::Floor,
-        "Ceil" => FloatUnary::Ceil,
-        "Round" => FloatUnary::Round,
-        "Exp" => FloatUnary::Exp,
-        "Log" => FloatUnary::Log,
-        "Sin" => FloatUnary::Sin,
-        "Cos" => FloatUnary::Cos,
-        "Tan" => FloatUnary::Tan,
-        "Sinh" => FloatUnary::Sinh,
-        "Cosh" => FloatUnary::Cosh,
-        "Tanh" => FloatUnary::Tanh,
-        "Asin" => FloatUnary::Asin,
-        "Acos" => FloatUnary::Acos,
-        "Atan" => FloatUnary::Atan,
-        "Asinh" => FloatUnary::Asinh,
-        "Acosh" => FloatUnary::Acosh,
-        "Atanh" => FloatUnary::Atanh,
-        "Erf" => FloatUnary::Erf,
-        "Sigmoid" => FloatUnary::Sigmoid,
-        "Swish" => FloatUnary::Swish { alpha },
-        "Relu" => FloatUnary::Relu,
-        "LeakyRelu" => FloatUnary::LeakyRelu { alpha },
-        "ThresholdedRelu" => FloatUnary::ThresholdedRelu { alpha },
-        "Elu" => FloatUnary::Elu { alpha },
-        "Selu" => {
-            let (alpha, gamma) = selu(spec.attrs);
-            FloatUnary::Selu {
-                alpha: f64::from(alpha),
-                gamma: f64::from(gamma),
-            }
-        }
-        "Celu" => FloatUnary::Celu { alpha },
-        "HardSigmoid" => FloatUnary::HardSigmoid { alpha, beta },
-        "HardSwish" => FloatUnary::HardSwish,
-        "Gelu" if gelu_tanh(spec.attrs)? => FloatUnary::GeluTanh,
-        "Gelu" => FloatUnary::Gelu,
-        "Softplus" => FloatUnary::Softplus,
-        "Softsign" => FloatUnary::Softsign,
-        "Mish" => FloatUnary::Mish,
-        _ => return Ok(None),
-    }))
-}
-
-/// The function of integers that `op` computes, if it is such an op.
-fn integer_op(op: &str) -> Option<IntegerUnary> {
+/// The function of integers that `op` computes, if it computes one.
+fn integer_function(op: UnaryOp) -> Option<IntegerUnary> {
     Some(match op {
-        "Abs" => IntegerUnary::Abs,
-        "Neg" => IntegerUnary::Neg,
-        "Sign" => IntegerUnary::Sign,
-        "Relu" => IntegerUnary::Relu,
-        "BitwiseNot" => IntegerUnary::BitwiseNot,
+        UnaryOp::Abs => IntegerUnary::Abs,
+        UnaryOp::Neg => IntegerUnary::Neg,
+        UnaryOp::Sign => IntegerUnary::Sign,
+        UnaryOp::Relu => IntegerUnary::Relu,
+        UnaryOp::BitwiseNot => IntegerUnary::BitwiseNot,
         _ => return None,
     })
 }
