@@ -3,22 +3,10 @@
 //! Each family declares its ops beside their definitions. A `match` on a family's type that leaves out an op does not
 //! compile, so a device that lacks a kernel, and a pass that has to decide about every op, are found by the compiler.
 
-use super::binary::BinaryOp;
-use super::control::ControlOp;
-use super::conv::ConvOp;
-use super::fused::FusedOp;
-use super::handle::HandleOp;
-use super::index::IndexOp;
-use super::matmul::MatMulOp;
-use super::movement::MovementOp;
-use super::norm::NormOp;
-use super::pooling::PoolOp;
-use super::random::RandomOp;
-use super::reduce::ReduceOp;
-use super::scan::ScanOp;
-use super::shape::ShapeOp;
-use super::slice::SliceOp;
-use super::unary::UnaryOp;
+use super::families::{
+    BinaryOp, ControlOp, ConvOp, FusedOp, HandleOp, IndexOp, MatMulOp, MovementOp, NormOp, PoolOp,
+    RandomOp, ReduceOp, ScanOp, ShapeOp, SliceOp, UnaryOp,
+};
 
 /// Declares a family of ops: its type, and the names that its ops have in a graph.
 macro_rules! family {

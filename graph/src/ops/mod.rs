@@ -23,6 +23,7 @@ mod concrete;
 mod cost;
 mod custom;
 pub mod def;
+mod families;
 mod host;
 mod infer;
 mod infer_partial;
@@ -31,33 +32,12 @@ pub mod packing;
 mod shapes;
 pub mod verify;
 
-mod binary;
-mod control;
-mod conv;
-mod fused;
-mod handle;
-mod index;
-mod matmul;
-mod movement;
-mod norm;
-mod pooling;
-mod random;
-mod reduce;
-mod scan;
-mod shape;
-mod slice;
-mod unary;
-
 use std::sync::LazyLock;
 
 use rustc_hash::FxHashMap;
 
 pub use attrs::{normalize_axes, normalize_axis};
-pub use binary::BinaryOp;
 pub use concrete::infer_concrete;
-pub use control::ControlOp;
-pub use control::{check_bodies, split_loop, split_scan};
-pub use conv::ConvOp;
 pub use convoke_functions::FloatUnary;
 pub use cost::{node_cost, value_bytes};
 pub use custom::{CustomOp, RegisterError, is_custom, is_custom_name, register};
@@ -65,42 +45,14 @@ pub use def::{
     AttrDef, AttrKind, ConcreteOperand, ConcreteOutputs, Cost, HostValue, Infer, InferredOutput,
     Memory, OpDef, OpError, Operand, OperandDef,
 };
-pub use fused::FusedOp;
-pub use handle::HandleOp;
-pub use index::IndexOp;
+use families::FAMILIES;
+pub use families::{
+    BinaryOp, ControlOp, ConvOp, FusedOp, HandleOp, IndexOp, MatMulOp, MovementOp, NormOp, PoolOp,
+    RandomOp, ReduceOp, ScanOp, ShapeOp, SliceOp, UnaryOp, check_bodies, float_function,
+    parameter_default, split_loop, split_scan,
+};
 pub use infer::{HostValues, fold_host, infer_op, infer_types};
 pub use kind::Op;
-pub use matmul::MatMulOp;
-pub use movement::MovementOp;
-pub use norm::NormOp;
-pub use pooling::PoolOp;
-pub use random::RandomOp;
-pub use reduce::ReduceOp;
-pub use scan::ScanOp;
-pub use shape::ShapeOp;
-pub use slice::SliceOp;
-pub use unary::{UnaryOp, float_function, parameter_default};
-
-/// All definitions except the custom ones, by family.
-static FAMILIES: [(&str, &[OpDef]); 17] = [
-    ("binary", binary::OPS),
-    ("control", control::OPS),
-    ("conv", conv::OPS),
-    ("fused", fused::OPS),
-    ("function", unary::FUNCTIONS),
-    ("handle", handle::OPS),
-    ("index", index::OPS),
-    ("matmul", matmul::OPS),
-    ("movement", movement::OPS),
-    ("norm", norm::OPS),
-    ("pool", pooling::OPS),
-    ("random", random::OPS),
-    ("reduce", reduce::OPS),
-    ("scan", scan::OPS),
-    ("shape", shape::OPS),
-    ("slice", slice::OPS),
-    ("unary", unary::OPS),
-];
 
 /// The definitions by name. A fast hash is safe, since the keys are short and no peer chooses them.
 static BY_NAME: LazyLock<FxHashMap<&'static str, &'static OpDef>> =
@@ -123,7 +75,7 @@ pub fn host_value(t: &crate::Tensor) -> Option<HostValue> {
     host::from_tensor(t, host::LIMIT)
 }
 
-/// The registry's definitions by family; each family is a submodule of this one.
+/// The registry's definitions by family; each family is a module of `families`.
 pub fn families() -> &'static [(&'static str, &'static [OpDef])] {
     &FAMILIES
 }

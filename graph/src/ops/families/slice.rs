@@ -1,12 +1,12 @@
 //! Cutting axes: `Slice`, `Split`, `Pad`, `Tile`, `Expand`, `Concat`.
 
-use super::attrs::{PadMode, axis, bad, normalize_axes, slice_range};
-use super::cost::output_traffic;
-use super::def::*;
-use super::host;
-use super::kind::{Op, family};
-use super::shapes::*;
 use crate::Dim;
+use crate::ops::attrs::{PadMode, axis, bad, normalize_axes, slice_range};
+use crate::ops::cost::output_traffic;
+use crate::ops::def::*;
+use crate::ops::host;
+use crate::ops::kind::{Op, family};
+use crate::ops::shapes::*;
 
 /// Length of the slice `start..end` by `step` of an axis of length `dim`, where all may be symbolic; `None` where it is
 /// unknown.

@@ -1,11 +1,11 @@
 //! Reading and writing at indices.
 
-use super::attrs::{Reduction, axis, normalize_axis};
-use super::cost::{output_traffic, per_element};
-use super::def::*;
-use super::host;
-use super::kind::{Op, family};
-use super::shapes::*;
+use crate::ops::attrs::{Reduction, axis, normalize_axis};
+use crate::ops::cost::{output_traffic, per_element};
+use crate::ops::def::*;
+use crate::ops::host;
+use crate::ops::kind::{Op, family};
+use crate::ops::shapes::*;
 use crate::{DType, Dim, Tensor};
 
 /// `index` counted from the front of an axis of length `dim`; `None` where it lies outside.
@@ -76,7 +76,7 @@ fn gather_nd(i: &Infer<'_>) -> Rule {
     let batch = usize::try_from(batch)
         .ok()
         .filter(|b| *b < x.len().min(indices.len()));
-    let batch = batch.ok_or_else(|| super::attrs::bad("batch_dims", "is out of range"))?;
+    let batch = batch.ok_or_else(|| crate::ops::attrs::bad("batch_dims", "is out of range"))?;
     if n == 0 || n > x.len() - batch {
         return Err(OpError::shape(format!(
             "indices of {n} coordinates do not fit {x:?}"

@@ -1,10 +1,10 @@
 //! Normalisations and softmax.
 
-use super::attrs::{LrnAttrs, axis, bad, mvn_axes};
-use super::cost::per_element;
-use super::def::*;
-use super::kind::{Op, family};
-use super::shapes::*;
+use crate::ops::attrs::{LrnAttrs, axis, bad, mvn_axes};
+use crate::ops::cost::per_element;
+use crate::ops::def::*;
+use crate::ops::kind::{Op, family};
+use crate::ops::shapes::*;
 use crate::{DType, Dim};
 
 const X_FLOAT: &[OperandDef] = &[operand("X", FLOATS)];

@@ -1,12 +1,12 @@
 //! Ops on shapes: they read a tensor's shape, change it without moving elements, or make a tensor of a given shape.
 
-use super::attrs::{bad, fill_value, flag, normalize_axes, split_axis};
-use super::cost::{free, per_element};
-use super::def::*;
-use super::host;
-use super::kind::{Op, family};
-use super::shapes::*;
 use crate::Dim;
+use crate::ops::attrs::{bad, fill_value, flag, normalize_axes, split_axis};
+use crate::ops::cost::{free, per_element};
+use crate::ops::def::*;
+use crate::ops::host;
+use crate::ops::kind::{Op, family};
+use crate::ops::shapes::*;
 
 /// The rule of an output of `shape`, with the dtype and the elements of operand 0.
 fn relabelled(i: &Infer<'_>, shape: Vec<Dim>) -> Rule {

@@ -1,12 +1,12 @@
 //! Convolution.
 
-use super::attrs::ConvAttrs;
-use super::cost::{elements, with_flops};
-use super::def::*;
-use super::kind::{Op, family};
-use super::shapes::*;
 use crate::Dim;
 use crate::graph::{Attrs, TensorType};
+use crate::ops::attrs::ConvAttrs;
+use crate::ops::cost::{elements, with_flops};
+use crate::ops::def::*;
+use crate::ops::kind::{Op, family};
+use crate::ops::shapes::*;
 
 /// Attributes of every convolution.
 pub(super) const CONV_ATTRS: &[AttrDef] = &[

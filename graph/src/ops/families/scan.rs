@@ -1,10 +1,10 @@
 //! Running sums and the k largest.
 
-use super::attrs::{axis, normalize_axis};
-use super::cost::per_input_element;
-use super::def::*;
-use super::kind::{Op, family};
-use super::shapes::*;
+use crate::ops::attrs::{axis, normalize_axis};
+use crate::ops::cost::per_input_element;
+use crate::ops::def::*;
+use crate::ops::kind::{Op, family};
+use crate::ops::shapes::*;
 
 fn cumsum(i: &Infer<'_>) -> Rule {
     i.check_scalar(1, "axis")?;

@@ -2,12 +2,12 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::attrs::{bad, flag};
-use super::cost::per_element;
-use super::def::*;
-use super::host::{self, Arith};
-use super::kind::{Op, family};
-use super::shapes::*;
+use crate::ops::attrs::{bad, flag};
+use crate::ops::cost::per_element;
+use crate::ops::def::*;
+use crate::ops::host::{self, Arith};
+use crate::ops::kind::{Op, family};
+use crate::ops::shapes::*;
 use crate::tensor::Shape;
 use crate::{DType, Dim};
 

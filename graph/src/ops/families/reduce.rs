@@ -1,11 +1,11 @@
 //! Reductions over axes.
 
-use super::attrs::{ReduceAttrs, axis, flag};
-use super::cost::per_input_element;
-use super::def::*;
-use super::host::{self, Arith};
-use super::kind::{Op, family};
-use super::shapes::*;
+use crate::ops::attrs::{ReduceAttrs, axis, flag};
+use crate::ops::cost::per_input_element;
+use crate::ops::def::*;
+use crate::ops::host::{self, Arith};
+use crate::ops::kind::{Op, family};
+use crate::ops::shapes::*;
 use crate::{DType, Dim};
 
 /// The dtypes of which there are means. A mean of narrower integers would divide a sum that wrapped.

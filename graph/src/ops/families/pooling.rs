@@ -1,11 +1,11 @@
 //! Pooling over spatial windows.
 
-use super::attrs::PoolAttrs;
-use super::cost::{elements, per_input_element, with_flops};
-use super::def::*;
-use super::kind::{Op, family};
-use super::shapes::*;
 use crate::graph::{Attrs, TensorType};
+use crate::ops::attrs::PoolAttrs;
+use crate::ops::cost::{elements, per_input_element, with_flops};
+use crate::ops::def::*;
+use crate::ops::kind::{Op, family};
+use crate::ops::shapes::*;
 use crate::{DType, Dim};
 
 const KERNEL: AttrDef = required("kernel_shape", AttrKind::Ints);
@@ -54,7 +54,7 @@ fn global(i: &Infer<'_>) -> Rule {
         )));
     }
     if i.attrs.int("p", 2) < 1 {
-        return Err(super::attrs::bad("p", "must be above zero"));
+        return Err(crate::ops::attrs::bad("p", "must be above zero"));
     }
     let spatial = x[2..].iter().map(|_| Dim::Const(1));
     one(i.dtype(0)?, x[..2].iter().cloned().chain(spatial).collect())

@@ -1,12 +1,12 @@
 //! Matrix products.
 
-use super::attrs::GemmAttrs;
-use super::cost::{elements, with_flops};
-use super::def::*;
-use super::kind::{Op, family};
-use super::shapes::*;
 use crate::Dim;
 use crate::graph::{Attrs, TensorType};
+use crate::ops::attrs::GemmAttrs;
+use crate::ops::cost::{elements, with_flops};
+use crate::ops::def::*;
+use crate::ops::kind::{Op, family};
+use crate::ops::shapes::*;
 
 /// Shape of the product of `a` and `b` in the manner of numpy's `matmul`.
 pub(super) fn matmul_shape(a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>, OpError> {

@@ -14,13 +14,13 @@
 //!    rules within a loop are run again until the types of its carried values have settled, which multiplies from level
 //!    to level.
 
-use super::cost::moved;
-use super::def::*;
-use super::kind::{Op, family};
-use super::shapes::*;
 use crate::Dim;
 use crate::dim::Bindings;
 use crate::graph::{Attrs, Function, RunsAt, TensorType};
+use crate::ops::cost::moved;
+use crate::ops::def::*;
+use crate::ops::kind::{Op, family};
+use crate::ops::shapes::*;
 
 /// The most levels of functions within functions.
 const MOST_NESTED: usize = 5;
@@ -44,23 +44,27 @@ pub fn split_scan(attrs: &Attrs, operands: usize) -> Result<(usize, usize, usize
     let captured = count(attrs, "captured", operands)?;
     let scanned = count(attrs, "num_scan_inputs", operands - captured)?;
     if scanned == 0 {
-        return Err(super::attrs::bad("num_scan_inputs", "must be at least 1"));
+        return Err(crate::ops::attrs::bad(
+            "num_scan_inputs",
+            "must be at least 1",
+        ));
     }
     Ok((operands - captured - scanned, scanned, captured))
 }
 
 fn count(attrs: &Attrs, name: &str, most: usize) -> Result<usize, OpError> {
     let n = usize::try_from(attrs.int(name, 0)).ok();
-    let reason = || super::attrs::bad(name, format!("must be a number of operands up to {most}"));
+    let reason =
+        || crate::ops::attrs::bad(name, format!("must be a number of operands up to {most}"));
     n.filter(|n| *n <= most).ok_or_else(reason)
 }
 
 /// Checks that an attribute of directions, where present, has `n` entries of 0 (forward) or 1 (reverse).
 fn check_directions(attrs: &Attrs, name: &str, n: usize) -> Result<(), OpError> {
     match attrs.ints(name) {
-        Some(d) if d.len() != n || d.iter().any(|d| !(0..=1).contains(d)) => {
-            Err(super::attrs::bad(name, format!("must be {n} of 0 or 1")))
-        }
+        Some(d) if d.len() != n || d.iter().any(|d| !(0..=1).contains(d)) => Err(
+            crate::ops::attrs::bad(name, format!("must be {n} of 0 or 1")),
+        ),
         _ => Ok(()),
     }
 }
@@ -82,14 +86,14 @@ fn work(f: &Function) -> usize {
 pub fn check_bodies(attrs: &Attrs) -> Result<(), OpError> {
     for (name, f) in attrs.functions() {
         check_body(name, f)?;
-        let verified = super::verify::verify(f);
-        verified.map_err(|e| super::attrs::bad(name, e.to_string()))?;
+        let verified = crate::ops::verify::verify(f);
+        verified.map_err(|e| crate::ops::attrs::bad(name, e.to_string()))?;
     }
     Ok(())
 }
 
 fn check_body(name: &str, f: &Function) -> Result<(), OpError> {
-    let bad = |why: String| Err(super::attrs::bad(name, why));
+    let bad = |why: String| Err(crate::ops::attrs::bad(name, why));
     if depth(f) > MOST_NESTED {
         return bad(format!("functions are nested more than {MOST_NESTED} deep"));
     }
@@ -103,11 +107,11 @@ fn check_body(name: &str, f: &Function) -> Result<(), OpError> {
         if n.runs_at == RunsAt::Init {
             return bad(format!("node '{}' runs at install", n.name));
         }
-        if super::is_custom(&n.op) {
+        if crate::ops::is_custom(&n.op) {
             let msg = "is not one of Convoke's ops, which alone run in branches and loops";
             return bad(format!("node '{}' ({}) {msg}", n.name, n.op));
         }
-        if super::lookup(&n.op).is_some_and(|op| !op.pure_op) {
+        if crate::ops::lookup(&n.op).is_some_and(|op| !op.pure_op) {
             return bad(format!("node '{}' ({}) is not pure", n.name, n.op));
         }
     }
@@ -116,7 +120,7 @@ fn check_body(name: &str, f: &Function) -> Result<(), OpError> {
 
 /// Types of a function's results for parameters of these types.
 fn results(i: &Infer<'_>, name: &str, params: &[TensorType]) -> Result<Vec<TensorType>, OpError> {
-    let bad = |why: String| super::attrs::bad(name, why);
+    let bad = |why: String| crate::ops::attrs::bad(name, why);
     let f = i.attrs.function(name);
     let f = f.ok_or_else(|| bad("is required".into()))?;
     check_body(name, f)?;
@@ -139,8 +143,8 @@ fn results(i: &Infer<'_>, name: &str, params: &[TensorType]) -> Result<Vec<Tenso
         }
         value.ty = ty.clone();
     }
-    super::verify::verify_untyped(&f).map_err(|e| bad(e.to_string()))?;
-    super::infer_types(&mut f)
+    crate::ops::verify::verify_untyped(&f).map_err(|e| bad(e.to_string()))?;
+    crate::ops::infer_types(&mut f)
         .map_err(|e| bad(e.first().map_or_else(String::new, ToString::to_string)))?;
     Ok(f.results.iter().map(|(_, id)| f.ty(*id).clone()).collect())
 }
@@ -249,7 +253,7 @@ fn settled(
         else {
             let (made, need) = (made.len(), skip + carried.len());
             let msg = format!("the body yields {made} results, at least {need} are needed");
-            return Err(super::attrs::bad("body", msg));
+            return Err(crate::ops::attrs::bad("body", msg));
         };
         let mut changed = false;
         for (c, (old, new)) in carried.iter_mut().zip(next).enumerate() {
@@ -308,8 +312,11 @@ fn loop_rule(i: &Infer<'_>) -> Rule {
         let made = results(i, "body", &all.cloned().collect::<Vec<_>>())?;
         match made.first() {
             Some(c) if c.dtype == Bool && c.shape.iter().all(|d| !known_other(d, 1)) => Ok(made),
-            Some(c) => Err(super::attrs::bad("body", format!("its condition is {c}"))),
-            None => Err(super::attrs::bad("body", "yields no condition")),
+            Some(c) => Err(crate::ops::attrs::bad(
+                "body",
+                format!("its condition is {c}"),
+            )),
+            None => Err(crate::ops::attrs::bad("body", "yields no condition")),
         }
     };
     let (carried, scanned) = settled(i, carried, run, 1)?;
@@ -365,7 +372,7 @@ fn of_body(attrs: &Attrs, name: &str) -> Cost {
         return Cost::default();
     };
     let axes = Bindings::new();
-    let each = f.nodes.iter().map(|n| super::node_cost(f, n, &axes));
+    let each = f.nodes.iter().map(|n| crate::ops::node_cost(f, n, &axes));
     each.fold(Cost::default(), |sum, c| Cost {
         flops: sum.flops + c.flops,
         bytes: sum.bytes + c.bytes,

@@ -3,13 +3,13 @@
 use convoke_functions::{FloatUnary, float_functions};
 use smallvec::smallvec;
 
-use super::attrs::{bad, gelu_tanh};
-use super::cost::{free, per_element};
-use super::def::*;
-use super::host;
-use super::kind::{Op, family};
-use super::shapes::*;
 use crate::graph::Attrs;
+use crate::ops::attrs::{bad, gelu_tanh};
+use crate::ops::cost::{free, per_element};
+use crate::ops::def::*;
+use crate::ops::host;
+use crate::ops::kind::{Op, family};
+use crate::ops::shapes::*;
 use crate::tensor::Shape;
 use crate::{DType, Dim};
 

@@ -1,12 +1,12 @@
 //! Rearranging elements: `Transpose`, `Trilu`, blocks between depth and space.
 
-use super::attrs::{bad, column_row_depth, normalize_axis, transpose_perm};
-use super::cost::output_traffic;
-use super::def::*;
-use super::host;
-use super::kind::{Op, family};
-use super::shapes::*;
 use crate::Dim;
+use crate::ops::attrs::{bad, column_row_depth, normalize_axis, transpose_perm};
+use crate::ops::cost::output_traffic;
+use crate::ops::def::*;
+use crate::ops::host;
+use crate::ops::kind::{Op, family};
+use crate::ops::shapes::*;
 
 fn transpose(i: &Infer<'_>) -> Rule {
     let x = i.shape(0)?;

@@ -24,12 +24,12 @@
 //! 2. ONNX's `RandomUniform` and `RandomNormal` draw differently; ours have names of their own, so that no importer
 //!    takes one for the other.
 
-use super::attrs::{NormalAttrs, UniformAttrs};
-use super::cost::per_element;
-use super::def::*;
-use super::kind::{Op, family};
-use super::shapes::*;
 use crate::DType;
+use crate::ops::attrs::{NormalAttrs, UniformAttrs};
+use crate::ops::cost::per_element;
+use crate::ops::def::*;
+use crate::ops::kind::{Op, family};
+use crate::ops::shapes::*;
 
 /// A tensor of `dtype` whose dimensions are the elements of operand 0.
 fn drawn(i: &Infer<'_>, dtype: DType) -> Rule {

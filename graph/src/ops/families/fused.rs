@@ -1,15 +1,15 @@
 //! Ops that optimisation introduces: they pack weights, and compute products together with the bias, residual and
 //! activation that follow. They are not ONNX's.
 
-use super::attrs::{Activation, ConvAttrs, bad, flag};
 use super::conv::{check_bias, conv_shape};
-use super::cost::{elements, with_flops};
-use super::def::*;
-use super::kind::{Op, family};
 use super::matmul::matmul_shape;
-use super::packing::{packed_conv_len, packed_gemm_len};
-use super::shapes::*;
 use crate::graph::{Attrs, TensorType};
+use crate::ops::attrs::{Activation, ConvAttrs, bad, flag};
+use crate::ops::cost::{elements, with_flops};
+use crate::ops::def::*;
+use crate::ops::kind::{Op, family};
+use crate::ops::packing::{packed_conv_len, packed_gemm_len};
+use crate::ops::shapes::*;
 use crate::{DType, Dim};
 
 const WEIGHTS: &[DType] = &[F32, F16, BF16];

@@ -3,11 +3,11 @@
 //! A handle's number is an ordinary value that the caller feeds, so that a function whose operands live on workers is
 //! placed, partitioned and driven as any other. The executor itself runs the two ops, on the worker of the session.
 
-use super::attrs::bad;
-use super::cost::free;
-use super::def::*;
-use super::kind::{Op, family};
-use super::shapes::*;
+use crate::ops::attrs::bad;
+use crate::ops::cost::free;
+use crate::ops::def::*;
+use crate::ops::kind::{Op, family};
+use crate::ops::shapes::*;
 use crate::{DType, Dim};
 
 const NUMBER: &[DType] = &[DType::U64];
