@@ -1,4 +1,4 @@
-//! Which ops a worker has prepared: a cache of bounded size, with the ops that were used last.
+//! The ops that a worker has prepared: a cache of bounded size, with those that were used last.
 
 use std::hash::{Hash, Hasher};
 use std::panic::Location;

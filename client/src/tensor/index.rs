@@ -10,7 +10,7 @@ use convoke_graph::DType;
 
 use super::Tensor;
 
-/// Which elements to take of an axis. Negative positions count from the end.
+/// The elements to take of an axis. Negative positions count from the end.
 ///
 /// Integers, ranges and tensors convert to an index: `3`, `1..4`, `..-1`, `2..`, and `..` for the whole axis. `1..-1`
 /// converts as well, but lints take it for a mistake: [`Index::between`] is the same.

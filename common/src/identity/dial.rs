@@ -18,7 +18,7 @@ pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The close code of a connection whose server has another role than the dialler expects.
 pub const CLOSE_WRONG_ROLE: VarInt = VarInt::from_u32(0x11);
 
-/// Which end of a connection refused it.
+/// The end of a connection that refused it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// This process.
@@ -210,8 +210,8 @@ impl DialError {
 }
 
 impl DialError {
-    /// Of the errors of dialling two addresses of one host, returns the one that says more about the host. An error of
-    /// the later address says nothing if this endpoint cannot dial its address family.
+    /// Returns the error that says more about a host of which two addresses were dialled. An error of the later address
+    /// says nothing if this endpoint cannot dial its address family.
     pub fn telling(before: Option<DialError>, later: DialError) -> DialError {
         match (before, later) {
             (Some(before), DialError::Local { .. }) => before,

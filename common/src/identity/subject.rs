@@ -51,7 +51,7 @@ impl FromStr for Role {
     }
 }
 
-/// Which part of a certificate's subject, or of the text of one, is malformed.
+/// The part of a certificate's subject, or of the text of one, that is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadSubject {
     /// The text is not a role.

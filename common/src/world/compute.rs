@@ -1,15 +1,21 @@
 //! The seam for kernels: threads, and the time that kernels take, are ambient.
 //!
 //! Invariants:
-//! 1. Compute is shared fairly between accounts, and between the leases of each ([`super::FairQueue`]). Of one lease's
+//! 1. Compute is shared fairly between accounts, and between the leases of each ([`FairQueue`]). Of one lease's
 //!    jobs the highest priority runs first, and jobs of equal priority run in the order in which they were submitted.
 //! 2. The queue is bounded; a refused job goes back to the submitter, which may run it itself.
 //! 3. A panicking job ends neither its thread nor another job. A job that must report its panic wraps its work in
 //!    `catch_unwind`.
 
+mod fair_queue;
+mod job_queue;
+mod share;
+
 use std::time::Duration;
 
-use super::share::Share;
+pub use fair_queue::{CREDIT, FairQueue, Rival, STEP_TURN};
+pub use share::{AccountId, Share};
+
 use crate::rpc::ComputeUse;
 
 /// A piece of work.
@@ -70,8 +76,8 @@ pub trait Compute: Send + Sync {
         self.submit(share, priority, Box::new(both))
     }
 
-    /// Whether work of `share` that takes about `time` may run at once on the thread that has its operands. It may not
-    /// if others wait for compute and the share has already had its part; the work must be queued then.
+    /// Tells whether work of `share` that takes about `time` may run at once on the thread that has its operands. It may
+    /// not if others wait for compute and the share has already had its part; the work must be queued then.
     fn admits(&self, _share: &Share, _time: Duration) -> bool {
         true
     }

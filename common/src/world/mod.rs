@@ -21,14 +21,11 @@ mod clock;
 mod compute;
 mod disk;
 mod endpoint;
-mod fair_queue;
 pub mod hello;
-mod job_queue;
 mod net;
 mod private;
 mod real_net;
 mod rng;
-mod share;
 pub(crate) mod shared_memory;
 mod socket;
 mod store;
@@ -53,14 +50,15 @@ use tokio::sync::oneshot;
 use crate::error::{Code, Error};
 
 pub use clock::{SystemClock, WallClock, WallTime};
-pub use compute::{Compute, Job, NoCompute, Refusal, RefusedJob};
+pub use compute::{
+    AccountId, CREDIT, Compute, FairQueue, Job, NoCompute, Refusal, RefusedJob, Rival, STEP_TURN,
+    Share,
+};
 pub use disk::Disk;
 pub use endpoint::{Endpoint, Incoming, build_endpoint};
-pub use fair_queue::{CREDIT, FairQueue, Rival, STEP_TURN};
 pub use net::{Net, NetError, TcpAcceptor, TcpConnection};
 pub use real_net::RealNet;
 pub use rng::{Rng, SystemRng};
-pub use share::{AccountId, Share};
 pub use shared_memory::{ExpectedPeer, Giver, Nonce, SegmentNotice, SharedMemory, Taker};
 pub use socket::bind_private;
 pub use store::{

@@ -99,7 +99,7 @@ pub enum StoreError {
     Unsafe {
         /// The unsafe path.
         path: PathBuf,
-        /// Which user owns the path, or who may write to it.
+        /// The user who owns the path, or those who may write to it.
         reason: String,
     },
     /// Another process, or another part of this one, has the file open exclusively.

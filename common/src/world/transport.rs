@@ -76,7 +76,7 @@ impl Default for EndpointOptions {
     }
 }
 
-/// Which end of a connection this is; the end decides when the peer is known.
+/// The end of a connection that this process has; it decides when the peer is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     /// A dialler has verified its peer before it reads a byte.
