@@ -21,6 +21,7 @@ pub fn title(family: &str) -> &'static str {
         "pool" => "Pooling over windows",
         "random" => "Random numbers that follow from a seed alone",
         "reduce" => "Reductions along axes",
+        "resize" => "Other lengths by interpolation",
         "scan" => "Running sums, and the greatest elements",
         "shape" => "Shapes, and tensors of a shape",
         "slice" => "Parts of tensors, and tensors of parts",
@@ -129,10 +130,12 @@ const OUTPUTS: &[(&str, &[(usize, &str)])] = &[
 /// Attributes whose integers are truth values.
 const FLAGS: &[&str] = &[
     "allowzero",
+    "antialias",
     "ceil_mode",
     "count_include_pad",
     "detect_negative",
     "detect_positive",
+    "exclude_outside",
     "exclusive",
     "fmod",
     "keepdims",
@@ -209,6 +212,17 @@ pub fn meaning(op: &str, attr: &str) -> &'static str {
         }
         ("Slice" | "Shape", "start") => "the first dimension",
         ("Shape", "end") => "the dimension to end before",
+        ("Resize", "mode") => "`nearest`, `linear` or `cubic`",
+        ("Resize", "axes") => "the axes that scales, sizes and roi are for",
+        (_, "antialias") => "weights spread where an axis shrinks",
+        (_, "coordinate_transformation_mode") => {
+            "`half_pixel`, `half_pixel_symmetric`, `pytorch_half_pixel`, `align_corners`, `asymmetric` or `tf_crop_and_resize`"
+        }
+        (_, "cubic_coeff_a") => "the parameter of cubic interpolation",
+        (_, "exclude_outside") => "elements outside the operand have no weight",
+        (_, "extrapolation_value") => "the value outside a cropped operand",
+        (_, "keep_aspect_ratio_policy") => "`stretch`, `not_larger` or `not_smaller`, for sizes",
+        (_, "nearest_mode") => "`round_prefer_floor`, `round_prefer_ceil`, `floor` or `ceil`",
         (_, "allowzero") => "a zero is a dimension of length 0 instead of a copy of the operand's",
         (_, "alpha" | "beta" | "gamma") => "a factor of the formula",
         (_, "approximate") => "`none` or `tanh`",
@@ -293,6 +307,13 @@ pub fn default(op: &str, attr: &str) -> String {
             let n = NormalAttrs::new(&none.with("dtype", Attr::DType(DType::F32))).unwrap();
             if attr == "mean" { n.mean } else { n.scale }.to_string()
         }
+        ("Resize", "axes") => "all axes".into(),
+        ("Resize", "mode") => "`nearest`".into(),
+        (_, "coordinate_transformation_mode") => "`half_pixel`".into(),
+        (_, "cubic_coeff_a") => "-0.75".into(),
+        (_, "extrapolation_value") => "0".into(),
+        (_, "keep_aspect_ratio_policy") => "`stretch`".into(),
+        (_, "nearest_mode") => "`round_prefer_floor`".into(),
         ("Compress", "axis") => "all axes flattened".into(),
         ("Flatten", "axis") => "1".into(),
         (

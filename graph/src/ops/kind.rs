@@ -5,7 +5,7 @@
 
 use super::families::{
     BinaryOp, ControlOp, ConvOp, FusedOp, HandleOp, IndexOp, MatMulOp, MovementOp, NormOp, PoolOp,
-    RandomOp, ReduceOp, ScanOp, ShapeOp, SliceOp, UnaryOp,
+    RandomOp, ReduceOp, ResizeOp, ScanOp, ShapeOp, SliceOp, UnaryOp,
 };
 
 /// Declares a family of ops: its type, and the names that its ops have in a graph.
@@ -78,6 +78,7 @@ families! {
     Pool(PoolOp),
     Random(RandomOp),
     Reduce(ReduceOp),
+    Resize(ResizeOp),
     Scan(ScanOp),
     Shape(ShapeOp),
     Slice(SliceOp),

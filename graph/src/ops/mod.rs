@@ -48,7 +48,7 @@ pub use def::{
 use families::FAMILIES;
 pub use families::{
     BinaryOp, ControlOp, ConvOp, FusedOp, HandleOp, IndexOp, MatMulOp, MovementOp, NormOp, PoolOp,
-    RandomOp, ReduceOp, ScanOp, ShapeOp, SliceOp, UnaryOp, check_bodies, float_function,
+    RandomOp, ReduceOp, ResizeOp, ScanOp, ShapeOp, SliceOp, UnaryOp, check_bodies, float_function,
     parameter_default, split_loop, split_scan,
 };
 pub use infer::{HostValues, fold_host, infer_op, infer_types};

@@ -31,6 +31,7 @@ pub mod norm;
 pub mod pooling;
 pub mod random;
 pub mod reduce;
+pub mod resize;
 pub mod shape;
 pub mod softmax;
 pub mod split;

@@ -14,6 +14,7 @@ pub mod options;
 mod pool;
 mod random;
 mod reduce;
+mod resize;
 mod scan;
 mod shape;
 mod slice;

@@ -116,3 +116,27 @@ pub struct ArgMin {
     /// Of equal elements the last counts; by default false.
     pub select_last_index: Option<bool>,
 }
+
+/// Attributes of [`Tensor::resize`](crate::Tensor::resize).
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Resize {
+    /// Weights spread where an axis shrinks; by default false.
+    pub antialias: Option<bool>,
+    /// The axes that scales, sizes and roi are for; by default all axes.
+    pub axes: Vec<i64>,
+    /// `half_pixel`, `half_pixel_symmetric`, `pytorch_half_pixel`, `align_corners`, `asymmetric` or
+    /// `tf_crop_and_resize`; by default `half_pixel`.
+    pub coordinate_transformation_mode: Option<String>,
+    /// The parameter of cubic interpolation; by default -0.75.
+    pub cubic_coeff_a: Option<f32>,
+    /// Elements outside the operand have no weight; by default false.
+    pub exclude_outside: Option<bool>,
+    /// The value outside a cropped operand; by default 0.
+    pub extrapolation_value: Option<f32>,
+    /// `stretch`, `not_larger` or `not_smaller`, for sizes; by default `stretch`.
+    pub keep_aspect_ratio_policy: Option<String>,
+    /// `nearest`, `linear` or `cubic`; by default `nearest`.
+    pub mode: Option<String>,
+    /// `round_prefer_floor`, `round_prefer_ceil`, `floor` or `ceil`; by default `round_prefer_floor`.
+    pub nearest_mode: Option<String>,
+}

@@ -2,10 +2,12 @@
 
 mod activation;
 mod random;
+mod resize;
 mod window;
 
 pub use activation::Activation;
 pub use random::{NormalAttrs, UniformAttrs};
+pub use resize::{AspectRatio, Coordinates, Interpolation, Nearest, ResizeAttrs};
 pub use window::{AutoPad, ConvAttrs, PoolAttrs, Window};
 
 use super::def::OpError;

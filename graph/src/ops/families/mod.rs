@@ -12,6 +12,7 @@ mod norm;
 mod pooling;
 mod random;
 mod reduce;
+mod resize;
 mod scan;
 mod shape;
 mod slice;
@@ -29,6 +30,7 @@ pub use norm::NormOp;
 pub use pooling::PoolOp;
 pub use random::RandomOp;
 pub use reduce::ReduceOp;
+pub use resize::ResizeOp;
 pub use scan::ScanOp;
 pub use shape::ShapeOp;
 pub use slice::SliceOp;
@@ -37,7 +39,7 @@ pub use unary::{UnaryOp, float_function, parameter_default};
 use super::def::OpDef;
 
 /// All definitions except the custom ones, by family.
-pub(super) static FAMILIES: [(&str, &[OpDef]); 17] = [
+pub(super) static FAMILIES: [(&str, &[OpDef]); 18] = [
     ("binary", binary::OPS),
     ("control", control::OPS),
     ("conv", conv::OPS),
@@ -51,6 +53,7 @@ pub(super) static FAMILIES: [(&str, &[OpDef]); 17] = [
     ("pool", pooling::OPS),
     ("random", random::OPS),
     ("reduce", reduce::OPS),
+    ("resize", resize::OPS),
     ("scan", scan::OPS),
     ("shape", shape::OPS),
     ("slice", slice::OPS),

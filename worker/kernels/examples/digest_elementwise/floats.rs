@@ -13,6 +13,7 @@ use convoke_kernels::pooling::{
 };
 use convoke_kernels::pooling::{lp_pool, max_pool, max_pool_with_indices};
 use convoke_kernels::reduce::{Extreme, Reduce, arg_extreme, cum_sum, reduce_float, top_k};
+use convoke_kernels::resize::{Position, ResizeKernels, Scaling, Taps, Weights, resize};
 use convoke_kernels::shape::{Axis, Operand};
 use convoke_kernels::softmax::{log_softmax, softmax};
 use convoke_kernels::unary::{self, FloatUnary, Test};
@@ -273,5 +274,45 @@ fn pools<T: Float>(exec: &Exec, digest: &mut Digest) -> Result {
     digest.add("global_average_pool", &y[..6]);
     global_max_pool(exec, &x, 23 * 29, &mut y[..6])?;
     digest.add("global_max_pool", &y[..6]);
+    Ok(())
+}
+
+/// Interpolates along every axis, with each kind of weights.
+pub fn interpolations<W: Float + ResizeKernels>(exec: &Exec, digest: &mut Digest) -> Result {
+    let shape = [3, 7, 37];
+    let x = tame::<W>(3 * 7 * 37, 2.0, 31);
+    for axis in 0..3 {
+        let axis = Axis::of(&shape, axis);
+        for (to, weights) in [
+            (2 * axis.len, Weights::Linear { antialias: false }),
+            (axis.len / 2, Weights::Linear { antialias: true }),
+            (
+                axis.len + 2,
+                Weights::Cubic {
+                    a: -0.75,
+                    antialias: false,
+                },
+            ),
+            (
+                axis.len / 3,
+                Weights::Cubic {
+                    a: -0.5,
+                    antialias: true,
+                },
+            ),
+        ] {
+            let taps = Taps::new(&Scaling {
+                from: axis.len,
+                to,
+                scale: to as f32 / axis.len as f32,
+                position: Position::HalfPixel,
+                weights,
+                exclude_outside: false,
+            });
+            let mut y = vec![W::ZERO; axis.outer * to * axis.inner];
+            resize(exec, &x, axis, &taps, &mut y)?;
+            digest.add("resize", &y);
+        }
+    }
     Ok(())
 }

@@ -28,6 +28,8 @@ fn main() -> std::result::Result<(), KernelError> {
     floats::floats::<f64>(&exec, &mut digest)?;
     floats::floats::<f16>(&exec, &mut digest)?;
     floats::floats::<bf16>(&exec, &mut digest)?;
+    floats::interpolations::<f32>(&exec, &mut digest)?;
+    floats::interpolations::<f64>(&exec, &mut digest)?;
     integers::integers::<i8>(&exec, &mut digest)?;
     integers::integers::<i16>(&exec, &mut digest)?;
     integers::integers::<i32>(&exec, &mut digest)?;

@@ -13,6 +13,7 @@ mod norm;
 mod pooling;
 mod random;
 mod reduce;
+mod resize;
 mod shape;
 mod softmax;
 mod unary;
@@ -70,6 +71,7 @@ pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
         Op::Fused(op) => fused::find(op, spec),
         Op::Conv(op) => conv::find(op, spec),
         Op::Reduce(op) => reduce::find(op, spec),
+        Op::Resize(op) => resize::find(op, spec),
         Op::Scan(op) => reduce::find_scan(op, spec),
         Op::Norm(op) => norm::find(op, spec),
         Op::Pool(op) => pooling::find(op, spec),

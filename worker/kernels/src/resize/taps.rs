@@ -1,0 +1,241 @@
+//! The weights of interpolation, by ONNX's definition of `Resize`.
+//!
+//! Positions are computed in f32, as ONNX Runtime does: which neighbour is nearest depends on the rounding.
+
+/// How a position along the result's axis becomes one along the operand's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Position {
+    /// Centres of elements are half an element from their borders.
+    HalfPixel,
+    /// As `HalfPixel`, around the centre of the axis where the scaled length is not whole.
+    HalfPixelSymmetric,
+    /// As `HalfPixel`; an axis of one element takes the first.
+    PytorchHalfPixel,
+    /// First and last elements stay first and last.
+    AlignCorners,
+    /// The position divided by the scale.
+    Asymmetric,
+    /// A part of the axis, between these fractions of it, is stretched to the result.
+    Crop(f32, f32),
+}
+
+/// Which of two neighbours is the nearest one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Neighbour {
+    /// The closer one, and the lower one of two that are as close.
+    RoundPreferFloor,
+    /// The closer one, and the upper one of two that are as close.
+    RoundPreferCeil,
+    /// The lower one.
+    Floor,
+    /// The upper one.
+    Ceil,
+}
+
+/// How the elements around a position are weighted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Weights {
+    /// One element counts.
+    Nearest(Neighbour),
+    /// Two elements count, or with `antialias` more where the axis shrinks.
+    Linear {
+        /// Whether weights spread where the axis shrinks.
+        antialias: bool,
+    },
+    /// Four elements count, or with `antialias` more where the axis shrinks.
+    Cubic {
+        /// The parameter of the cubic function.
+        a: f32,
+        /// Whether weights spread where the axis shrinks.
+        antialias: bool,
+    },
+}
+
+/// How one axis is resized.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scaling {
+    /// The length of the operand's axis, above zero.
+    pub from: usize,
+    /// The length of the result's axis.
+    pub to: usize,
+    /// The factor between the lengths, before the result's was rounded.
+    pub scale: f32,
+    /// Where the positions lie.
+    pub position: Position,
+    /// How elements are weighted.
+    pub weights: Weights,
+    /// Whether elements outside the axis have no weight, instead of being the axis' first and last.
+    pub exclude_outside: bool,
+}
+
+impl Scaling {
+    /// The position along the operand's axis of element `i` of the result.
+    fn position(&self, i: usize) -> f32 {
+        let (x, from, to) = (i as f32, self.from as f32, self.to as f32);
+        // ONNX's definition divides by the scaled length before it is rounded down. What differs from the length by an
+        // error of rounding alone is taken to be the length, so that elements are met exactly.
+        let scaled = self.scale * from;
+        let resized = if (scaled - to).abs() < 1e-3 {
+            to
+        } else {
+            scaled
+        };
+        match self.position {
+            Position::HalfPixel => (x + 0.5) / self.scale - 0.5,
+            Position::HalfPixelSymmetric => {
+                let adjustment = to / scaled;
+                let offset = from / 2. * (1. - adjustment);
+                offset + (x + 0.5) / self.scale - 0.5
+            }
+            Position::PytorchHalfPixel if self.to == 1 => -0.5,
+            Position::PytorchHalfPixel => (x + 0.5) / self.scale - 0.5,
+            Position::AlignCorners if self.to == 1 => 0.,
+            Position::AlignCorners => x * (from - 1.) / (resized - 1.),
+            Position::Asymmetric => x / self.scale,
+            Position::Crop(start, end) if self.to == 1 => {
+                (end - start) * (from - 1.) / 2. + start * (from - 1.)
+            }
+            Position::Crop(start, end) => {
+                start * (from - 1.) + x * (end - start) * (from - 1.) / (resized - 1.)
+            }
+        }
+    }
+
+    /// Writes the weights of the elements around a position that lies `ratio`, above 0 and up to 1, behind one of them.
+    fn weigh(&self, ratio: f32, out: &mut Vec<f32>) {
+        out.clear();
+        let shrinks = self.scale.min(1.);
+        match self.weights {
+            Weights::Nearest(neighbour) => {
+                let upper = match neighbour {
+                    Neighbour::RoundPreferFloor => ratio > 0.5,
+                    Neighbour::RoundPreferCeil => ratio >= 0.5,
+                    Neighbour::Floor => ratio == 1.,
+                    Neighbour::Ceil => true,
+                };
+                let weight = |counts: bool| if counts { 1. } else { 0. };
+                out.extend([weight(!upper), weight(upper)]);
+            }
+            Weights::Linear { antialias } if !antialias || shrinks == 1. => {
+                out.extend([1. - ratio, ratio]);
+            }
+            Weights::Linear { .. } => spread(1., shrinks, ratio, out, |x| (1. - x.abs()).max(0.)),
+            Weights::Cubic { a, antialias } if !antialias || shrinks == 1. => {
+                let (r, s) = (ratio, 1. - ratio);
+                out.extend([
+                    ((a * (r + 1.) - 5. * a) * (r + 1.) + 8. * a) * (r + 1.) - 4. * a,
+                    ((a + 2.) * r - (a + 3.)) * r * r + 1.,
+                    ((a + 2.) * s - (a + 3.)) * s * s + 1.,
+                    ((a * (s + 1.) - 5. * a) * (s + 1.) + 8. * a) * (s + 1.) - 4. * a,
+                ]);
+            }
+            Weights::Cubic { a, .. } => spread(2., shrinks, ratio, out, |x| {
+                let x = x.abs();
+                match x {
+                    x if x <= 1. => ((a + 2.) * x - (a + 3.)) * x * x + 1.,
+                    x if x < 2. => ((a * x - 5. * a) * x + 8. * a) * x - 4. * a,
+                    _ => 0.,
+                }
+            }),
+        }
+    }
+}
+
+/// Writes weights by the function `f`, which is zero from `reach` on, stretched by the inverse of `scale`.
+fn spread(reach: f32, scale: f32, ratio: f32, out: &mut Vec<f32>, f: impl Fn(f32) -> f32) {
+    let start = (-reach / scale).floor() as i64 + 1;
+    out.extend((start..2 - start).map(|i| f((i as f32 - ratio) * scale)));
+    let sum: f32 = out.iter().sum();
+    out.iter_mut().for_each(|w| *w /= sum);
+}
+
+/// The elements of the operand's axis that make each element of the result's, with their weights.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Taps {
+    width: usize,
+    from: Vec<usize>,
+    weights: Vec<f32>,
+    outside: Vec<bool>,
+}
+
+impl Taps {
+    /// Computes the weights.
+    pub fn new(scaling: &Scaling) -> Taps {
+        assert!(scaling.from > 0, "an empty axis has nothing to weigh");
+        let last = scaling.from as i64 - 1;
+        let (mut from, mut weights, mut outside) = (Vec::new(), Vec::new(), Vec::new());
+        let mut row = Vec::new();
+        let mut width = 0;
+        for i in 0..scaling.to {
+            let x = scaling.position(i);
+            let base = x.ceil() - 1.;
+            scaling.weigh(x - base, &mut row);
+            width = row.len();
+            // Positions far outside meet the axis' ends; the bound keeps them integers.
+            let bound = last as f32 + width as f32 + 1.;
+            let first = base.clamp(-bound, bound) as i64 - (width as i64) / 2 + 1;
+            let at = |k: usize| first + k as i64;
+            if scaling.exclude_outside {
+                for (k, w) in row.iter_mut().enumerate() {
+                    if !(0..=last).contains(&at(k)) {
+                        *w = 0.;
+                    }
+                }
+                let sum: f32 = row.iter().sum();
+                row.iter_mut().for_each(|w| *w /= sum);
+            }
+            from.extend((0..width).map(|k| at(k).clamp(0, last) as usize));
+            weights.extend_from_slice(&row);
+            let crops = matches!(scaling.position, Position::Crop(..));
+            outside.push(crops && !(0. ..=last as f32).contains(&x));
+        }
+        Taps {
+            width,
+            from,
+            weights,
+            outside,
+        }
+    }
+
+    /// The length of the result's axis.
+    pub fn len(&self) -> usize {
+        self.outside.len()
+    }
+
+    /// Whether the result's axis is empty.
+    pub fn is_empty(&self) -> bool {
+        self.outside.is_empty()
+    }
+
+    /// How many elements make one.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Whether element `i` of the result lies outside the cropped operand.
+    pub fn outside(&self, i: usize) -> bool {
+        self.outside[i]
+    }
+
+    /// For each element of the result, the element with the greatest weight, which is the first one of equals.
+    pub fn nearest(&self) -> Vec<i64> {
+        let rows = (0..self.len()).map(|i| self.of(i));
+        let heaviest = |(from, weights): (&[usize], &[f32])| {
+            let mut best = 0;
+            for k in 1..weights.len() {
+                if weights[k] > weights[best] {
+                    best = k;
+                }
+            }
+            from.get(best).map_or(0, |from| *from as i64)
+        };
+        rows.map(heaviest).collect()
+    }
+
+    /// The elements that make element `i`, and their weights.
+    #[inline(always)]
+    pub(super) fn of(&self, i: usize) -> (&[usize], &[f32]) {
+        let range = i * self.width..(i + 1) * self.width;
+        (&self.from[range.clone()], &self.weights[range])
+    }
+}
