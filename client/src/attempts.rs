@@ -2,7 +2,7 @@
 //!
 //! A step runs again where a worker of it was lost, left, hung or dropped the lease: its inputs are still there, and
 //! functions are pure. An error of a kernel is final. A load is planned and installed again for the same reasons, and
-//! where a worker of its plan cannot be reached.
+//! where a worker of its plan cannot be reached or has no room.
 
 use std::fmt;
 
@@ -57,13 +57,16 @@ impl FailedAttempt {
 
     /// The failure of an install, because of the worker `about` where the error names one. A worker that cannot be
     /// reached may have been restarted or cut off since the plan was made, or advertise an address at which it cannot
-    /// be reached: the next attempt avoids it.
+    /// be reached: the next attempt avoids it. A worker that has no room for its part is not avoided: the coordinator
+    /// remembers it, and plans for what is free elsewhere.
     pub(crate) fn of_install(error: Error, about: Option<WorkerProcess>) -> FailedAttempt {
+        let full = error.code == Code::OutOfMemory;
+        let elsewhere = (full || error.code == Code::Unreachable) && about.is_some();
         FailedAttempt {
-            again: is_loss(error.code) || error.code == Code::Unreachable && about.is_some(),
+            again: is_loss(error.code) || elsewhere,
             unbegun: false,
             error: Box::new(error),
-            unusable: about.into_iter().collect(),
+            unusable: about.filter(|_| !full).into_iter().collect(),
         }
     }
 }
@@ -178,6 +181,9 @@ impl Attempts {
         };
         let met = match last.code {
             Code::ClusterTooSmall => "the survivors cannot hold the model: ",
+            Code::OutOfMemory if is_loss(first.code) && last.site.is_none() => {
+                "it cannot run again: "
+            }
             Code::Unreachable if last.site.is_some() => "run again, ",
             Code::NoWorkers | Code::Unreachable | Code::InvalidArgument => "it cannot run again: ",
             code if is_loss(code) => "run again, ",

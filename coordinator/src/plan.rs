@@ -32,6 +32,8 @@ pub struct PlannedPrograms {
     pub driver: DriverProgram,
     /// Most bytes of one step's tensors at once on each worker in use.
     pub step_bytes: Vec<u64>,
+    /// Bytes that the whole part needs of each worker in use.
+    pub needed: Vec<u64>,
     pub axes: Axes,
     pub in_flight: u32,
     pub summary: PlanSummary,
@@ -69,6 +71,7 @@ pub fn plan(
         programs: parts.programs,
         driver: parts.driver,
         step_bytes: parts.step_bytes,
+        needed: placed.usage.iter().map(|usage| usage.needed).collect(),
         axes: options.axes.clone(),
         in_flight: options.in_flight.max(1),
         summary,

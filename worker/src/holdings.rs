@@ -17,7 +17,7 @@ use convoke_common::ids::{Incarnation, LeaseId, PlanId, StepKey};
 use convoke_common::members::Members;
 use convoke_common::memory::{Ledger, Pool, Purpose, Reservation};
 use convoke_common::mutant;
-use convoke_common::rpc::{HeldLease, ProgramStatus, Progress, WorkerStatus};
+use convoke_common::rpc::{HeldLease, MemoryUse, ProgramStatus, Progress, WorkerStatus};
 use convoke_common::world::{Endpoint, Share, World};
 use convoke_graph::codec;
 use convoke_graph::program::{NUMERICS_PROFILE, model_name};
@@ -568,6 +568,14 @@ impl Holdings {
             done: u.counter.done.load(Ordering::Relaxed),
             total: u.counter.total.load(Ordering::Relaxed),
         })
+    }
+
+    /// How much of the worker's memory is in use, and by whom.
+    pub fn memory(&self) -> MemoryUse {
+        MemoryUse {
+            used: self.ledger.used(),
+            holdings: self.ledger.holdings(),
+        }
     }
 
     /// The worker's status.

@@ -53,6 +53,15 @@ pub struct WorkerStatus {
     pub compute: Vec<ComputeUse>,
 }
 
+/// How much of a worker's memory is in use, and by whom.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryUse {
+    /// Bytes in use, by purpose.
+    pub used: BTreeMap<Purpose, u64>,
+    /// What the holders of each token use of them.
+    pub holdings: Vec<TokenHolding>,
+}
+
 /// Bytes of weights, by where they were read from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sources {

@@ -13,7 +13,7 @@ use convoke_common::identity::{
 };
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::rpc::{
-    CoordinatorClient, LinkReport, Progress, Registration, RegistrationAnswer, Worker,
+    CoordinatorClient, LinkReport, MemoryUse, Progress, Registration, RegistrationAnswer, Worker,
     WorkerStatus, answer, connect_coordinator,
 };
 use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
@@ -224,6 +224,8 @@ pub struct Script {
     pub hangs: bool,
     /// The semaphore of which each `release` takes a permit before it answers.
     pub frees: Option<Arc<Semaphore>>,
+    /// What `memory` answers.
+    pub memory: Arc<Mutex<MemoryUse>>,
 }
 
 /// A call that a scripted worker saw.
@@ -280,6 +282,9 @@ impl Worker for Scripted {
     async fn drain(self, _: Context) -> Result<()> {
         self.note(SeenCall::Drain);
         Ok(())
+    }
+    async fn memory(self, _: Context) -> Result<MemoryUse> {
+        Ok(self.script.memory.lock().unwrap().clone())
     }
     async fn status(self, _: Context) -> Result<WorkerStatus> {
         Ok(WorkerStatus {

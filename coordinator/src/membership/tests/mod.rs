@@ -8,6 +8,7 @@ mod restarting;
 use std::sync::Arc;
 use std::time::Duration;
 
+use convoke_common::identity::{Budget, PeerIdentity, Role, Serial, TokenId};
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::rpc::{HeldLease, RETURN_BOUND, Registration};
 use convoke_graph::ids::FunctionId;
@@ -115,6 +116,31 @@ impl Rig {
             .register(self.now, newcomer(connection, name, key, incarnation))
     }
 
+    /// The workers that a client of this token may use.
+    pub(super) fn model_for(
+        &self,
+        token: &TokenId,
+        avoid: &[(String, Incarnation)],
+    ) -> ClusterModel {
+        let identity = PeerIdentity {
+            role: Role::Client,
+            name: "me".parse().unwrap(),
+            token_id: token.clone(),
+            budget: Budget::default(),
+            serial: Serial::from_random([1; 16]),
+            fingerprint: [0; 32],
+        };
+        let asker = Asker {
+            identity,
+            replaces: None,
+        };
+        self.core.model(self.now, avoid, &asker)
+    }
+
+    pub(super) fn model(&self, avoid: &[(String, Incarnation)]) -> ClusterModel {
+        self.model_for(&TokenId::direct(), avoid)
+    }
+
     /// Registers `w0`, `w1`, … on connections 0, 1, …; the key and the incarnation of `wN` are N + 1.
     pub(super) fn workers(mut self, count: u64) -> Rig {
         for n in 0..count {
@@ -130,7 +156,8 @@ impl Rig {
         let plan = Plan {
             model: "m".into(),
             function: FUNCTION,
-            parts: vec![(Arc::new(program()), 1), (Arc::new(program()), 2)],
+            token: TokenId::direct(),
+            parts: [1, 2].map(part).into(),
             participants: vec![
                 participant("w0", 1, 0),
                 participant("w1", 2, 1),
@@ -141,7 +168,7 @@ impl Rig {
         };
         self.core.resume(CLIENT, me(), vec![]).unwrap();
         self.core
-            .keep_plan(self.now, CLIENT, PLAN, Arc::new(plan), None);
+            .keep_plan(self.now, CLIENT, PLAN, Arc::new(plan), None, true);
         let granted = self.core.grant(self.now, CLIENT, PLAN, LEASE).unwrap();
         assert_eq!(granted.connections, [ConnectionId(0), ConnectionId(1)]);
         assert_eq!(self.commands(), []);
@@ -164,6 +191,15 @@ fn me() -> Driver {
     Driver {
         name: "me".into(),
         incarnation: Incarnation(9),
+    }
+}
+
+/// A part of a plan, whose steps need so many bytes and which needs a MiB for each of them.
+fn part(step_bytes: u64) -> PlanPart {
+    PlanPart {
+        program: Arc::new(program()),
+        step_bytes,
+        needed: step_bytes << 20,
     }
 }
 
