@@ -330,6 +330,38 @@ mod tests {
     }
 
     #[test]
+    fn a_full_worker_is_planned_around() {
+        let full = |worker: &str| {
+            let error = Error::new(Code::OutOfMemory, format!("{worker} is full"));
+            FailedAttempt::of_install(error.about(worker), Some((worker.into(), Incarnation(1))))
+        };
+        let mut attempts = Attempts::new(&CallOptions::default());
+        attempts.failed(full("w1")).unwrap();
+        // It is for the coordinator to say where there is room.
+        assert!(attempts.avoid().is_empty());
+        let e = check(
+            Retry::On,
+            vec![full("w1"), full("w2"), full("w2")],
+            "w2 is full [worker w2]; 2 further errors",
+        );
+        assert_eq!(e.code, Code::OutOfMemory);
+        // That nothing is free is said by the plan.
+        let no_room = Error::new(Code::OutOfMemory, "w1 has 1 MiB of 2 MiB free");
+        check(
+            Retry::On,
+            vec![full("w1"), no_room.clone().into()],
+            "w1 has 1 MiB of 2 MiB free; 1 further error",
+        );
+        check(
+            Retry::On,
+            vec![lost("w1"), no_room.into()],
+            "lost contact with w1: its process ended; it cannot run again: w1 has 1 MiB of 2 MiB free \
+             [worker w1]; 1 further error",
+        );
+        check(Retry::Off, vec![full("w1")], "w1 is full [worker w1]");
+    }
+
+    #[test]
     fn each_attempt_is_told_of_once() {
         let mut attempts = Attempts::new(&CallOptions::default());
         assert_eq!(attempts.rerun(|| vec!["w0".into(), "w1".into()]), None);

@@ -337,8 +337,11 @@ impl Membership {
             return;
         };
         let is = |w: &Participant| w.name == name && w.incarnation == incarnation;
+        let granted = |l: &LeaseId| self.leases.0.get(l).is_some_and(|l| l.since.is_some());
+        let granted = leases.iter().any(granted);
         leases.iter().for_each(|l| self.leases.dropped(*l, is));
-        self.memory_freed(None);
+        // A lease whose install failed had nothing that others lacked.
+        self.memory_freed(Some(&*name).filter(|_| granted));
     }
 
     /// Returns how many leases the lost holder of a name may still hold: other members may still reach it.

@@ -166,11 +166,10 @@ impl Membership {
         }
     }
 
-    /// Notes that memory may have become free at a worker, at any worker where `name` is `None`.
-    pub(super) fn memory_freed(&mut self, name: Option<&str>) {
+    /// Notes that memory may have become free; at the worker `at`, if there is one, for leases that it had no room for.
+    pub(super) fn memory_freed(&mut self, at: Option<&str>) {
         self.freed += 1;
-        let freed = self.members.iter_mut();
-        for (_, member) in freed.filter(|(n, _)| name.is_none_or(|name| *n == name)) {
+        if let Some(member) = at.and_then(|name| self.members.get_mut(name)) {
             member.memory.refusals.clear();
         }
     }

@@ -4,6 +4,7 @@ mod joining;
 mod leases;
 mod plans;
 mod restarting;
+mod room;
 
 use std::sync::Arc;
 use std::time::Duration;
