@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "embedded")]
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +19,7 @@ use convoke_common::world::{NoCompute, World};
 use convoke_coordinator::{Coordinator, CoordinatorConfig, RunningCoordinator};
 use convoke_graph::graph::{Attrs, Node, RunsAt};
 use convoke_worker::{RunningWorker, Threads, Worker, WorkerConfig};
-use tokio::sync::Notify;
+use tokio::sync::{MutexGuard, Notify};
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const BOUND: Duration = Duration::from_secs(60);
@@ -28,12 +29,17 @@ struct Rig {
     coordinator: RunningCoordinator,
     _workers: Vec<RunningWorker>,
     token: JoinToken,
-    /// Bytes that each worker offers.
-    offered: u64,
+    /// Bytes that the workers offer, by name. They differ, as what is resident in the process does from time to time.
+    offered: BTreeMap<String, u64>,
+    _alone: MutexGuard<'static, ()>,
 }
+
+/// Held by the test that runs, so that no other takes memory meanwhile.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Starts a coordinator and the workers `w0`, `w1`, ….
 async fn rig(workers: usize) -> Rig {
+    let alone = ALONE.lock().await;
     let world = World::real(Arc::new(NoCompute));
     let config = CoordinatorConfig {
         listen: ANY,
@@ -72,10 +78,11 @@ async fn rig(workers: usize) -> Rig {
         coordinator,
         _workers: running,
         token,
-        offered: 0,
+        offered: BTreeMap::new(),
+        _alone: alone,
     };
     let members = rig.client().await.status().await.unwrap().members;
-    rig.offered = members.iter().map(|m| m.memory).min().unwrap();
+    rig.offered = members.into_iter().map(|m| (m.name, m.memory)).collect();
     rig
 }
 
@@ -86,10 +93,21 @@ impl Rig {
         convoke::connect(&address, token).await.unwrap()
     }
 
-    /// The builder of a model that needs more than half of what a worker offers.
+    /// Bytes of which a worker can hold once, and none can twice.
+    fn large_bytes(&self) -> usize {
+        let least = self.offered.values().min().unwrap();
+        // The holders of a token may have 96 % of a worker.
+        ((self.most() / 2 + least / 100 * 96) / 2) as usize
+    }
+
+    fn most(&self) -> u64 {
+        *self.offered.values().max().unwrap()
+    }
+
+    /// The builder of a model of which a worker can hold one.
     fn large(&self, cluster: &Cluster) -> ModelBuilder {
         // The result takes the place of the parameter.
-        let elements = self.offered as usize / 10 * 6 / 4;
+        let elements = self.large_bytes() / 4;
         cluster.load_function(tanh(elements), vec![]).in_flight(1)
     }
 }
@@ -217,6 +235,23 @@ async fn a_full_worker_is_not_planned_on_and_whoever_waits_gets_what_is_released
 }
 
 #[tokio::test]
+async fn clients_that_load_at_the_same_time_share_the_workers() {
+    let rig = rig(2).await;
+    let (a, b) = (rig.client().await, rig.client().await);
+    for _ in 0..3 {
+        let (first, second) = (rig.large(&a).into_future(), rig.large(&b).into_future());
+        let (first, second) = within(futures::future::join(first, second)).await;
+        let models = [first.unwrap(), second.unwrap()];
+        let mut used = [workers(&models[0]).await, workers(&models[1]).await].concat();
+        used.sort();
+        assert_eq!(used, ["w0", "w1"]);
+        for model in models {
+            within(model.unload()).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_wait_for_memory_ends_in_time() {
     let rig = rig(1).await;
     let (a, b) = (rig.client().await, rig.client().await);
@@ -230,7 +265,7 @@ async fn a_wait_for_memory_ends_in_time() {
         "{late}"
     );
     // What would not fit if nothing were taken is not waited for.
-    let elements = rig.offered as usize / 2;
+    let elements = rig.most() as usize / 2;
     let never = b.load_function(tanh(elements), vec![]).wait(BOUND);
     let never = within(never).await.map(drop).unwrap_err();
     assert_eq!(never.code, Code::ClusterTooSmall, "{never}");
@@ -241,10 +276,12 @@ async fn handles_of_eager_work_count_as_taken() {
     let rig = rig(2).await;
     let cluster = rig.client().await;
     let free = within(rig.large(&cluster)).await.unwrap();
-    let device = format!("{}/cpu:0", workers(&free).await[0]);
+    let [worker] = &workers(&free).await[..] else {
+        panic!("it is not split");
+    };
     within(free.unload()).await.unwrap();
-    let elements = rig.offered as usize / 2 / 4;
-    let device = cluster.device(&device).unwrap();
+    let elements = (rig.offered[worker] as usize - rig.large_bytes() / 2) / 4;
+    let device = cluster.device(&format!("{worker}/cpu:0")).unwrap();
     let host = Tensor::zeros(DType::F32, &[elements]).unwrap();
     let handle = device.put(host).unwrap();
     within(handle.ready()).await.unwrap();
