@@ -49,19 +49,28 @@ pub(super) struct Fitted {
     pub _place: Option<QueuePlace>,
 }
 
-/// The outcome of one look at the cluster.
-enum Outcome {
-    Fits(PlannedPrograms),
-    /// The function does not fit what is free, but would if nothing were taken.
-    NoRoom(Error),
-    /// The function was not planned, as too many plans are being made.
-    Busy(Error),
-    /// The function does not fit the workers that are there.
-    Lacks(Error),
+/// What a function lacks that could not be planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lack {
+    /// It does not fit what is free, but would if nothing were taken.
+    Room,
+    /// Too many plans are being made.
+    Turn,
+    /// It does not fit the workers that are there.
+    Workers,
 }
+
+/// The outcome of one look at the cluster.
+type Outcome = Result<PlannedPrograms, (Lack, Error)>;
 
 /// What is free of each worker.
 type Free = Vec<(String, Incarnation, u64)>;
+
+fn free_of(cluster: &ClusterModel) -> Free {
+    let workers = cluster.workers.iter();
+    let free = workers.map(|w| (w.name.clone(), w.incarnation, w.memory));
+    free.collect()
+}
 
 impl Service {
     /// Plans `function` for the connected workers except those that the caller avoids. If these do not suffice and
@@ -84,82 +93,63 @@ impl Service {
             // A worker that registers from here on, or memory that is freed, ends the wait below.
             population.mark_unchanged();
             freed.mark_unchanged();
-            let avoid = &request.options.avoid;
-            self.ask_memory(avoid).await?;
-            let (avoid, asker) = (avoid.clone(), request.asker.clone());
-            let look = move |core: &mut Membership, now| {
-                let cluster = core.model(now, &avoid, &asker);
-                (cluster, core.absent(now, patience, &avoid))
+            let (cluster, absent) = self.looked(request, patience).await?;
+            let free = free_of(&cluster);
+            let again = absent.is_some() || cluster.is_taken() || !request.options.avoid.is_empty();
+            let guard = match &held {
+                Some(held) => Ok(held.clone()),
+                None => self.guard(request, &charge),
             };
-            let (cluster, absent) = self.core.call(look).await?;
-            let free: Free = cluster
-                .workers
-                .iter()
-                .map(|w| (w.name.clone(), w.incarnation, w.memory))
-                .collect();
-            let known = tried.as_ref().filter(|(before, _)| *before == free);
-            let outcome = match known {
-                Some((_, error)) => Outcome::NoRoom(error.clone()),
-                None => {
-                    let held = match &held {
-                        Some(held) => Ok(held.clone()),
-                        None => self.guard(request, &charge),
-                    };
+            let (lack, error) = match (&tried, guard) {
+                // What is free has not changed since.
+                (Some((before, error)), _) if *before == free => (Lack::Room, error.clone()),
+                // Too many plans are being made. Only a request that queued comes here.
+                (_, Err(busy)) => (Lack::Turn, busy),
+                (_, Ok(held)) => {
                     // Planning consumes the function, and a copy is expensive: make one only if it may be needed.
-                    let again = absent.is_some() || cluster.is_taken();
-                    let again = again || !request.options.avoid.is_empty();
                     let kept = again.then(|| function.clone());
-                    match held {
-                        // Too many plans are being made at the moment. Only a request that queued comes here.
-                        Err(busy) => Outcome::Busy(busy),
-                        Ok(held) => {
-                            let outcome = self.look(request, function, &cluster, &held, again);
-                            let outcome = outcome.await?;
-                            let Some(kept) = kept else {
-                                return match outcome {
-                                    Outcome::Fits(planned) => Ok(Fitted {
-                                        planned,
-                                        _place: place,
-                                    }),
-                                    Outcome::NoRoom(error)
-                                    | Outcome::Busy(error)
-                                    | Outcome::Lacks(error) => Err(error),
-                                };
-                            };
-                            function = kept;
-                            outcome
+                    let planned = self.planned(request, function, &cluster, &held, again);
+                    let (lack, error) = match planned.await? {
+                        Ok(planned) => {
+                            return Ok(Fitted {
+                                planned,
+                                _place: place,
+                            });
                         }
+                        Err(misfit) => misfit,
+                    };
+                    match kept {
+                        Some(kept) => function = kept,
+                        None => return Err(error),
                     }
+                    tracing::info!(%error, "a plan waits for workers, or for memory");
+                    (lack, error)
                 }
             };
-            let (error, until) = match outcome {
-                Outcome::Fits(planned) => {
-                    return Ok(Fitted {
-                        planned,
-                        _place: place,
-                    });
-                }
-                Outcome::NoRoom(error) => {
-                    tried = Some((free, error.clone()));
-                    (error, absent.max(Some(room_until)))
-                }
-                Outcome::Busy(error) => (error, Some(room_until)),
-                Outcome::Lacks(error) => (error, absent),
+            let until = match lack {
+                Lack::Room => absent.max(Some(room_until)),
+                Lack::Turn => Some(room_until),
+                Lack::Workers => absent,
             };
+            if lack == Lack::Room {
+                tried = Some((free, error.clone()));
+            }
             let now = Instant::now();
             let Some(until) = until.filter(|until| *until > now) else {
-                return match request.options.avoid.is_empty() {
-                    true => Err(error),
-                    false => {
-                        let planned = self.with_avoided(request, function, &charge, error).await;
-                        planned.map(|planned| Fitted {
-                            planned,
-                            _place: place,
-                        })
-                    }
+                if request.options.avoid.is_empty() {
+                    return Err(error);
+                }
+                let held = match held {
+                    Some(held) => held,
+                    None => self.guard(request, &charge)?,
                 };
+                let planned = self.with_avoided(request, function, held).await;
+                let planned = planned.map_err(|_| error)?;
+                return Ok(Fitted {
+                    planned,
+                    _place: place,
+                });
             };
-            tracing::info!(%error, "a plan waits for workers that may return, or for memory");
             let period = match now < begun + SETTLE {
                 true => PERIODS.0,
                 false => PERIODS.1,
@@ -174,6 +164,22 @@ impl Service {
             // Look again when something has changed, or may have.
             let _ = timeout_at(until.min(now + period), news).await;
         }
+    }
+
+    /// Returns the workers that the caller does not avoid, with what is free there, and until when others may return.
+    async fn looked(
+        &self,
+        request: &Request<'_>,
+        patience: Instant,
+    ) -> Result<(ClusterModel, Option<Instant>)> {
+        let avoid = request.options.avoid.clone();
+        self.ask_memory(&avoid).await?;
+        let asker = request.asker.clone();
+        let look = move |core: &mut Membership, now| {
+            let cluster = core.model(now, &avoid, &asker);
+            (cluster, core.absent(now, patience, &avoid))
+        };
+        self.core.call(look).await
     }
 
     /// Waits for the turn of a request that queues. Returns its place, and until when it waits for memory.
@@ -216,7 +222,7 @@ impl Service {
     }
 
     /// Plans a function once for these workers. `again` says whether the caller would try once more.
-    async fn look(
+    async fn planned(
         &self,
         request: &Request<'_>,
         function: Arc<Function>,
@@ -228,48 +234,43 @@ impl Service {
         let kept = again.then(|| function.clone());
         let planned = self.computed(function, cluster.clone(), options.clone(), held.clone());
         let (error, kept) = match (planned.await, kept) {
-            (Ok(planned), _) => return Ok(Outcome::Fits(planned)),
+            (Ok(planned), _) => return Ok(Ok(planned)),
             (Err(error), Some(kept)) if lacks_workers(&error, options) => (error, kept),
             (Err(error), _) => return Err(error),
         };
         if !cluster.is_taken() {
-            return Ok(Outcome::Lacks(error));
+            return Ok(Err((Lack::Workers, error)));
         }
         let idle = self.computed(kept, cluster.idle(), options.clone(), held.clone());
         let mut idle = match idle.await {
             Ok(idle) => idle,
             // What is missing is said of the whole workers.
-            Err(error) => return Ok(Outcome::Lacks(error)),
+            Err(error) => return Ok(Err((Lack::Workers, error))),
         };
         let needs = idle.participants.iter().zip(&idle.needed);
         let full = no_room(needs.map(|(p, bytes)| (&*p.name, *bytes)), cluster);
         if options.intent != Intent::Explain {
-            return Ok(Outcome::NoRoom(full));
+            return Ok(Err((Lack::Room, full)));
         }
         for part in &mut idle.summary.parts {
             let worker = cluster.workers.iter().find(|w| w.name == part.name);
             part.free = worker.map_or(part.free, |w| w.memory);
         }
         idle.summary.warnings.push(full.message);
-        Ok(Outcome::Fits(idle))
+        Ok(Ok(idle))
     }
 
-    /// Plans a function for all workers, those that the caller avoids as well. Fails with `error` where that does not
-    /// help.
+    /// Plans a function for all workers, those that the caller avoids as well.
     async fn with_avoided(
         &self,
         request: &Request<'_>,
         function: Arc<Function>,
-        charge: &Charge,
-        error: Error,
+        held: Arc<RequestGuard>,
     ) -> Result<PlannedPrograms> {
         let asker = request.asker.clone();
-        let all = self
-            .core
-            .call(move |core, now| core.model(now, &[], &asker));
-        let (all, held) = (all.await?, self.guard(request, charge)?);
-        let planned = self.computed(function, all, request.options.clone(), held);
-        planned.await.map_err(|_| error)
+        let model = move |core: &mut Membership, now| core.model(now, &[], &asker);
+        let (all, options) = (self.core.call(model).await?, request.options.clone());
+        self.computed(function, all, options, held).await
     }
 
     /// Plans `function` for these workers, as soon as it is its turn. What is held for the request is kept until the
