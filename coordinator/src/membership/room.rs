@@ -93,9 +93,9 @@ impl Part {
         for (purpose, bytes) in used {
             let sum = match purpose {
                 Purpose::Weights | Purpose::Leases => &mut self.reported,
-                // The worker offers what is left of its memory without these.
-                Purpose::Base | Purpose::Buffers => continue,
-                _ => &mut self.other,
+                Purpose::Handles | Purpose::Definitions => &mut self.other,
+                // The worker offers what is left of its memory without these, or frees them where memory is needed.
+                _ => continue,
             };
             *sum = sum.saturating_add(*bytes);
         }
