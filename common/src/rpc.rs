@@ -24,7 +24,8 @@ use crate::world::World;
 pub use services::{Coordinator, Joining, Worker};
 pub use status::{
     ClusterStatus, ComputeUse, DeathStatus, LeaseStatus, LinkStatus, MeasuredLink, MemberState,
-    MemberStatus, ProgramStatus, QuarantineStatus, STEPS, Sources, StepFailure, WorkerStatus,
+    MemberStatus, ProgramStatus, QuarantineStatus, STEPS, Sources, StepFailure, WeightsStatus,
+    WorkerStatus,
 };
 
 /// What a bidirectional stream carries; this is its first byte.
