@@ -198,6 +198,6 @@ mod tests {
         // What nobody wants does not ride.
         check(&ranges, &[2, 0], 1000, &[(0, &[])]);
         // A literal that lies in two chunks does not ride.
-        check(&ranges, &[0, 3], 1000, &[(0, &[1, 2]), (1, &[])]);
+        check(&ranges, &[0, 3, 1, 2], 1000, &[(0, &[1, 2]), (1, &[])]);
     }
 }

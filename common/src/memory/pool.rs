@@ -65,10 +65,12 @@ struct ExtraReservation {
     shared: OnceLock<SharedReservation>,
     bytes: u64,
     sum: Arc<AtomicU64>,
+    /// Keeps memory in use that another ledger counts as shared.
+    _held: Option<Charge>,
 }
 
 impl ExtraReservation {
-    fn of(reservation: Reservation, sum: Arc<AtomicU64>) -> ExtraReservation {
+    fn of(reservation: Reservation, sum: Arc<AtomicU64>, held: Option<Charge>) -> ExtraReservation {
         let bytes = reservation.bytes;
         sum.fetch_add(bytes, Ordering::Relaxed);
         ExtraReservation {
@@ -76,6 +78,7 @@ impl ExtraReservation {
             shared: OnceLock::new(),
             bytes,
             sum,
+            _held: held,
         }
     }
 
@@ -215,12 +218,16 @@ impl Pool {
     }
 
     fn made(&self, len: usize) -> Result<Block> {
-        Ok(Block::covered(len, Box::new(self.reserved(len)?))?)
+        Ok(Block::covered(len, Box::new(self.reserved(len, None)?))?)
     }
 
-    fn reserved(&self, len: usize) -> Result<ExtraReservation> {
+    fn reserved(&self, len: usize, held: Option<Charge>) -> Result<ExtraReservation> {
         let reservation = self.0.ledger.reserve(self.0.purpose, len as u64)?;
-        Ok(ExtraReservation::of(reservation, self.0.beyond.clone()))
+        Ok(ExtraReservation::of(
+            reservation,
+            self.0.beyond.clone(),
+            held,
+        ))
     }
 
     /// Takes a tensor that was made elsewhere into the pool. It stays where it lies, and its bytes are reserved as long
@@ -236,7 +243,9 @@ impl Pool {
         if counted.is_some_and(|extra| extra.is_of(&self.0.ledger)) {
             return Ok(tensor);
         }
-        Ok(tensor.covered(Box::new(self.reserved(tensor.byte_len())?)))
+        let held = shared_of(&tensor).map(SharedReservation::hold);
+        let cover = self.reserved(tensor.byte_len(), held)?;
+        Ok(tensor.covered(Box::new(cover)))
     }
 
     /// The same tensor, charged to the pool's owner as long as the result, or a view of it, lives. `None` where its
@@ -277,7 +286,7 @@ impl Pool {
                 charge,
             ));
         }
-        let extra = self.reserved(len)?;
+        let extra = self.reserved(len, None)?;
         let (reservation, charge) = extra.share(&self.0.ledger)?;
         let mut block = Block::covered(len, Box::new(extra))?;
         block.bytes_mut().copy_from_slice(tensor.bytes());

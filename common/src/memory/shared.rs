@@ -102,6 +102,20 @@ impl SharedReservation {
         })
     }
 
+    /// Keeps the bytes in use, on behalf of no token.
+    pub(super) fn hold(&self) -> Charge {
+        let mut state = self.state();
+        if state.charges.is_empty() {
+            let purpose = state.purpose;
+            state.reservation.becomes(purpose);
+        }
+        *state.charges.entry(None).or_default() += 1;
+        Charge {
+            shared: self.clone(),
+            ledger: state.reservation.ledger.clone(),
+        }
+    }
+
     /// Whether the bytes are reserved in this ledger.
     pub(super) fn is_of(&self, ledger: &Ledger) -> bool {
         self.state().reservation.ledger.is(ledger)
@@ -219,7 +233,12 @@ mod tests {
         assert!(!view.is_unique());
         drop(shared);
         assert_eq!(counted(&l), (len, 0, vec![len]));
-        drop(view);
+        // It stays in use where it is adopted in another ledger.
+        let other = Ledger::new("w1", 4 << 20);
+        let adopted = pool(&other, "bbbb", 1 << 20).adopt(view).unwrap();
+        assert_eq!(counted(&l), (len, 0, vec![]));
+        assert_eq!(counted(&other), (len, 0, vec![len]));
+        drop(adopted);
         assert_eq!((counted(&l), l.total_and_peak().0), ((0, 0, vec![]), 0));
     }
 
