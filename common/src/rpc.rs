@@ -25,7 +25,7 @@ pub use services::{Coordinator, Joining, Worker};
 pub use status::{
     ClusterStatus, ComputeUse, DeathStatus, LeaseStatus, LinkStatus, MeasuredLink, MemberState,
     MemberStatus, MemoryUse, ProgramStatus, QuarantineStatus, STEPS, Sources, StepFailure,
-    WorkerStatus,
+    WeightsStatus, WorkerStatus,
 };
 
 /// What a bidirectional stream carries; this is its first byte.

@@ -35,6 +35,7 @@ use crate::install::{self, Counter};
 use crate::load_buffer::LoadBuffer;
 use crate::loader::{ClientSource, LoadedBytes, Loader};
 use crate::records::{Records, account_of, share_of};
+use crate::weights::WeightStore;
 use links::{gone, lends};
 
 /// How long an install waits for the memory of released leases: kernels notice their end within milliseconds.
@@ -60,7 +61,7 @@ struct InstalledLease {
 /// An install that is under way.
 struct RunningInstall {
     plan: PlanId,
-    counter: Counter,
+    counter: Arc<Counter>,
     /// Whether the lease was released while its install runs.
     released: AtomicBool,
 }
@@ -147,6 +148,7 @@ pub struct Holdings {
     pub probes: Semaphore,
     loaded: Arc<LoadedBytes>,
     load_buffer: Arc<LoadBuffer>,
+    weights: Arc<WeightStore>,
     held: Mutex<BTreeMap<LeaseId, InstalledLease>>,
     /// Released leases whose memory a kernel may still use.
     ending: Mutex<Vec<(Weak<Lease>, Weak<Executor>)>>,
@@ -173,6 +175,7 @@ impl Holdings {
         revoked: Arc<RevocationList>,
     ) -> Arc<Holdings> {
         let load_buffer = LoadBuffer::reserve(&ledger);
+        let weights = WeightStore::new(&ledger);
         let records = Records::new(&me.name, &ledger);
         let members = Members::new(accept::bounds(ledger.limit()));
         let eager = Sessions::new(engine.clone(), ledger.clone());
@@ -198,6 +201,7 @@ impl Holdings {
             probes: Semaphore::new(PROBES),
             loaded: Arc::default(),
             load_buffer: Arc::new(load_buffer),
+            weights,
             held: Mutex::default(),
             ending: Mutex::default(),
             turns: Mutex::default(),
@@ -234,7 +238,7 @@ impl Holdings {
     pub async fn install(self: &Arc<Self>, grant: Grant) -> Result<()> {
         let underway = Arc::new(RunningInstall {
             plan: grant.plan,
-            counter: Counter::default(),
+            counter: Arc::default(),
             released: AtomicBool::new(false),
         });
         self.installing().insert(grant.lease, underway.clone());
@@ -366,6 +370,7 @@ impl Holdings {
             program.clone(),
             Arc::new(loader),
             weights,
+            &self.weights,
             &underway.counter,
         )
         .await?;
@@ -590,6 +595,7 @@ impl Holdings {
                 driver: h.lease.name_of(h.lease.driver()).to_owned(),
                 nodes: h.executor.nodes(),
                 weights_bytes: h.weights_bytes,
+                shared_weights_bytes: h.executor.shared_bytes(),
             })
             .collect();
         let live_steps = held.values().map(|h| h.executor.live_steps()).sum();
@@ -615,6 +621,7 @@ impl Holdings {
             refused: refused.collect(),
             cache_bytes: self.cache.as_ref().map_or(0, |c| c.bytes()),
             loaded: self.loaded.get(),
+            weights: self.weights.status(),
             holdings: self.records.holdings(),
             connections: self.members.open(),
             compute: self.engine.compute.turns(),

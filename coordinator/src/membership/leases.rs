@@ -20,10 +20,12 @@ use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::memory::Reservation;
 use convoke_common::mutant;
 use convoke_common::rpc::{HeldLease, LeaseStatus};
+use convoke_graph::ids::FunctionId;
 use tokio::time::Instant;
 
 use super::member::{LONGEST_TEXT, Life};
 use super::{Command, ConnectionId, Driver, Membership, MembershipError, Offer, Plan};
+use crate::plan::PartMemory;
 
 /// Most leases that a restarted coordinator takes over from one worker, and that a returning driver may name: far more
 /// than fit into a worker's memory.
@@ -55,7 +57,9 @@ struct Lease {
     state: LeaseState,
     /// The client's token, and the bytes that each worker needs for its part, in the order of the plan; `None` for a
     /// lease of a former coordinator process.
-    size: Option<(TokenId, Vec<(String, u64)>)>,
+    size: Option<(TokenId, Vec<(String, PartMemory)>)>,
+    /// The installed function, if that is known.
+    function: Option<FunctionId>,
     /// The value of `Membership::installs` once the install was over; `None` until then.
     since: Option<u64>,
 }
@@ -64,7 +68,8 @@ struct Lease {
 #[derive(Debug)]
 pub(super) struct Charge<'a> {
     /// The client's token and the bytes as planned, if that is known.
-    pub size: Option<(&'a TokenId, u64)>,
+    pub size: Option<(&'a TokenId, PartMemory)>,
+    pub function: Option<FunctionId>,
     /// The client.
     pub member: &'a str,
     /// The number of the first report of the worker that covers it; `None` if none does yet.
@@ -83,10 +88,10 @@ impl Lease {
         )
     }
 
-    fn size_at(&self, worker: &str) -> Option<(&TokenId, u64)> {
+    fn size_at(&self, worker: &str) -> Option<(&TokenId, PartMemory)> {
         let (token, sizes) = self.size.as_ref()?;
-        let (_, bytes) = sizes.iter().find(|(name, _)| name == worker)?;
-        Some((token, *bytes))
+        let (_, needed) = sizes.iter().find(|(name, _)| name == worker)?;
+        Some((token, *needed))
     }
 
     fn is_held_by(&self, name: &str, incarnation: Incarnation) -> bool {
@@ -146,6 +151,7 @@ impl Leases {
         let held = living.filter(move |lease| lease.is_held_by(name, incarnation));
         held.map(move |lease| Charge {
             size: lease.size_at(name),
+            function: lease.function,
             member: &lease.driver.name,
             since: lease.since,
         })
@@ -153,8 +159,8 @@ impl Leases {
 
     /// Returns the token of a lease's client, and the bytes that a worker needs for its part of the lease.
     pub(super) fn size_at(&self, lease: LeaseId, worker: &str) -> Option<(TokenId, u64)> {
-        let (token, bytes) = self.0.get(&lease)?.size_at(worker)?;
-        Some((token.clone(), bytes))
+        let (token, needed) = self.0.get(&lease)?.size_at(worker)?;
+        Some((token.clone(), needed.all))
     }
 
     /// Removes the matching workers from a lease's holders. A lease without holders is removed, unless it is being
@@ -317,6 +323,7 @@ impl Membership {
             holders: vec![],
             state: LeaseState::Granted,
             size: None,
+            function: None,
             since: Some(self.installs),
         });
         let goes_on = entry.driver == driver && !entry.has_ended();
@@ -379,6 +386,7 @@ impl Membership {
                 holders: workers.cloned().collect(),
                 state: LeaseState::Installing { given_up: false },
                 size: Some((plan.token.clone(), sizes.collect())),
+                function: Some(plan.function),
                 since: None,
             },
         );

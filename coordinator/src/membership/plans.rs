@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::Driver;
 use super::leases::Charge;
 use super::room::HELD_FOR;
+use crate::plan::PartMemory;
 
 /// Most plans that are kept. One more replaces the plan that has been idle for the longest time: one of the same client
 /// if it has any. A plan holds its programs, up to some MiB of nodes.
@@ -47,7 +48,7 @@ pub struct PlanPart {
     /// Bytes that the tensors of one step need.
     pub step_bytes: u64,
     /// Bytes that the whole part needs of the worker.
-    pub needed: u64,
+    pub needed: PartMemory,
 }
 
 #[derive(Debug)]
@@ -148,6 +149,7 @@ impl Plans {
             let parts = parts.filter(move |(p, _)| p.name == name && p.incarnation == incarnation);
             parts.map(|(_, part)| Charge {
                 size: Some((&kept.plan.token, part.needed)),
+                function: Some(kept.plan.function),
                 member: &kept.owner.name,
                 since: None,
             })

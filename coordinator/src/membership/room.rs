@@ -9,6 +9,10 @@
 //!         else the least of what was planned and what is reported
 //! ```
 //!
+//! Leases of one function share its weights at a worker, as far as they have the same nodes there. So its weights count
+//! once, and are free for a plan of that function where a lease of it has them. Where the nodes turn out to be others,
+//! the install finds no room, and the next plan goes elsewhere.
+//!
 //! Invariants
 //! 1. A lease counts from its grant until it ends, and a plan that is to be installed counts until it is granted, or
 //!    for [`HELD_FOR`].
@@ -30,6 +34,7 @@ use super::leases::Charge;
 use super::member::Member;
 use super::{ConnectionId, Driver, Membership, Offer};
 use crate::place::Holder;
+use crate::plan::PartMemory;
 
 /// How long a plan that is to be installed counts as taken: its driver dials the workers first.
 pub const HELD_FOR: Duration = RETURN_BOUND;
@@ -61,8 +66,9 @@ struct Report {
 #[derive(Debug, Clone)]
 pub struct Asker {
     pub identity: PeerIdentity,
-    /// The client and its function: an earlier plan of it that was not installed is replaced, and does not count.
-    pub replaces: Option<(Driver, FunctionId)>,
+    /// The client and the function that it wants to install: an earlier plan of the same is replaced, and does not
+    /// count.
+    pub wants: Option<(Driver, FunctionId)>,
 }
 
 /// What is taken of a worker.
@@ -79,8 +85,10 @@ pub struct Room {
 /// What one token, or everybody, has of a worker.
 #[derive(Debug, Default)]
 struct Part {
-    /// Bytes of leases as planned.
+    /// Bytes of leases as planned, without weights whose function is known.
     planned: u64,
+    /// Bytes of weights by function: the most that a lease of it has.
+    weights: BTreeMap<FunctionId, u64>,
     /// Bytes of leases as reported.
     reported: u64,
     /// Bytes of everything else, as reported.
@@ -101,11 +109,29 @@ impl Part {
         }
     }
 
+    fn plan(&mut self, needed: PartMemory, function: Option<FunctionId>) {
+        let mut rest = needed.all;
+        if let Some(function) = function {
+            rest = rest.saturating_sub(needed.weights);
+            let weights = self.weights.entry(function).or_default();
+            *weights = needed.weights.max(*weights);
+        }
+        self.planned = self.planned.saturating_add(rest);
+    }
+
+    /// Bytes of a function's weights that are there.
+    fn shared(&self, wanted: Option<FunctionId>) -> u64 {
+        let weights = wanted.and_then(|function| self.weights.get(&function));
+        weights.copied().unwrap_or(0)
+    }
+
     fn taken(&self, certainty: Certainty) -> u64 {
+        let weights = self.weights.values();
+        let planned = weights.fold(self.planned, |sum, w| sum.saturating_add(*w));
         let leases = match certainty {
-            Certainty::Settled => self.planned.min(self.reported),
-            Certainty::Underway => self.planned,
-            Certainty::Unknown => self.planned.max(self.reported),
+            Certainty::Settled => planned.min(self.reported),
+            Certainty::Underway => planned,
+            Certainty::Unknown => planned.max(self.reported),
             Certainty::Reported => self.reported,
         };
         leases.saturating_add(self.other)
@@ -190,19 +216,21 @@ impl Membership {
         let (mut underway, mut unknown) = (false, false);
         let mut charge = |charge: Charge<'_>| {
             underway |= report.is_none_or(|r| charge.since.is_none_or(|since| r.asked < since));
-            let Some((token, bytes)) = charge.size else {
+            let Some((token, needed)) = charge.size else {
                 unknown = true;
                 return;
             };
-            all.planned = all.planned.saturating_add(bytes);
+            all.plan(needed, charge.function);
             let part = tokens.entry(token.clone()).or_default();
-            part.planned = part.planned.saturating_add(bytes);
+            part.plan(needed, charge.function);
             charge.member.clone_into(&mut part.member);
         };
         let leases = self.leases.charges(name, offer.incarnation);
         leases.for_each(&mut charge);
-        let replaces = asker.replaces.as_ref();
-        let plans = self.plans.charges(now, name, offer.incarnation, replaces);
+        let wanted = asker.wants.as_ref().map(|(_, function)| *function);
+        let plans = self
+            .plans
+            .charges(now, name, offer.incarnation, asker.wants.as_ref());
         plans.for_each(&mut charge);
         if let Some(report) = report {
             all.add(&report.used.used);
@@ -224,9 +252,10 @@ impl Membership {
             (true, true) => Certainty::Unknown,
             (false, true) => Certainty::Reported,
         };
-        let taken = all.taken(certainty);
-        let own = tokens.get(&identity.token_id);
-        let own = own.map_or(0, |part| part.taken(certainty));
+        // A plan of a function whose weights are there needs the rest only.
+        let taken = |part: &Part| part.taken(certainty).saturating_sub(part.shared(wanted));
+        let own = tokens.get(&identity.token_id).map_or(0, taken);
+        let taken = taken(&all);
         let offered = offer.memory.min(identity.memory_of(offer.memory));
         let mut free = offer.memory.saturating_sub(taken);
         free = free.min(offered.saturating_sub(own));

@@ -273,7 +273,7 @@ impl Service {
             identity: &caller.identity,
             asker: Asker {
                 identity: caller.identity.clone(),
-                replaces: Some((me, function_id)),
+                wants: Some((me, function_id)),
             },
             options,
         };

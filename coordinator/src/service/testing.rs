@@ -304,6 +304,7 @@ impl Worker for Scripted {
             refused: Default::default(),
             cache_bytes: 0,
             loaded: Default::default(),
+            weights: Default::default(),
             holdings: vec![],
             connections: vec![],
             compute: vec![],

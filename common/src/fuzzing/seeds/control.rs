@@ -25,7 +25,7 @@ use crate::rpc::{
     LeaseGrant, LeaseStatus, LinkReport, LinkStatus, MeasuredLink, MemberState, MemberStatus,
     PartSummary, PinPart, PinSummary, PlanAnswer, PlanOptions, PlanSummary, ProgramStatus,
     Progress, QuarantineStatus, Registration, RegistrationAnswer, Sources, StepFailure,
-    WorkerCount, WorkerStatus,
+    WeightsStatus, WorkerCount, WorkerStatus,
 };
 use crate::world::AccountId;
 
@@ -204,6 +204,7 @@ fn worker_status() -> WorkerStatus {
             driver: "client".into(),
             nodes: 1,
             weights_bytes: 16,
+            shared_weights_bytes: 8,
         }],
         live_steps: 1,
         live_handles: 0,
@@ -228,6 +229,11 @@ fn worker_status() -> WorkerStatus {
             shared_path: 1,
             cache: 2,
             clients: 3,
+        },
+        weights: WeightsStatus {
+            held_bytes: 16,
+            shared_bytes: 8,
+            unused_bytes: 4,
         },
         holdings: vec![TokenHolding {
             token: "token234".parse().expect("a token id"),

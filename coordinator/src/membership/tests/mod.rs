@@ -16,6 +16,7 @@ use convoke_graph::ids::FunctionId;
 use convoke_graph::program::Axes;
 
 use super::*;
+use crate::plan::PartMemory;
 
 const CLIENT: ConnectionId = ConnectionId(90);
 pub(super) const LEASE: LeaseId = LeaseId(7);
@@ -26,12 +27,15 @@ const FUNCTION: FunctionId = FunctionId([3; 32]);
 pub(super) struct Rig {
     pub(super) core: Membership,
     pub(super) now: Instant,
+    /// The function that the client of [`Rig::model_for`] wants to install.
+    wants: Option<FunctionId>,
 }
 
 pub(super) fn rig() -> Rig {
     Rig {
         core: Membership::new("p1"),
         now: Instant::now(),
+        wants: None,
     }
 }
 
@@ -131,10 +135,8 @@ impl Rig {
             serial: Serial::from_random([1; 16]),
             fingerprint: [0; 32],
         };
-        let asker = Asker {
-            identity,
-            replaces: None,
-        };
+        let wants = self.wants.map(|function| (me(), function));
+        let asker = Asker { identity, wants };
         self.core.model(self.now, avoid, &asker)
     }
 
@@ -200,7 +202,10 @@ fn part(step_bytes: u64) -> PlanPart {
     PlanPart {
         program: Arc::new(program()),
         step_bytes,
-        needed: step_bytes << 20,
+        needed: PartMemory {
+            all: step_bytes << 20,
+            weights: 0,
+        },
     }
 }
 

@@ -155,3 +155,49 @@ fn a_worker_without_room_is_full_for_that_token_until_it_frees_memory() {
     rig.core.dropped(ConnectionId(1), &[LEASE]);
     assert!(!full(&rig, &me));
 }
+
+#[test]
+fn leases_of_one_function_share_its_weights() {
+    let me = TokenId::direct();
+    let mut rig = rig().workers(2).granted();
+    let plan = rig.core.plan(rig.now, CLIENT, PLAN).unwrap().plan;
+    let part = |all: u64, weights: u64| PlanPart {
+        needed: PartMemory {
+            all: all * MIB,
+            weights: weights * MIB,
+        },
+        ..super::part(1)
+    };
+    rig.core.abandon(LEASE);
+    let lease = |rig: &mut Rig, n: u64, token: &str| {
+        let plan = Plan {
+            model: "m".into(),
+            function: FUNCTION,
+            token: token.parse().unwrap(),
+            parts: vec![part(30, 20), part(7, 0)],
+            participants: plan.participants.clone(),
+            axes: Axes::default(),
+            in_flight: 1,
+        };
+        let id = PlanId(100 + n);
+        rig.core
+            .keep_plan(rig.now, CLIENT, id, Arc::new(plan), None, true);
+        rig.core.grant(rig.now, CLIENT, id, LeaseId(n)).unwrap();
+    };
+    lease(&mut rig, 20, "aaaa");
+    rig.taken(&me, [30, 7]);
+    lease(&mut rig, 21, "bbbb");
+    rig.taken(&me, [40, 14]);
+    // They are free for a third lease of the function, and for no other.
+    rig.wants = Some(FUNCTION);
+    rig.taken(&me, [20, 14]);
+    rig.wants = Some(FunctionId([4; 32]));
+    rig.taken(&me, [40, 14]);
+    // The budget of a token is charged in full, also for what others loaded.
+    rig.wants = Some(FUNCTION);
+    let free = |rig: &Rig, token: &str| {
+        let worker = &rig.model_for(&token.parse().unwrap(), &[]).workers[0];
+        (worker.offered - worker.memory) / MIB
+    };
+    assert_eq!([free(&rig, "aaaa"), free(&rig, "cccc")], [10, 0]);
+}

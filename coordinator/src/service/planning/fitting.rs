@@ -248,7 +248,7 @@ impl Service {
             Err(error) => return Ok(Err((Lack::Workers, error))),
         };
         let needs = idle.participants.iter().zip(&idle.needed);
-        let full = no_room(needs.map(|(p, bytes)| (&*p.name, *bytes)), cluster);
+        let full = no_room(needs.map(|(p, needed)| (&*p.name, needed.all)), cluster);
         if options.intent != Intent::Explain {
             return Ok(Err((Lack::Room, full)));
         }
