@@ -256,7 +256,7 @@ impl Case<'_> {
     /// Whether the error says that no worker has room, and a fault or a client takes memory.
     fn has_no_room(&self) -> bool {
         let hoards = |i: &Injury| matches!(i.harm, Harm::Hoard { .. } | Harm::Memory);
-        self.named().is_none() && self.injuries().any(|i| hoards(i))
+        self.named().is_none() && self.injuries().any(hoards)
     }
 
     /// Whether this client takes all the memory that its budget allows, and the error says so.
