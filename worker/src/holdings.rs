@@ -23,6 +23,7 @@ use convoke_graph::codec;
 use convoke_graph::program::{NUMERICS_PROFILE, model_name};
 use convoke_rendezvous::artifacts::ArtifactSource;
 use convoke_rendezvous::eager::EagerService;
+use convoke_rendezvous::remote::Dialler;
 use convoke_rendezvous::{Hub, Lease, Link, Peer, RecvSpec, StepHandler, step_event};
 use futures::future::join_all;
 use tokio::sync::{Notify, Semaphore};
@@ -129,6 +130,7 @@ pub struct Holdings {
     pub hub: Arc<Hub>,
     pub endpoint: Endpoint,
     pub detector: Detector,
+    dialler: Arc<Dialler>,
     pub engine: Arc<Engine>,
     pub ledger: Ledger,
     /// The memory for what is remembered besides tensors.
@@ -156,8 +158,6 @@ pub struct Holdings {
     forgone: Mutex<EarlyReleases>,
     /// Leases that this worker dropped by itself, to be reported to the coordinator.
     pub dropped: DroppedLeases,
-    /// One lock for each peer, so that only one task at a time dials it.
-    turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     local_clients: Mutex<BTreeMap<String, Arc<dyn ArtifactSource>>>,
 }
 
@@ -182,7 +182,9 @@ impl Holdings {
         let hub = Hub::new(me.clone());
         let served: Arc<dyn EagerService> = eager.clone();
         hub.serve_eager(Arc::downgrade(&served));
+        let (own, from) = (hub.clone(), endpoint.clone());
         let node = Arc::new(Holdings {
+            dialler: Dialler::new(world.clone(), own, from, detector.clone()),
             hub,
             eager,
             world,
@@ -204,7 +206,6 @@ impl Holdings {
             weights,
             held: Mutex::default(),
             ending: Mutex::default(),
-            turns: Mutex::default(),
             installing: Mutex::default(),
             forgone: Mutex::default(),
             dropped: DroppedLeases::default(),
