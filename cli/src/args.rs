@@ -292,6 +292,10 @@ pub struct RunArgs {
     /// Give up loading the model, or a step, after this time (500ms, 30s, 5m), and stop it on all workers
     #[arg(long, value_name = "TIME", env = "CONVOKE_TIMEOUT", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
+    /// Where the model does not fit the memory that is free, wait until memory is released, behind the loads that wait
+    /// already, at most this time (30s, 5m; alone: 10m, at most 1h) [default: fail]
+    #[arg(long, value_name = "TIME", env = "CONVOKE_WAIT", num_args = 0..=1, default_missing_value = "10m", value_parser = parse_duration)]
+    pub wait: Option<Duration>,
     /// When a worker is lost while the model loads or a step runs: do that again, twice at most, or fail
     #[arg(long, value_enum, value_name = "WHEN", env = "CONVOKE_RETRY", default_value_t = RetryWhen::On)]
     pub retry: RetryWhen,

@@ -80,6 +80,11 @@ impl Progress {
             Phase::Hashing { done, total } => self.bytes("reading the model", done, total),
             Phase::Workers { have, need } => self.busy(format!("{have} of {need} workers")),
             Phase::Planning => self.busy("planning"),
+            Phase::Waiting { cause, most } => {
+                let cause = cause.message;
+                self.note(&format!("waiting for memory, at most {most:?}: {cause}"));
+                self.busy("waiting for memory");
+            }
             Phase::Loading { done, total } => self.bytes("loading weights", done, total),
             Phase::Rerun(rerun) => self.note(&rerun.to_string()),
         }

@@ -207,6 +207,9 @@ async fn run_split(
     if let Some(n) = exactly(&args.cluster) {
         b = b.workers(n);
     }
+    if let Some(most) = args.wait {
+        b = b.wait(most);
+    }
     let (start, reruns) = (Instant::now(), Reruns::default());
     let loading = load(b, &args.model, arrays, &progress, &reruns);
     let (model, summary) = match args.timeout {
@@ -346,7 +349,10 @@ async fn run_single(
 ) -> Result<Outputs, Failure> {
     let progress = Progress::new();
     let told = progress.clone();
-    let b = builder(cluster, &args.model)?.workers(1);
+    let mut b = builder(cluster, &args.model)?.workers(1);
+    if let Some(most) = args.wait {
+        b = b.wait(most);
+    }
     let model = b.on_progress(move |phase| told.phase(phase)).await?;
     // The model is prepared first, because the deadline of the call is meant for the step alone.
     model.prepare(inputs.iter().cloned()).await?;

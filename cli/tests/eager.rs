@@ -413,11 +413,16 @@ async fn tensors_of_a_file_that_workers_see_are_read_by_them() {
     (0..2).for_each(|_| processes.add_worker(ANYWHERE));
     let cluster = processes.connect().await;
     let [a, b] = devices(&cluster).await;
-    let (x, y) = (a.put(square()).unwrap(), b.put([1f32, 2.]).unwrap());
-    let path = std::path::Path::new(&root).join("all.safetensors");
-    let all = [("x", &x), ("y", &y)];
-    cluster.save_tensors(&path, &all).await.unwrap();
-    for own in [true, false] {
+    // The second file has other weights: those of the first are there already.
+    for (own, factor) in [(true, 1f32), (false, 3.)] {
+        let square = square();
+        let values = square.as_slice::<f32>().unwrap().iter();
+        let values: Vec<f32> = values.map(|v| factor * v).collect();
+        let square = HostTensor::from_slice(&[SIZE, SIZE], &values).unwrap();
+        let (x, y) = (a.put(square.clone()).unwrap(), b.put([factor, 2.]).unwrap());
+        let path = std::path::Path::new(&root).join(format!("{factor}.safetensors"));
+        let all = [("x", &x), ("y", &y)];
+        cluster.save_tensors(&path, &all).await.unwrap();
         let (to, there) = (a.clone(), b.clone());
         let place = move |name: &str, _: &_| {
             Some(if name == "x" {
@@ -433,8 +438,8 @@ async fn tensors_of_a_file_that_workers_see_are_read_by_them() {
         };
         let loaded = loaded.unwrap();
         assert_eq!(loaded["x"].device(), Some(b.clone()));
-        assert_eq!(loaded["x"].fetch::<HostTensor>().await.unwrap(), square());
-        assert_eq!(loaded["y"].fetch::<Vec<f32>>().await.unwrap(), [1., 2.]);
+        assert_eq!(loaded["x"].fetch::<HostTensor>().await.unwrap(), square);
+        assert_eq!(loaded["y"].fetch::<Vec<f32>>().await.unwrap(), [factor, 2.]);
         let bytes = (SIZE * SIZE + 2) as u64 * 4;
         let from = |s: &ClusterStatus| {
             let of = s.members.iter().filter_map(|m| m.status.as_ref());

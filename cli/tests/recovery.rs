@@ -163,7 +163,7 @@ async fn without_retries_the_loss_is_the_error() {
 async fn survivors_that_cannot_hold_the_model_are_said_to() {
     let mut processes = Processes::start("small", 3, "112MiB");
     let cluster = processes.connect().await;
-    let (f, sources) = with_tables(chain(LONG), &processes.scratch.path("tables"), SIZE, 3);
+    let (f, sources) = with_tables(chain(LONG), &processes.scratch.path("tables"), SIZE, 3, 0);
     let builder = cluster.load_function(f.clone(), sources).workers(3);
     let model = builder.await.unwrap();
     let mut killed = None;

@@ -2,7 +2,7 @@
 //!
 //! A step runs again where a worker of it was lost, left, hung or dropped the lease: its inputs are still there, and
 //! functions are pure. An error of a kernel is final. A load is planned and installed again for the same reasons, and
-//! where a worker of its plan cannot be reached.
+//! where a worker of its plan cannot be reached or has no room.
 
 use std::fmt;
 
@@ -57,13 +57,16 @@ impl FailedAttempt {
 
     /// The failure of an install, because of the worker `about` where the error names one. A worker that cannot be
     /// reached may have been restarted or cut off since the plan was made, or advertise an address at which it cannot
-    /// be reached: the next attempt avoids it.
+    /// be reached: the next attempt avoids it. A worker that has no room for its part is not avoided: the coordinator
+    /// remembers it, and plans for what is free elsewhere.
     pub(crate) fn of_install(error: Error, about: Option<WorkerProcess>) -> FailedAttempt {
+        let full = error.code == Code::OutOfMemory;
+        let elsewhere = (full || error.code == Code::Unreachable) && about.is_some();
         FailedAttempt {
-            again: is_loss(error.code) || error.code == Code::Unreachable && about.is_some(),
+            again: is_loss(error.code) || elsewhere,
             unbegun: false,
             error: Box::new(error),
-            unusable: about.into_iter().collect(),
+            unusable: about.filter(|_| !full).into_iter().collect(),
         }
     }
 }
@@ -178,6 +181,9 @@ impl Attempts {
         };
         let met = match last.code {
             Code::ClusterTooSmall => "the survivors cannot hold the model: ",
+            Code::OutOfMemory if is_loss(first.code) && last.site.is_none() => {
+                "it cannot run again: "
+            }
             Code::Unreachable if last.site.is_some() => "run again, ",
             Code::NoWorkers | Code::Unreachable | Code::InvalidArgument => "it cannot run again: ",
             code if is_loss(code) => "run again, ",
@@ -321,6 +327,38 @@ mod tests {
             vec![FailedAttempt::of_install(away, None)],
             "the coordinator cannot be reached",
         );
+    }
+
+    #[test]
+    fn a_full_worker_is_planned_around() {
+        let full = |worker: &str| {
+            let error = Error::new(Code::OutOfMemory, format!("{worker} is full"));
+            FailedAttempt::of_install(error.about(worker), Some((worker.into(), Incarnation(1))))
+        };
+        let mut attempts = Attempts::new(&CallOptions::default());
+        attempts.failed(full("w1")).unwrap();
+        // It is for the coordinator to say where there is room.
+        assert!(attempts.avoid().is_empty());
+        let e = check(
+            Retry::On,
+            vec![full("w1"), full("w2"), full("w2")],
+            "w2 is full [worker w2]; 2 further errors",
+        );
+        assert_eq!(e.code, Code::OutOfMemory);
+        // That nothing is free is said by the plan.
+        let no_room = Error::new(Code::OutOfMemory, "w1 has 1 MiB of 2 MiB free");
+        check(
+            Retry::On,
+            vec![full("w1"), no_room.clone().into()],
+            "w1 has 1 MiB of 2 MiB free; 1 further error",
+        );
+        check(
+            Retry::On,
+            vec![lost("w1"), no_room.into()],
+            "lost contact with w1: its process ended; it cannot run again: w1 has 1 MiB of 2 MiB free \
+             [worker w1]; 1 further error",
+        );
+        check(Retry::Off, vec![full("w1")], "w1 is full [worker w1]");
     }
 
     #[test]

@@ -42,6 +42,13 @@ pub enum Phase {
     },
     /// The coordinator optimises, places and partitions the function.
     Planning,
+    /// The function does not fit the memory that is free: the load waits until memory is released.
+    Waiting {
+        /// What is needed, what is free, and who has the rest.
+        cause: Error,
+        /// How long the load waits at most.
+        most: Duration,
+    },
     /// Workers load weights.
     Loading {
         /// Bytes in place so far.
@@ -74,6 +81,7 @@ pub struct ModelBuilder {
     pub(crate) exact: bool,
     pub(crate) in_flight: u32,
     pub(crate) retry: Retry,
+    pub(crate) wait: Option<Duration>,
     pub(crate) progress: Progress,
 }
 
@@ -90,6 +98,7 @@ impl ModelBuilder {
             exact: false,
             in_flight: 2,
             retry: Retry::default(),
+            wait: None,
             progress: Progress::default(),
         }
     }
@@ -145,6 +154,14 @@ impl ModelBuilder {
     /// has to load the model follows its own options.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
+        self
+    }
+
+    /// Where the model does not fit the memory that is free, waits until memory is released, at most for this time,
+    /// behind the loads that wait already. Without this option the load fails. An hour is the longest time. Where a call
+    /// has to load the model, it waits as well.
+    pub fn wait(mut self, most: Duration) -> Self {
+        self.wait = Some(most);
         self
     }
 

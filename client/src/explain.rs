@@ -1,7 +1,7 @@
 //! Plans that are explained, and not installed.
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::rpc::PlanSummary;
+use convoke_common::rpc::{Intent, PlanSummary};
 use convoke_graph::dim::Bindings;
 use convoke_graph::printable;
 
@@ -34,7 +34,9 @@ impl ModelBuilder {
                 return Err(Error::new(Code::InvalidArgument, msg)
                     .advise("give inputs, or bound each axis, for example with --dim seq=512"));
             }
-            inner.planned(&bindings, vec![], None).await
+            inner
+                .planned(&bindings, vec![], None, Intent::Explain)
+                .await
         });
         Ok(progress.awaiting(&net, planned).await?.summary)
     }

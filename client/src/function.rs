@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::rpc::PlanOptions;
+use convoke_common::rpc::{Intent, PlanOptions};
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Function, TensorType};
 use convoke_graph::ops::{self, CustomOp};
@@ -31,6 +32,8 @@ pub(crate) struct Inner {
     pub(crate) bounds: BTreeMap<String, i64>,
     /// What happens when a worker is lost during a load that no call asked for.
     retry: Retry,
+    /// How long a load waits for memory.
+    pub(crate) wait: Option<Duration>,
     pub(crate) progress: Progress,
     lease: Mutex<Option<Arc<Lease>>>,
     /// Locked while the lease is checked, and replaced where it does not serve a call.
@@ -52,6 +55,7 @@ impl Inner {
         let inner = Inner {
             session,
             options: PlanOptions {
+                intent: Intent::Install,
                 workers: b.workers,
                 pins: b.pins.clone(),
                 axes: Axes::default(),
@@ -64,6 +68,7 @@ impl Inner {
             function,
             bounds: b.bounds.clone(),
             retry: b.retry,
+            wait: b.wait,
             progress: b.progress.clone(),
             lease: Mutex::default(),
             loading: tokio::sync::Mutex::default(),

@@ -9,7 +9,7 @@ use convoke_common::error::{Code, Error, Result};
 use convoke_common::grant::{MOST_IN_FLIGHT, Participant};
 use convoke_common::ids::Incarnation;
 use convoke_common::memory::{Pool, Purpose};
-use convoke_common::rpc::{self, LeaseGrant, PlanAnswer};
+use convoke_common::rpc::{self, Intent, LeaseGrant, PlanAnswer};
 use convoke_common::rpc_transport::call_context;
 use convoke_graph::Tensor;
 use convoke_graph::dim::Bindings;
@@ -245,9 +245,11 @@ impl Inner {
         bindings: &Bindings,
         avoid: Vec<WorkerProcess>,
         deadline: Option<Instant>,
+        intent: Intent,
     ) -> Result<PlanAnswer> {
         self.progress.note(Phase::Planning);
         let mut options = self.options.clone();
+        options.intent = intent;
         let bounds = self.bounds_for(bindings).into_iter();
         options.axes.bounds = bounds.map(|(s, b)| (s.into(), b)).collect();
         let expected = bindings.iter().map(|(s, size)| (s.to_string(), *size));
@@ -257,12 +259,47 @@ impl Inner {
         let ask = self.session.coordinator.ask_apart(deadline, |client| {
             let (function, options) = (self.function.clone(), options.clone());
             async move {
-                let context = call_context(rpc::PLAN_BOUND);
+                let wait = match intent {
+                    Intent::InstallInTurn { wait_ms } => Duration::from_millis(wait_ms),
+                    Intent::Explain | Intent::Install => Duration::ZERO,
+                };
+                let context = call_context(rpc::PLAN_BOUND + wait);
                 let answer = client.plan(context, function, options, me);
                 rpc::answer("the coordinator", answer.await)
             }
         });
         ask.await
+    }
+
+    /// Plans for an install. Where the function does not fit the memory that is free, waits until memory is released, as
+    /// long as the load may.
+    async fn planned_in_turn(
+        &self,
+        bindings: &Bindings,
+        avoid: Vec<WorkerProcess>,
+        deadline: Option<Instant>,
+    ) -> Result<PlanAnswer> {
+        let Some(most) = self.wait else {
+            return self
+                .planned(bindings, avoid, deadline, Intent::Install)
+                .await;
+        };
+        let in_turn = |wait_ms| Intent::InstallInTurn { wait_ms };
+        let at_once = self.planned(bindings, avoid.clone(), deadline, in_turn(0));
+        let cause = match at_once.await {
+            Err(e) if e.code == Code::OutOfMemory => e,
+            planned => return planned,
+        };
+        let most = most.min(rpc::QUEUE_BOUND);
+        self.progress.note(Phase::Waiting { cause, most });
+        let wait_ms = u64::try_from(most.as_millis()).unwrap_or(u64::MAX).max(1);
+        let waited = self.planned(bindings, avoid, deadline, in_turn(wait_ms));
+        waited.await.map_err(|mut e| {
+            if e.code == Code::OutOfMemory {
+                e.message = format!("waited {most:?} for memory: {}", e.message);
+            }
+            e
+        })
     }
 
     /// Plans and installs a lease for axes of these sizes.
@@ -272,12 +309,14 @@ impl Inner {
         avoid: Vec<WorkerProcess>,
         deadline: Option<Instant>,
     ) -> Result<Arc<Lease>, FailedAttempt> {
-        let mut planned = self.planned(bindings, avoid.clone(), deadline).await?;
+        let mut planned = self
+            .planned_in_turn(bindings, avoid.clone(), deadline)
+            .await?;
         let mut established = self.establish(&planned, deadline).await;
         if established.as_ref().is_err_and(forgotten) {
             // The coordinator went away during the install: nothing is installed, and a coordinator that returns knows
             // no plans.
-            planned = self.planned(bindings, avoid, deadline).await?;
+            planned = self.planned_in_turn(bindings, avoid, deadline).await?;
             established = self.establish(&planned, deadline).await;
         }
         established.map_err(|error| {

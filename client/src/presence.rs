@@ -1,14 +1,13 @@
 //! A client's place in the cluster: its identity, its connection to the coordinator, its links to workers,
 //! and the artifacts that it serves.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::admission::{bind_towards, lookup, reach};
+use convoke_common::admission::{bind_towards, lookup};
 use convoke_common::credentials::Credentials;
-use convoke_common::detection::Detector;
+use convoke_common::detection::{Detector, WatchedConnection};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::grant::Participant;
 use convoke_common::identity::{JoinToken, Role};
@@ -19,7 +18,8 @@ use convoke_common::rpc_transport::call_context;
 use convoke_common::world::quic::Connection;
 use convoke_common::world::{Endpoint, EndpointOptions, World};
 use convoke_rendezvous::artifacts;
-use convoke_rendezvous::{Hub, Link, Peer, remote};
+use convoke_rendezvous::remote::Dialler;
+use convoke_rendezvous::{Hub, Link, Peer};
 use tokio::time::Instant;
 
 use crate::coordinator::{CoordinatorLink, CoordinatorRoute};
@@ -38,9 +38,7 @@ pub(crate) struct ClusterPresence {
     pub(crate) ledger: Ledger,
     pub(crate) coordinator: CoordinatorLink,
     pub(crate) endpoint: Endpoint,
-    detector: Detector,
-    /// By worker name, the lock that is held while the worker is dialled, so that two loads at once share one link.
-    dialling: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    dialler: Arc<Dialler>,
 }
 
 impl ClusterPresence {
@@ -95,15 +93,15 @@ impl ClusterPresence {
             credentials,
         };
         let coordinator = way.connect().await?;
+        let hub = Hub::new(me);
         Ok(Arc::new(ClusterPresence {
-            hub: Hub::new(me),
+            dialler: Dialler::new(world.clone(), hub.clone(), endpoint.clone(), detector),
+            hub,
             sources: Arc::default(),
             // A client's memory is its owner's business; the ledger only counts.
             ledger: Ledger::new("client", u64::MAX >> 1),
             coordinator,
             endpoint,
-            detector,
-            dialling: Mutex::default(),
             world,
         }))
     }
@@ -147,63 +145,12 @@ impl ClusterPresence {
     /// Returns a link to each of these workers, in their order, after dialling those that have none.
     pub(crate) async fn links(self: &Arc<Self>, workers: &[Participant]) -> Result<Vec<Arc<Link>>> {
         let mut links = Vec::new();
-        for p in workers {
-            let peer = Peer::of(p, Role::Worker);
-            links.push(match self.hub.link(&peer) {
-                Some(link) => link,
-                // A dial that has begun is completed even where this call is dropped: the worker relies on the link as
-                // soon as it has it.
-                None => {
-                    let (me, p) = (self.clone(), p.clone());
-                    let dial = async move { me.dial_in_turn(&p, &peer).await };
-                    self.world.complete(dial).await?
-                }
-            });
+        for worker in workers {
+            let me = self.clone();
+            let serve = move |watched: WatchedConnection, _| me.serve(watched.connection().clone());
+            links.push(self.dialler.link(worker, serve).await?);
         }
         Ok(links)
-    }
-
-    async fn dial_in_turn(&self, p: &Participant, peer: &Peer) -> Result<Arc<Link>> {
-        let turn = self.turn(&p.name);
-        let _mine = turn.lock().await;
-        match self.hub.link(peer) {
-            Some(link) => Ok(link),
-            None => self.dial_worker(p).await,
-        }
-    }
-
-    fn turn(&self, worker: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.dialling.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.entry(worker.to_owned()).or_default().clone()
-    }
-
-    async fn dial_worker(&self, p: &Participant) -> Result<Arc<Link>> {
-        let dialled = reach(&self.world, &self.endpoint, &p.address, Role::Worker).await;
-        let dialled = dialled.map_err(|e| {
-            let msg = format!("cannot reach worker {} at {}: {}", p.name, p.address, e.message);
-            let advice = "start the worker with --advertise HOST:PORT, an address that this machine can reach, \
-                          or run the client inside the cluster's network";
-            Error::new(Code::Unreachable, msg)
-                .advise(advice)
-                .about(&p.name)
-        })?;
-        let (connection, name) = (
-            dialled.connection,
-            dialled.identity.name.as_str().to_owned(),
-        );
-        if name != p.name {
-            let msg = format!("{} is answered by worker {name}, not {}", p.address, p.name);
-            return Err(Error::new(Code::Unreachable, msg).about(&p.name));
-        }
-        self.serve(connection.clone());
-        let watched = self.detector.watch(connection);
-        let link = remote::dial_lane(&self.world, &self.hub, watched, name).await?;
-        if link.peer().incarnation != p.incarnation {
-            let msg = format!("worker {} was restarted meanwhile", p.name);
-            let error = Error::new(Code::PeerLost, msg).about(&p.name);
-            return Err(error.advise("try again: it is there under a new incarnation"));
-        }
-        Ok(link)
     }
 
     /// Serves the artifact streams that a worker opens.

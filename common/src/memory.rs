@@ -6,16 +6,19 @@
 //! 3. Bytes that are reserved on behalf of a token are counted for it, and never exceed what its holders may have
 //!    together.
 //! 4. Reservations cover the tensors of a [`Pool`] while they live; the pool's memory is reused between steps.
+//! 5. No reservation fails for lack of memory while there is memory that a [`Reclaim`] could free.
+
+mod pool;
+mod shared;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use convoke_graph::block::{Block, Cover, LARGE, Region, Spare};
-use convoke_graph::dtype::DType;
-use convoke_graph::tensor::{Tensor, TensorError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
+
+pub use pool::Pool;
+pub use shared::{Charge, SharedReservation, SharedTensor};
 
 use crate::error::{Code, Error, Result};
 use crate::identity::TokenId;
@@ -29,6 +32,8 @@ pub enum Purpose {
     Base,
     /// Weights in the form that kernels use.
     Weights,
+    /// Weights that nobody uses at the moment. They are freed where memory is asked for, and count as free.
+    UnusedWeights,
     /// Tensors of steps.
     #[serde(rename = "steps")]
     Leases,
@@ -51,6 +56,7 @@ impl Purpose {
         match self {
             Purpose::Base => "base",
             Purpose::Weights => "weights",
+            Purpose::UnusedWeights => "unused_weights",
             Purpose::Leases => "steps",
             Purpose::Handles => "handles",
             Purpose::Buffers => "windows",
@@ -121,9 +127,70 @@ struct Books {
     peak: u64,
     /// The holdings of the tokens whose holders have memory.
     tokens: BTreeMap<TokenId, TokenHolding>,
+    /// How often a shared reservation has lost its last user.
+    disuses: u64,
 }
 
 impl Books {
+    /// Fails where `bytes` more exceed what the owner may have at the worker or process `name`.
+    fn afford(&self, owner: &Owner, bytes: u64, name: &str) -> Result<()> {
+        let known = self.tokens.get(&owner.token);
+        let has = known.map_or(0, TokenHolding::total);
+        if has.saturating_add(bytes) <= owner.limit {
+            return Ok(());
+        }
+        let nothing = || TokenHolding {
+            token: owner.token.clone(),
+            member: owner.member.clone(),
+            limit: owner.limit,
+            used: BTreeMap::new(),
+        };
+        let mut holding = known.cloned().unwrap_or_else(nothing);
+        holding.limit = owner.limit;
+        let (has, more) = (holding.has(name), mib(bytes));
+        let msg = format!("{has}; {more} more MiB are needed");
+        Err(Error::new(Code::OutOfMemory, msg).advise(
+            "drop what is no longer used, or use a token with a larger budget, \
+             made with `convoke token create`",
+        ))
+    }
+
+    /// Counts `bytes` for the owner.
+    fn charge(&mut self, owner: &Owner, purpose: Purpose, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        let new = || TokenHolding {
+            token: owner.token.clone(),
+            member: String::new(),
+            limit: 0,
+            used: BTreeMap::new(),
+        };
+        let holding = match self.tokens.get_mut(&owner.token) {
+            Some(holding) => holding,
+            None => self.tokens.entry(owner.token.clone()).or_insert_with(new),
+        };
+        if holding.member != owner.member {
+            holding.member.clone_from(&owner.member);
+        }
+        holding.limit = owner.limit;
+        *holding.used.entry(purpose).or_default() += bytes;
+    }
+
+    /// Takes back what [`Books::charge`] has counted.
+    fn discharge(&mut self, owner: &Owner, purpose: Purpose, bytes: u64) {
+        let Some(holding) = self.tokens.get_mut(&owner.token) else {
+            return;
+        };
+        if let Some(used) = holding.used.get_mut(&purpose) {
+            // The mutant counts twice as many bytes as released.
+            *used = used.saturating_sub(bytes << u32::from(mutant!("released-twice")));
+        }
+        if holding.total() == 0 {
+            self.tokens.remove(&owner.token);
+        }
+    }
+
     /// Names the tokens whose holders have most, for the error of a reservation that does not fit.
     fn largest(&self) -> String {
         let mut all: Vec<_> = self.tokens.values().collect();
@@ -147,6 +214,22 @@ pub struct Ledger {
     owner: Option<Arc<Owner>>,
     books: Arc<Mutex<Books>>,
     freed: Arc<Notify>,
+    reclaimer: Arc<Reclaimer>,
+}
+
+/// Memory that is kept without need, and freed where a reservation needs it.
+pub trait Reclaim: Send + Sync {
+    /// Frees `bytes` bytes or more, or as many as there are; returns whether any were freed.
+    fn reclaim(&self, bytes: u64) -> bool;
+}
+
+#[derive(Default)]
+struct Reclaimer(OnceLock<Weak<dyn Reclaim>>);
+
+impl std::fmt::Debug for Reclaimer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reclaimer")
+    }
 }
 
 /// Bytes that are reserved in a ledger until this is dropped.
@@ -166,6 +249,7 @@ impl Ledger {
             owner: None,
             books: Arc::default(),
             freed: Arc::default(),
+            reclaimer: Arc::default(),
         }
     }
 
@@ -187,64 +271,41 @@ impl Ledger {
         self.limit
     }
 
+    /// Has `from` free memory wherever a reservation would fail for lack of it. Only the first call has an effect.
+    pub fn reclaim_from(&self, from: Weak<dyn Reclaim>) {
+        // The ledger has a source already.
+        let _ = self.reclaimer.0.set(from);
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reserves `bytes` for a purpose. Fails with [`Code::OutOfMemory`] where that exceeds what the owner may have, or
     /// the ledger's memory limit; the error says how much is used, and by which tokens.
     pub fn reserve(&self, purpose: Purpose, bytes: u64) -> Result<Reservation> {
-        let mut b = self.books.lock().unwrap_or_else(PoisonError::into_inner);
-        let total = b.total.saturating_add(bytes);
-        if let Some(owner) = &self.owner {
-            let known = b.tokens.get(&owner.token);
-            let has = known.map_or(0, TokenHolding::total);
-            if has.saturating_add(bytes) > owner.limit {
-                let nothing = || TokenHolding {
-                    token: owner.token.clone(),
-                    member: owner.member.clone(),
-                    limit: owner.limit,
-                    used: BTreeMap::new(),
-                };
-                let mut holding = known.cloned().unwrap_or_else(nothing);
-                holding.limit = owner.limit;
-                let (has, more) = (holding.has(&self.name), mib(bytes));
-                let msg = format!("{has}; {more} more MiB are needed");
-                return Err(Error::new(Code::OutOfMemory, msg).advise(
-                    "drop what is no longer used, or use a token with a larger budget, \
-                     made with `convoke token create`",
-                ));
-            }
-        }
-        if total > self.limit {
-            return Err(Error::new(
-                Code::OutOfMemory,
-                format!(
-                    "worker {} has {} of {} MiB free; {} more MiB are needed{}",
-                    self.name,
-                    mib(self.limit - b.total),
-                    mib(self.limit),
-                    mib(bytes),
-                    b.largest()
-                ),
-            )
-            .advise("raise --memory of the worker, add workers, or run smaller inputs"));
-        }
-        b.total = total;
-        b.peak = b.peak.max(total);
-        *b.used.entry(purpose).or_default() += bytes;
-        if let Some(owner) = self.owner.as_ref().filter(|_| bytes > 0) {
-            let new = || TokenHolding {
-                token: owner.token.clone(),
-                member: String::new(),
-                limit: 0,
-                used: BTreeMap::new(),
+        loop {
+            let (missing, error) = {
+                let mut b = self.books();
+                let owner = self.owner.as_deref();
+                owner.map_or(Ok(()), |o| b.afford(o, bytes, &self.name))?;
+                let total = b.total.saturating_add(bytes);
+                if total <= self.limit {
+                    b.total = total;
+                    b.peak = b.peak.max(total);
+                    *b.used.entry(purpose).or_default() += bytes;
+                    if let Some(owner) = owner {
+                        b.charge(owner, purpose, bytes);
+                    }
+                    break;
+                }
+                (total - self.limit, self.full(&b, bytes))
             };
-            let holding = match b.tokens.get_mut(&owner.token) {
-                Some(holding) => holding,
-                None => b.tokens.entry(owner.token.clone()).or_insert_with(new),
-            };
-            if holding.member != owner.member {
-                holding.member.clone_from(&owner.member);
+            // What frees memory takes locks of its own, and changes the books.
+            let source = self.reclaimer.0.get().and_then(Weak::upgrade);
+            if !source.is_some_and(|s| s.reclaim(missing)) {
+                return Err(error);
             }
-            holding.limit = owner.limit;
-            *holding.used.entry(purpose).or_default() += bytes;
         }
         Ok(Reservation {
             ledger: self.clone(),
@@ -253,10 +314,23 @@ impl Ledger {
         })
     }
 
+    fn full(&self, b: &Books, bytes: u64) -> Error {
+        let msg = format!(
+            "worker {} has {} of {} MiB free; {} more MiB are needed{}",
+            self.name,
+            mib(self.limit - b.total),
+            mib(self.limit),
+            mib(bytes),
+            b.largest()
+        );
+        Error::new(Code::OutOfMemory, msg)
+            .advise("raise --memory of the worker, add workers, or run smaller inputs")
+    }
+
     /// Bytes that the holders of this ledger's token have for one purpose; 0 where the ledger has no owner.
     pub fn used_by_owner(&self, purpose: Purpose) -> u64 {
         let Some(owner) = &self.owner else { return 0 };
-        let b = self.books.lock().unwrap_or_else(PoisonError::into_inner);
+        let b = self.books();
         let holding = b.tokens.get(&owner.token);
         holding
             .and_then(|h| h.used.get(&purpose))
@@ -266,8 +340,13 @@ impl Ledger {
 
     /// The memory that the holders of each token have.
     pub fn holdings(&self) -> Vec<TokenHolding> {
-        let b = self.books.lock().unwrap_or_else(PoisonError::into_inner);
+        let b = self.books();
         b.tokens.values().cloned().collect()
+    }
+
+    /// Whether both are the same ledger, on whosever behalf.
+    fn is(&self, other: &Ledger) -> bool {
+        Arc::ptr_eq(&self.books, &other.books)
     }
 
     /// Notified whenever memory was released.
@@ -277,16 +356,12 @@ impl Ledger {
 
     /// Bytes in use, by purpose.
     pub fn used(&self) -> BTreeMap<Purpose, u64> {
-        self.books
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .used
-            .clone()
+        self.books().used.clone()
     }
 
     /// Bytes in use, and the most bytes that were ever in use at once.
     pub fn total_and_peak(&self) -> (u64, u64) {
-        let b = self.books.lock().unwrap_or_else(PoisonError::into_inner);
+        let b = self.books();
         (b.total, b.peak)
     }
 }
@@ -311,11 +386,7 @@ impl Reservation {
 
     /// Counts the reservation for another purpose from now on.
     pub fn becomes(&mut self, purpose: Purpose) {
-        let mut b = self
-            .ledger
-            .books
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut b = self.ledger.books();
         let move_to = |used: &mut BTreeMap<Purpose, u64>| {
             if let Some(former) = used.get_mut(&self.purpose) {
                 *former = former.saturating_sub(self.bytes);
@@ -346,204 +417,16 @@ impl Drop for Reservation {
 }
 
 fn release(ledger: &Ledger, purpose: Purpose, bytes: u64) {
-    let mut b = ledger.books.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut b = ledger.books();
     b.total -= bytes;
     if let Some(u) = b.used.get_mut(&purpose) {
         *u -= bytes;
     }
-    if let Some(owner) = &ledger.owner
-        && let Some(holding) = b.tokens.get_mut(&owner.token)
-    {
-        if let Some(used) = holding.used.get_mut(&purpose) {
-            // The mutant counts twice as many bytes as released.
-            *used = used.saturating_sub(bytes << u32::from(mutant!("released-twice")));
-        }
-        if holding.total() == 0 {
-            b.tokens.remove(&owner.token);
-        }
+    if let Some(owner) = &ledger.owner {
+        b.discharge(owner, purpose, bytes);
     }
     drop(b);
     ledger.freed.notify_waiters();
-}
-
-/// In a pool without a base, tensors of at most `SMALL` bytes share reservations of `SHARED` bytes.
-const SMALL: usize = 4 << 10;
-const SHARED: usize = 64 << 10;
-
-/// Makes tensors within a reservation, whose memory is reused again and again.
-///
-/// The base reservation is held while the pool or any of its tensors lives; tensors beyond it have a reservation each.
-/// In a pool without a base, small tensors share reservations, each of which is held while any of its tensors lives.
-#[derive(Clone)]
-pub struct Pool(Arc<Inner>);
-
-struct Inner {
-    ledger: Ledger,
-    purpose: Purpose,
-    base: Option<Arc<Region>>,
-    small: Mutex<SmallRegions>,
-    /// Bytes of living tensors beyond the base, except the small ones.
-    beyond: Arc<AtomicU64>,
-    /// Keeps the memory of the last large tensor for the next one, while [`Pool::reuse`] is on.
-    spare: Mutex<Option<Arc<Spare>>>,
-}
-
-/// The regions that small tensors are cut from.
-#[derive(Default)]
-struct SmallRegions {
-    /// The region that the next small tensor is cut from.
-    current: Weak<Region>,
-    all: Vec<Weak<Region>>,
-}
-
-impl SmallRegions {
-    /// A region of which half or less is used, if there is one.
-    fn roomy(&mut self) -> Option<Arc<Region>> {
-        self.all.retain(|region| region.strong_count() > 0);
-        let mut all = self.all.iter().filter_map(Weak::upgrade);
-        all.find(|region| region.used() <= SHARED as u64 / 2)
-    }
-}
-
-/// Covers one tensor beyond the base, or one that was adopted.
-struct ExtraReservation {
-    reservation: Reservation,
-    sum: Arc<AtomicU64>,
-}
-
-impl Drop for ExtraReservation {
-    fn drop(&mut self) {
-        self.sum
-            .fetch_sub(self.reservation.bytes, Ordering::Relaxed);
-    }
-}
-
-impl Pool {
-    /// Makes a pool that reserves `base` bytes for its life.
-    pub fn new(ledger: &Ledger, purpose: Purpose, base: u64) -> Result<Pool> {
-        Self::with(ledger, purpose, base, Region::new)
-    }
-
-    /// Makes a pool whose base peers on this host can read, where the system has such memory.
-    pub fn shared(ledger: &Ledger, purpose: Purpose, base: u64) -> Result<Pool> {
-        Self::with(ledger, purpose, base, Region::shared)
-    }
-
-    fn with(
-        ledger: &Ledger,
-        purpose: Purpose,
-        base: u64,
-        make: impl FnOnce(usize, Cover) -> Result<Arc<Region>, TensorError>,
-    ) -> Result<Pool> {
-        let region = || {
-            let reservation = ledger.reserve(purpose, base)?;
-            let len = usize::try_from(base).map_err(|_| Error::internal("a pool beyond memory"))?;
-            Ok::<_, Error>(make(len, Box::new(reservation))?)
-        };
-        Ok(Pool(Arc::new(Inner {
-            base: (base > 0).then(region).transpose()?,
-            ledger: ledger.clone(),
-            purpose,
-            small: Mutex::default(),
-            beyond: Arc::default(),
-            spare: Mutex::default(),
-        })))
-    }
-
-    /// Switches the reuse of large memory on or off. While it is on, the pool keeps the memory of the last dropped
-    /// tensor of [`LARGE`] bytes or more beyond the base, with its reservation, until it makes the next such tensor.
-    pub fn reuse(&self, on: bool) {
-        let spare = on.then(Arc::<Spare>::default);
-        *self.0.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
-    }
-
-    /// Makes a tensor with unspecified elements. Fails where its size overflows, or the ledger refuses its memory.
-    pub fn tensor(&self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
-        let len = Tensor::size_of(dtype, shape)?;
-        if let Some(tensor) = Tensor::inline(dtype, shape, len) {
-            return Ok(tensor);
-        }
-        let cut = match &self.0.base {
-            Some(region) => region.block(len),
-            None if len <= SMALL => self.small(len),
-            None => None,
-        };
-        let block = match cut {
-            Some(block) => block,
-            None => self.beyond(len)?,
-        };
-        Ok(Tensor::from_block(dtype, shape, block))
-    }
-
-    /// Cuts a block from a shared reservation. Returns `None` where the ledger refuses another shared reservation.
-    fn small(&self, len: usize) -> Option<Block> {
-        let mut small = self.0.small.lock().unwrap_or_else(PoisonError::into_inner);
-        let current = small.current.upgrade();
-        if let Some(block) = current.and_then(|region| region.block(len)) {
-            return Some(block);
-        }
-        let region = match small.roomy() {
-            Some(region) => region,
-            None => {
-                let cover = self.0.ledger.reserve(self.0.purpose, SHARED as u64).ok()?;
-                let region = Region::new(SHARED, Box::new(cover)).ok()?;
-                small.all.push(Arc::downgrade(&region));
-                region
-            }
-        };
-        small.current = Arc::downgrade(&region);
-        region.block(len)
-    }
-
-    fn beyond(&self, len: usize) -> Result<Block> {
-        let spare = self.0.spare.lock();
-        let spare = spare.unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(spare) = spare else {
-            return self.made(len);
-        };
-        let block = match len < LARGE {
-            true => self.made(len).ok(),
-            false => None,
-        };
-        // Otherwise the kept block is used if it fits, and released if not, so that it never prevents another
-        // allocation.
-        let block = block.or_else(|| spare.take(len));
-        Ok(spare.awaits(block.map_or_else(|| self.made(len), Ok)?))
-    }
-
-    fn made(&self, len: usize) -> Result<Block> {
-        Ok(Block::covered(len, Box::new(self.reserved(len)?))?)
-    }
-
-    fn reserved(&self, len: usize) -> Result<ExtraReservation> {
-        let reservation = self.0.ledger.reserve(self.0.purpose, len as u64)?;
-        let sum = self.0.beyond.clone();
-        sum.fetch_add(len as u64, Ordering::Relaxed);
-        Ok(ExtraReservation { reservation, sum })
-    }
-
-    /// Takes a tensor that was made elsewhere into the pool. It stays where it lies, and its bytes are reserved as long
-    /// as the result, or a view of it, lives. A tensor that has a reservation of its own in the same ledger is returned
-    /// unchanged.
-    pub fn adopt(&self, tensor: Tensor) -> Result<Tensor> {
-        let counted = tensor
-            .cover()
-            .and_then(|c| c.downcast_ref::<ExtraReservation>());
-        let books = counted.map(|beyond| &beyond.reservation.ledger.books);
-        if books.is_some_and(|books| Arc::ptr_eq(books, &self.0.ledger.books)) {
-            return Ok(tensor);
-        }
-        Ok(tensor.covered(Box::new(self.reserved(tensor.byte_len())?)))
-    }
-
-    /// Bytes of the pool's living tensors.
-    pub fn live_bytes(&self) -> u64 {
-        let base = self.0.base.as_ref().map_or(0, |region| region.used());
-        let small = self.0.small.lock().unwrap_or_else(PoisonError::into_inner);
-        let regions = small.all.iter().filter_map(Weak::upgrade);
-        let small: u64 = regions.map(|region| region.asked()).sum();
-        base + small + self.0.beyond.load(Ordering::Relaxed)
-    }
 }
 
 #[cfg(test)]
@@ -606,112 +489,5 @@ mod tests {
         assert_eq!((holdings[1].total(), holdings[1].limit), (1 << 20, 8 << 20));
         drop((held, definitions, other));
         assert!(l.holdings().is_empty() && l.total_and_peak().0 == 0);
-    }
-
-    #[test]
-    fn memory_is_reused_and_growth_is_accounted() {
-        let l = Ledger::new("w0", 4096);
-        let p = Pool::new(&l, Purpose::Leases, 1024).unwrap();
-        let a = p.tensor(DType::F32, &[256]).unwrap();
-        let at = a.bytes().as_ptr();
-        drop(a);
-        let b = p.tensor(DType::F32, &[250]).unwrap();
-        assert_eq!(b.bytes().as_ptr(), at);
-        let c = p.tensor(DType::F32, &[512]).unwrap();
-        assert_eq!(l.total_and_peak().0, 1024 + 2048);
-        assert_eq!(p.live_bytes(), 1024 + 2048);
-        assert!(p.tensor(DType::F32, &[512]).is_err());
-        drop(c);
-        assert_eq!((l.total_and_peak().0, p.live_bytes()), (1024, 1024));
-        // The last tensor keeps the whole base.
-        drop(p);
-        assert_eq!(l.total_and_peak().0, 1024);
-        drop(b);
-        assert_eq!(l.total_and_peak().0, 0);
-    }
-
-    #[test]
-    fn what_is_adopted_is_counted_once_while_anything_made_of_it_lives() {
-        let len = SMALL as u64 + 1;
-        let (l, other) = (Ledger::new("w0", 3 * len - 1), Ledger::new("w1", 10 * len));
-        let p = Pool::new(&l, Purpose::Handles, 0).unwrap();
-        let theirs = Tensor::zeros(DType::U8, &[len as usize]).unwrap();
-        let mine = p.adopt(theirs.clone()).unwrap();
-        assert_eq!(mine.bytes().as_ptr(), theirs.bytes().as_ptr());
-        assert_eq!((l.total_and_peak().0, p.live_bytes()), (len, len));
-        // Tensors that the pool adopted or made before are not counted again.
-        let made = p.tensor(DType::U8, &[len as usize]).unwrap();
-        let again =
-            [&mine, &made].map(|t| p.adopt(t.reshape(&[1, len as usize]).unwrap()).unwrap());
-        assert_eq!(l.total_and_peak().0, 2 * len);
-        let e = p.adopt(theirs).unwrap_err();
-        assert_eq!(e.code, Code::OutOfMemory, "{e}");
-        drop((mine, made));
-        assert_eq!(l.total_and_peak().0, 2 * len);
-        // Another ledger counts the tensor for itself.
-        let elsewhere = Pool::new(&other, Purpose::Handles, 0).unwrap();
-        let moved = elsewhere.adopt(again[0].clone()).unwrap();
-        drop(again);
-        assert_eq!((l.total_and_peak().0, p.live_bytes()), (0, 0));
-        assert_eq!(other.total_and_peak().0, len);
-        drop(moved);
-        assert_eq!(other.total_and_peak().0, 0);
-    }
-
-    #[test]
-    fn memory_is_kept_for_the_next_of_its_size_as_long_as_that_is_wanted() {
-        let large = 8 << 20;
-        let l = Ledger::new("w0", 2 * large);
-        let p = Pool::new(&l, Purpose::Weights, 0).unwrap();
-        let tensor = |len: u64| p.tensor(DType::U8, &[len as usize]);
-        drop(tensor(large).unwrap());
-        assert_eq!(l.total_and_peak().0, 0);
-        p.reuse(true);
-        drop(tensor(large).unwrap());
-        drop(tensor(SMALL as u64 + 1).unwrap());
-        assert_eq!(l.total_and_peak().0, large);
-        let pair = (tensor(large).unwrap(), tensor(large).unwrap());
-        assert!(tensor(large).is_err());
-        drop(pair);
-        assert_eq!(l.total_and_peak().0, large);
-        // The kept memory never prevents another tensor.
-        let rest = l.reserve(Purpose::Leases, large - 1).unwrap();
-        drop(tensor(SMALL as u64 + 1).unwrap());
-        assert_eq!(l.total_and_peak().0, large - 1);
-        drop(rest);
-        drop(tensor(2 * large).unwrap());
-        assert_eq!(l.total_and_peak().0, 2 * large);
-        p.reuse(false);
-        assert_eq!((l.total_and_peak().0, p.live_bytes()), (0, 0));
-    }
-
-    #[test]
-    fn small_tensors_share_reservations_that_end_with_them() {
-        let shared = SHARED as u64;
-        let l = Ledger::new("w0", 5 * shared);
-        let p = Pool::new(&l, Purpose::Handles, 0).unwrap();
-        let small = || p.tensor(DType::U8, &[100]).unwrap();
-        let (a, b) = (small(), small());
-        assert_eq!((l.total_and_peak().0, p.live_bytes()), (shared, 200));
-        drop(a);
-        assert_eq!((l.total_and_peak().0, p.live_bytes()), (shared, 100));
-        let large = p.tensor(DType::U8, &[SMALL + 1]).unwrap();
-        assert_eq!(l.total_and_peak().0, shared + SMALL as u64 + 1);
-        drop((b, large));
-        assert_eq!((l.total_and_peak().0, p.live_bytes()), (0, 0));
-        // One tensor of each region is kept, and the holes are filled before another region is made.
-        let mut kept = Vec::new();
-        for _ in 0..3 {
-            let mut all: Vec<Tensor> = (0..SHARED / 128 - 3).map(|_| small()).collect();
-            kept.extend(all.pop());
-        }
-        assert_eq!(l.total_and_peak().0, shared);
-        // Where no shared reservation fits any more, tensors are reserved one by one.
-        let rest = l.reserve(Purpose::Leases, 4 * shared - 500).unwrap();
-        let mut full: Vec<Tensor> = (0..SHARED / 128 - 3).map(|_| small()).collect();
-        full.extend((0..5).map(|_| small()));
-        assert!(p.tensor(DType::U8, &[100]).is_err());
-        drop((rest, full, kept));
-        assert_eq!((l.total_and_peak().0, p.live_bytes()), (0, 0));
     }
 }

@@ -24,7 +24,8 @@ use crate::world::World;
 pub use services::{Coordinator, Joining, Worker};
 pub use status::{
     ClusterStatus, ComputeUse, DeathStatus, LeaseStatus, LinkStatus, MeasuredLink, MemberState,
-    MemberStatus, ProgramStatus, QuarantineStatus, STEPS, Sources, StepFailure, WorkerStatus,
+    MemberStatus, MemoryUse, ProgramStatus, QuarantineStatus, STEPS, Sources, StepFailure,
+    WeightsStatus, WorkerStatus,
 };
 
 /// What a bidirectional stream carries; this is its first byte.
@@ -191,9 +192,24 @@ pub enum WorkerCount {
     Exactly(u32),
 }
 
+/// What a plan is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Intent {
+    /// It is shown. Where the function does not fit the memory that is free, the plan is made as if nothing were taken,
+    /// and a warning says so.
+    Explain,
+    /// It is installed at once. The memory that it needs counts as taken from now on; where there is too little, no plan
+    /// is made.
+    Install,
+    /// As [`Intent::Install`], but where there is too little memory the request waits for so many milliseconds until
+    /// memory is released, behind the requests that wait already. With 0 it is refused instead of waiting.
+    InstallInTurn { wait_ms: u64 },
+}
+
 /// What the caller asks of a plan.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PlanOptions {
+    pub intent: Intent,
     pub workers: WorkerCount,
     /// The pins. Each has a pattern of node names (`*` matches anything) and, as a [device
     /// specification](crate::device_spec), the devices that may run the nodes that it matches; the first match counts.
@@ -237,6 +253,9 @@ pub struct PartSummary {
     /// Bytes that the worker offers.
     #[serde(rename = "memory_bytes")]
     pub memory: u64,
+    /// How many of these bytes were free for the caller when the plan was made.
+    #[serde(rename = "free_bytes")]
+    pub free: u64,
     /// Predicted peak bytes of a worker process that holds this program alone, above its base footprint, with the axes
     /// as expected and all steps in flight. Weights in flight are included, and the part of the memory for steps that
     /// they touch. A test of real processes holds the prediction to 15 %, or 4 MiB where that is more. A process that
@@ -371,6 +390,8 @@ pub mod close {
 pub const CALL_BOUND: Duration = Duration::from_secs(10);
 /// Longest wait for a plan: optimising, placing and partitioning the largest graphs.
 pub const PLAN_BOUND: Duration = Duration::from_secs(120);
+/// Longest time for which a request for a plan may wait until memory is released.
+pub const QUEUE_BOUND: Duration = Duration::from_secs(3600);
 /// Longest wait for an install: loading the weights of the largest models over a slow link.
 pub const INSTALL_BOUND: Duration = Duration::from_secs(3600);
 

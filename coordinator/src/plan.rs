@@ -20,6 +20,15 @@ use crate::partition::{partition, summarise};
 use crate::passes::optimise;
 use crate::place::{ClusterModel, check_pins, place};
 
+/// What a part of a plan needs of its worker's memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PartMemory {
+    /// Bytes in all.
+    pub all: u64,
+    /// Those of them that are weights, which leases of the same function share.
+    pub weights: u64,
+}
+
 /// A plan as it is computed: the program of each worker, and the summary for the client.
 #[derive(Debug, Clone)]
 pub struct PlannedPrograms {
@@ -32,6 +41,8 @@ pub struct PlannedPrograms {
     pub driver: DriverProgram,
     /// Most bytes of one step's tensors at once on each worker in use.
     pub step_bytes: Vec<u64>,
+    /// Bytes that the whole part needs of each worker in use.
+    pub needed: Vec<PartMemory>,
     pub axes: Axes,
     pub in_flight: u32,
     pub summary: PlanSummary,
@@ -69,6 +80,14 @@ pub fn plan(
         programs: parts.programs,
         driver: parts.driver,
         step_bytes: parts.step_bytes,
+        needed: placed
+            .usage
+            .iter()
+            .map(|usage| PartMemory {
+                all: usage.needed,
+                weights: usage.weights,
+            })
+            .collect(),
         axes: options.axes.clone(),
         in_flight: options.in_flight.max(1),
         summary,

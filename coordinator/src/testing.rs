@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use convoke_common::ids::Incarnation;
-use convoke_common::rpc::{PlanOptions, WorkerCount};
+use convoke_common::rpc::{Intent, PlanOptions, WorkerCount};
 use convoke_graph::artifact::{ArtifactMeta, CHUNK};
 use convoke_graph::graph::{Attr, Attrs, Function, Literal, Node, RunsAt, TensorType, ValueId};
 use convoke_graph::program::Axes;
@@ -249,6 +249,8 @@ pub fn cluster(n: usize, memory: u64) -> ClusterModel {
         incarnation: Incarnation(i as u64),
         threads: 2,
         memory,
+        offered: memory,
+        holders: vec![],
         load_buffer: 0,
         flops: 1e11,
         memory_bandwidth: 1e10,
@@ -268,6 +270,7 @@ pub fn options(f: &Function, workers: WorkerCount) -> PlanOptions {
         bounds: symbols.into_iter().map(|s| (s, 8)).collect(),
     };
     PlanOptions {
+        intent: Intent::Install,
         workers,
         pins: vec![],
         axes,

@@ -17,6 +17,7 @@
 //!    reason is that of failure detection.
 //! 4. A tensor whose sender stalls fails its step: nothing waits for ever for bytes that do not arrive.
 
+mod dialler;
 mod greeting;
 mod queue;
 
@@ -45,6 +46,7 @@ use crate::lease::Peer;
 use crate::link::{Link, Outgoing};
 use crate::sharing::{CarryResult, LinkSharing};
 
+pub use dialler::Dialler;
 use greeting::lane_error;
 pub use greeting::{accept_lane, dial_lane};
 pub(crate) use greeting::{hello_head, hello_peer};

@@ -200,10 +200,8 @@ fn a_revocation_reaches_a_worker_that_was_cut_off() {
         "it goes on serving"
     );
     let refused = call(&mut cluster, &model).expect_err("its token is revoked");
-    assert!(
-        refused.message.contains("its token was revoked"),
-        "{refused}"
-    );
+    // The coordinator has told the client as well, and either may be the first that the call meets.
+    assert!(refused.message.contains("was revoked"), "{refused}");
     assert!(!is_linked(&cluster), "it is served again");
     assert_eq!(programs(&cluster, 0), 0);
 }

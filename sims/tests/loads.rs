@@ -73,7 +73,7 @@ fn a_load_outlives_a_restart_of_a_worker_that_it_needs() {
 fn without_retries_a_load_fails_with_the_loss() {
     let mut cluster = settled(18, 1);
     let loading = load(&cluster, 1, Retry::Off);
-    cluster.run_for(Duration::from_millis(2));
+    cluster.run_for(Duration::from_millis(6));
     cluster.kill(LOSER);
     cluster.run_for(Duration::from_millis(100));
     cluster.start(LOSER);

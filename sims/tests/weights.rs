@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::error::Error;
+use convoke_common::memory::Purpose;
 use convoke_graph::graph::{Attrs, Function, Literal, Node, RunsAt, TensorType};
 use convoke_graph::{DType, Tensor};
 use convoke_models::{ArtifactIndex, Source};
@@ -74,9 +75,25 @@ fn function(source: &Source) -> Function {
     f
 }
 
+/// Asks for all of the worker's memory, so that it drops the weights that nobody uses.
+fn forget(cluster: &Cluster) {
+    let ledger = cluster.worker(0).expect("there").ledger().clone();
+    let unused = ledger.used().get(&Purpose::UnusedWeights).copied();
+    let free = ledger.limit() - ledger.total_and_peak().0 + unused.unwrap_or(0);
+    drop(ledger.reserve(Purpose::Handles, free).expect("free"));
+    let left = ledger.used().get(&Purpose::UnusedWeights).copied();
+    assert_eq!(left.unwrap_or(0), 0);
+}
+
+/// Has the worker drop the weights of earlier loads, and loads the model as [`loads`] does.
+fn check(cluster: &mut Cluster, source: &Source) -> [u64; 3] {
+    forget(cluster);
+    loads(cluster, source)
+}
+
 /// Loads, calls and unloads the model. Returns the bytes of weights that the worker took from the shared path, the
 /// cache and the client.
-fn check(cluster: &mut Cluster, source: &Source) -> [u64; 3] {
+fn loads(cluster: &mut Cluster, source: &Source) -> [u64; 3] {
     let before = cluster.worker(0).expect("there").status().loaded;
     let (function, sources) = (Arc::new(function(source)), vec![source.clone()]);
     let task = cluster.on_client(0, move |c| async move {
@@ -148,6 +165,18 @@ fn a_cache_whose_disk_is_full_or_fails_costs_time_and_no_bit() {
         assert!(cluster.ends().is_empty(), "{:?}", cluster.ends());
         assert!(cluster.panics().is_empty(), "{:?}", cluster.panics());
     }
+}
+
+#[test]
+fn weights_that_the_worker_still_has_are_not_loaded() {
+    let file = File::new("again");
+    let source = hashed(&file);
+    let all = 4 * ELEMENTS as u64;
+    let mut cluster = settled(12);
+    assert_eq!(check(&mut cluster, &source), [0, 0, all]);
+    assert_eq!(loads(&mut cluster, &source), [0, 0, 0]);
+    assert_eq!(check(&mut cluster, &source), [0, all, 0]);
+    assert!(cluster.panics().is_empty(), "{:?}", cluster.panics());
 }
 
 #[test]

@@ -47,6 +47,8 @@ pub struct Feed {
     program: Arc<Program>,
     loader: Arc<Loader>,
     pool: Pool,
+    /// Bytes of all that is loaded.
+    bytes: u64,
     promised: mpsc::Receiver<PendingChunk>,
     /// The next chunk in line, where it was looked at before it had arrived.
     next: Option<PendingChunk>,
@@ -58,8 +60,10 @@ pub struct Feed {
 impl Feed {
     /// Starts to load the literals `wanted`, which the caller then takes in this order. Tensors are made in `pool`.
     pub fn start(loader: Arc<Loader>, program: Arc<Program>, wanted: Vec<u32>, pool: Pool) -> Feed {
-        let order = Order::new(&program.literals, wanted, loader.load_buffer.ahead);
-        let allotment = loader.load_buffer.allotment(order.bytes());
+        let ahead = loader.load_buffer.ahead;
+        let order = Order::new(&program.literals, wanted, ahead);
+        let bytes = order.bytes();
+        let allotment = loader.load_buffer.allotment(bytes);
         let (tell, promised) = mpsc::channel(QUEUE);
         let feeder = feed(loader.clone(), program.clone(), order, allotment, tell);
         let feeder = loader.world.spawn(feeder);
@@ -67,11 +71,17 @@ impl Feed {
             program,
             loader,
             pool,
+            bytes,
             promised,
             next: None,
             current: None,
             _feeder: AbortOnDropHandle::new(feeder),
         }
+    }
+
+    /// Bytes of all literals that are loaded.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Loads the literal of value `v` into `values`, unless it is there already; small literals may ride along.

@@ -17,12 +17,13 @@ use convoke_common::ids::{Incarnation, LeaseId, PlanId, StepKey};
 use convoke_common::members::Members;
 use convoke_common::memory::{Ledger, Pool, Purpose, Reservation};
 use convoke_common::mutant;
-use convoke_common::rpc::{HeldLease, ProgramStatus, Progress, WorkerStatus};
+use convoke_common::rpc::{HeldLease, MemoryUse, ProgramStatus, Progress, WorkerStatus};
 use convoke_common::world::{Endpoint, Share, World};
 use convoke_graph::codec;
 use convoke_graph::program::{NUMERICS_PROFILE, model_name};
 use convoke_rendezvous::artifacts::ArtifactSource;
 use convoke_rendezvous::eager::EagerService;
+use convoke_rendezvous::remote::Dialler;
 use convoke_rendezvous::{Hub, Lease, Link, Peer, RecvSpec, StepHandler, step_event};
 use futures::future::join_all;
 use tokio::sync::{Notify, Semaphore};
@@ -35,6 +36,7 @@ use crate::install::{self, Counter};
 use crate::load_buffer::LoadBuffer;
 use crate::loader::{ClientSource, LoadedBytes, Loader};
 use crate::records::{Records, account_of, share_of};
+use crate::weights::WeightStore;
 use links::{gone, lends};
 
 /// How long an install waits for the memory of released leases: kernels notice their end within milliseconds.
@@ -60,7 +62,7 @@ struct InstalledLease {
 /// An install that is under way.
 struct RunningInstall {
     plan: PlanId,
-    counter: Counter,
+    counter: Arc<Counter>,
     /// Whether the lease was released while its install runs.
     released: AtomicBool,
 }
@@ -128,6 +130,7 @@ pub struct Holdings {
     pub hub: Arc<Hub>,
     pub endpoint: Endpoint,
     pub detector: Detector,
+    dialler: Arc<Dialler>,
     pub engine: Arc<Engine>,
     pub ledger: Ledger,
     /// The memory for what is remembered besides tensors.
@@ -147,6 +150,7 @@ pub struct Holdings {
     pub probes: Semaphore,
     loaded: Arc<LoadedBytes>,
     load_buffer: Arc<LoadBuffer>,
+    weights: Arc<WeightStore>,
     held: Mutex<BTreeMap<LeaseId, InstalledLease>>,
     /// Released leases whose memory a kernel may still use.
     ending: Mutex<Vec<(Weak<Lease>, Weak<Executor>)>>,
@@ -154,8 +158,6 @@ pub struct Holdings {
     forgone: Mutex<EarlyReleases>,
     /// Leases that this worker dropped by itself, to be reported to the coordinator.
     pub dropped: DroppedLeases,
-    /// One lock for each peer, so that only one task at a time dials it.
-    turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     local_clients: Mutex<BTreeMap<String, Arc<dyn ArtifactSource>>>,
 }
 
@@ -173,13 +175,16 @@ impl Holdings {
         revoked: Arc<RevocationList>,
     ) -> Arc<Holdings> {
         let load_buffer = LoadBuffer::reserve(&ledger);
+        let weights = WeightStore::new(&ledger);
         let records = Records::new(&me.name, &ledger);
         let members = Members::new(accept::bounds(ledger.limit()));
         let eager = Sessions::new(engine.clone(), ledger.clone());
         let hub = Hub::new(me.clone());
         let served: Arc<dyn EagerService> = eager.clone();
         hub.serve_eager(Arc::downgrade(&served));
+        let (own, from) = (hub.clone(), endpoint.clone());
         let node = Arc::new(Holdings {
+            dialler: Dialler::new(world.clone(), own, from, detector.clone()),
             hub,
             eager,
             world,
@@ -198,9 +203,9 @@ impl Holdings {
             probes: Semaphore::new(PROBES),
             loaded: Arc::default(),
             load_buffer: Arc::new(load_buffer),
+            weights,
             held: Mutex::default(),
             ending: Mutex::default(),
-            turns: Mutex::default(),
             installing: Mutex::default(),
             forgone: Mutex::default(),
             dropped: DroppedLeases::default(),
@@ -234,7 +239,7 @@ impl Holdings {
     pub async fn install(self: &Arc<Self>, grant: Grant) -> Result<()> {
         let underway = Arc::new(RunningInstall {
             plan: grant.plan,
-            counter: Counter::default(),
+            counter: Arc::default(),
             released: AtomicBool::new(false),
         });
         self.installing().insert(grant.lease, underway.clone());
@@ -366,6 +371,7 @@ impl Holdings {
             program.clone(),
             Arc::new(loader),
             weights,
+            &self.weights,
             &underway.counter,
         )
         .await?;
@@ -570,6 +576,14 @@ impl Holdings {
         })
     }
 
+    /// How much of the worker's memory is in use, and by whom.
+    pub fn memory(&self) -> MemoryUse {
+        MemoryUse {
+            used: self.ledger.used(),
+            holdings: self.ledger.holdings(),
+        }
+    }
+
     /// The worker's status.
     pub fn status(&self) -> WorkerStatus {
         let (resident, resident_peak) = resident(&self.world);
@@ -582,6 +596,7 @@ impl Holdings {
                 driver: h.lease.name_of(h.lease.driver()).to_owned(),
                 nodes: h.executor.nodes(),
                 weights_bytes: h.weights_bytes,
+                shared_weights_bytes: h.executor.shared_bytes(),
             })
             .collect();
         let live_steps = held.values().map(|h| h.executor.live_steps()).sum();
@@ -607,6 +622,7 @@ impl Holdings {
             refused: refused.collect(),
             cache_bytes: self.cache.as_ref().map_or(0, |c| c.bytes()),
             loaded: self.loaded.get(),
+            weights: self.weights.status(),
             holdings: self.records.holdings(),
             connections: self.members.open(),
             compute: self.engine.compute.turns(),

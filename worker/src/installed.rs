@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result, Site};
+use convoke_common::memory::Charge;
 use convoke_graph::program::{NO_OPERAND, Program, ProgramNode};
 use convoke_graph::{DType, Tensor, ops};
 
@@ -53,6 +54,8 @@ pub struct InstalledProgram {
     pub predicted: Option<Duration>,
     /// Sends of values that outlive steps, as (send slot, tensor); every step begins with them.
     pub constant_sends: Vec<(u32, Tensor)>,
+    /// What the lease's token pays for the constants that the weight store has. It ends after the constants.
+    pub charges: Vec<Charge>,
 }
 
 /// The place of a node, for errors.
@@ -112,8 +115,16 @@ impl InstalledProgram {
                 .map(Duration::from_nanos),
             code: LoweredProgram::new(&program, &constants, &kernels)?,
             constant_sends,
+            charges: vec![],
             program,
         })
+    }
+
+    /// Bytes of the constants that others use as well.
+    pub fn shared_bytes(&self) -> u64 {
+        let all = self.charges.iter().map(Charge::reservation);
+        let shared = all.filter(|reservation| reservation.users() > 1);
+        shared.map(|reservation| reservation.bytes()).sum()
     }
 
     /// The nodes of the step part.

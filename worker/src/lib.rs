@@ -38,6 +38,7 @@ mod records;
 mod service;
 mod shell;
 pub mod wedge;
+pub mod weights;
 
 pub use blackbox::BlackBox;
 pub use compute::Threads;

@@ -9,7 +9,7 @@
 //! 2. A literal rides along in the first chunk that holds all of it: models keep a layer's small weights beside its
 //!    large ones, and would otherwise fetch a chunk for each. The bytes that ride are bounded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use convoke_graph::artifact::{RIDES, chunks_of};
 use convoke_graph::graph::Literal;
@@ -78,8 +78,11 @@ impl Order {
     /// Orders the chunks of the values in `wanted`, which come in the order they are needed. A value that is no range
     /// needs no chunk.
     pub fn new(literals: &[(u32, Literal)], wanted: Vec<u32>, ahead: u64) -> Order {
+        // What nobody wants rides along with nothing.
+        let all: BTreeSet<u32> = wanted.iter().copied().collect();
         let ranges: BTreeMap<u32, Range> = literals
             .iter()
+            .filter(|(v, _)| all.contains(v))
             .filter_map(|(v, l)| Some((*v, Range::of(l)?)))
             .collect();
         let mut small: BTreeMap<_, Vec<u32>> = BTreeMap::new();
@@ -191,8 +194,10 @@ mod tests {
         let ranges = [(0, CHUNK), (10, 60), (90, 50), (CHUNK - 5, 10)];
         check(&ranges, &[0, 1, 2], 110, &[(0, &[1, 2])]);
         check(&ranges, &[0, 1, 2], 70, &[(0, &[1])]);
-        check(&ranges, &[2, 0], 1000, &[(0, &[1])]);
+        check(&ranges, &[2, 0, 1], 1000, &[(0, &[1])]);
+        // What nobody wants does not ride.
+        check(&ranges, &[2, 0], 1000, &[(0, &[])]);
         // A literal that lies in two chunks does not ride.
-        check(&ranges, &[0, 3], 1000, &[(0, &[1, 2]), (1, &[])]);
+        check(&ranges, &[0, 3, 1, 2], 1000, &[(0, &[1, 2]), (1, &[])]);
     }
 }

@@ -11,7 +11,9 @@ use convoke_common::identity::{MEMBERSHIP_OVER, Role, TokenId, membership_over, 
 use convoke_common::ids::{LeaseId, PlanId};
 use convoke_common::members::MemberConnection;
 use convoke_common::mutant;
-use convoke_common::rpc::{LinkReport, Progress, StreamKind, Worker, WorkerStatus, close};
+use convoke_common::rpc::{
+    LinkReport, MemoryUse, Progress, StreamKind, Worker, WorkerStatus, close,
+};
 use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
 use convoke_common::world::quic::{RecvStream, SendStream};
 use convoke_rendezvous::{probe, remote};
@@ -220,5 +222,9 @@ impl Worker for Service {
 
     async fn status(self, _: Context) -> Result<WorkerStatus> {
         Ok(self.holdings.status())
+    }
+
+    async fn memory(self, _: Context) -> Result<MemoryUse> {
+        Ok(self.holdings.memory())
     }
 }

@@ -3,7 +3,7 @@
 use convoke::{DType, TensorType};
 use convoke_common::error::{Error, Result};
 use convoke_common::ids::Incarnation;
-use convoke_common::rpc::{PlanOptions, WorkerCount};
+use convoke_common::rpc::{Intent, PlanOptions, WorkerCount};
 use convoke_coordinator::partition::partition;
 use convoke_coordinator::passes::optimise;
 use convoke_coordinator::place::{ClusterModel, WorkerModel, place};
@@ -94,6 +94,8 @@ fn cluster() -> ClusterModel {
         incarnation: Incarnation(i as u64),
         threads: 8,
         memory: 64 << 30,
+        offered: 64 << 30,
+        holders: vec![],
         load_buffer: 64 << 20,
         flops: 5e11,
         memory_bandwidth: 2e10,
@@ -104,6 +106,7 @@ fn cluster() -> ClusterModel {
 
 fn options() -> PlanOptions {
     PlanOptions {
+        intent: Intent::Install,
         workers: WorkerCount::Exactly(WORKERS as u32),
         pins: vec![],
         axes: Axes {

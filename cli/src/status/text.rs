@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use convoke::ClusterStatus;
+use convoke_common::memory::Purpose;
 use convoke_common::rpc::{
-    ComputeUse, LeaseStatus, LinkStatus, MemberState, MemberStatus, QuarantineStatus, WorkerStatus,
+    ComputeUse, LeaseStatus, LinkStatus, MemberState, MemberStatus, QuarantineStatus,
+    WeightsStatus, WorkerStatus,
 };
 
 use crate::values::{bytes, nanos};
@@ -118,6 +120,7 @@ pub fn text(s: &ClusterStatus) -> String {
             let from = from.join(", ");
             text.push_str(&format!("weights loaded by {}: {from}\n", m.name));
         }
+        text.push_str(&weights(&m.name, &w.weights));
     }
     text.push_str(&format!(
         "through the coordinator: {} received, {} sent, {} of weights\n",
@@ -134,6 +137,14 @@ fn refused(by: &str, reasons: &BTreeMap<String, u64>) -> String {
     }
     let reasons: Vec<String> = reasons.iter().map(|(r, n)| format!("{n} {r}")).collect();
     format!("refused by {by}: {}\n", reasons.join(", "))
+}
+
+fn weights(of: &str, held: &WeightsStatus) -> String {
+    if held.held_bytes == 0 {
+        return String::new();
+    }
+    let [all, shared, unused] = [held.held_bytes, held.shared_bytes, held.unused_bytes].map(bytes);
+    format!("weights held by {of}: {all}; {shared} shared, {unused} unused\n")
 }
 
 fn failed(at: &str, codes: &BTreeMap<String, u64>) -> String {
@@ -161,10 +172,11 @@ fn parts(s: &ClusterStatus, l: &LeaseStatus) -> Vec<Vec<String>> {
 
 fn member(m: &MemberStatus) -> Vec<String> {
     let of = |f: &dyn Fn(&WorkerStatus) -> String| m.status.as_ref().map_or("-".into(), f);
+    // Weights that nobody uses are freed where their memory is needed.
     let used = |w: &WorkerStatus| {
-        w.memory_used
-            .values()
-            .fold(0u64, |a, b| a.saturating_add(*b))
+        let used = w.memory_used.iter();
+        let used = used.filter(|(purpose, _)| **purpose != Purpose::UnusedWeights);
+        used.fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes))
     };
     vec![
         m.name.clone(),

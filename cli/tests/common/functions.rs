@@ -1,9 +1,11 @@
 //! Functions whose steps take as long as a test needs.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use convoke::graph::Function;
 use convoke::{DType, TensorType};
+use convoke_graph::Dim;
 use convoke_graph::graph::{Attr, Attrs, Literal, Node, RunsAt, ValueId};
 use convoke_models::ArtifactIndex;
 
@@ -84,19 +86,70 @@ pub fn square() -> Function {
     f
 }
 
-/// Extends the function `f`, whose only result is a square of this side, by `tables` tables of [`TABLE`] zero bytes
-/// each in `file`. The new function adds to the result the row of each table that its input `row` names.
+/// Rows and columns of a weight of [`layers`].
+pub const SIDE: usize = 1024;
+/// Bytes of a weight of [`layers`].
+pub const WEIGHT: u64 = (SIDE * SIDE * 4) as u64;
+
+/// Makes `file` as long as this, with other content in each chunk than in any other chunk of this or another seed.
+fn distinct_chunks(file: &Path, bytes: u64, seed: u32) {
+    let weights = std::fs::File::create(file).unwrap();
+    weights.set_len(bytes).unwrap();
+    for chunk in 0..bytes >> 20 {
+        let mark = (seed as f32 / 8. + chunk as f32 / 1e6).to_le_bytes();
+        weights.write_all_at(&mark, chunk << 20).unwrap();
+    }
+}
+
+/// Makes the function x(i+1) = tanh(x(i) · w(i)), `layers` times, over any number of rows. Models of different seeds
+/// have no weight in common.
+pub fn layers(layers: usize, file: &Path, seed: u32) -> (Function, Vec<convoke::Source>) {
+    distinct_chunks(file, WEIGHT * layers as u64, seed);
+    let index = ArtifactIndex::new(None, None);
+    let sources = index.sources(&[file.to_owned()], None).unwrap();
+    let mut f = Function {
+        name: "layers".into(),
+        artifacts: vec![sources[0].meta().clone()],
+        ..Function::default()
+    };
+    let rows = TensorType::new(DType::F32, vec![Dim::sym("rows"), Dim::from(SIDE)]);
+    let mut last = f.add_value("x", rows.clone());
+    f.params.push(last);
+    for i in 0..layers {
+        let weight = f.add_value(
+            format!("w{i}"),
+            TensorType::fixed(DType::F32, &[SIDE, SIDE]),
+        );
+        let range = Literal::Range {
+            artifact: 0,
+            offset: i as u64 * WEIGHT,
+            len: WEIGHT,
+        };
+        f.literals.push((weight, range));
+        let product = f.add_value(format!("p{i}"), rows.clone());
+        let next = f.add_value(format!("t{i}"), rows.clone());
+        f.nodes
+            .push(node("MatMul", &[last, weight], product, Attrs::default()));
+        f.nodes
+            .push(node("Tanh", &[product], next, Attrs::default()));
+        last = next;
+    }
+    f.results.push(("y".into(), last));
+    (f, sources)
+}
+
+/// Extends the function `f`, whose only result is a square of this side, by `tables` tables of [`TABLE`] bytes each
+/// in `file`, which are zero but for the first element of each chunk. The new function adds to the result the row of each
+/// table that its input `row` names. Models of different seeds have no table in common.
 pub fn with_tables(
     mut f: Function,
     file: &Path,
     side: usize,
     tables: usize,
+    seed: u32,
 ) -> (Function, Vec<convoke::Source>) {
     let rows = TABLE / (side * 4);
-    std::fs::File::create(file)
-        .unwrap()
-        .set_len((TABLE * tables) as u64)
-        .unwrap();
+    distinct_chunks(file, (TABLE * tables) as u64, seed);
     let index = ArtifactIndex::new(None, None);
     let sources = index.sources(&[file.to_owned()], None).unwrap();
     f.artifacts.push(sources[0].meta().clone());

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use convoke::graph::Function;
-use convoke::{Cluster, ClusterStatus, Error, HostTensor as Tensor, Model, Outputs, Retry, Source};
+use convoke::{Cluster, ClusterStatus, Error, HostTensor as Tensor, Model, Outputs, Retry};
 use convoke_common::rpc::MemberState;
 
 use super::BOUND;
@@ -21,8 +20,9 @@ const BEGUN: u64 = 4 << 20;
 pub struct Rig {
     processes: Processes,
     pub cluster: Cluster,
-    function: Function,
-    sources: Vec<Source>,
+    tables: usize,
+    /// The number of models that were loaded: each has tables of its own, of which no worker has any.
+    models: u32,
     workers: u32,
     /// The outputs of a call after an undisturbed load.
     expected: Outputs,
@@ -48,13 +48,11 @@ impl Rig {
     pub async fn start(name: &str, workers: usize, memory: &str, tables: usize) -> Rig {
         let processes = Processes::start(name, workers, memory);
         let cluster = processes.connect().await;
-        let file = processes.scratch.path("tables");
-        let (function, sources) = with_tables(product_chain(SIDE, 4), &file, SIDE, tables);
         let mut rig = Rig {
             processes,
             cluster,
-            function,
-            sources,
+            tables,
+            models: 0,
             workers: workers as u32,
             expected: Outputs(vec![]),
         };
@@ -64,10 +62,14 @@ impl Rig {
         rig
     }
 
-    fn builder(&self) -> convoke::ModelBuilder {
-        let load = self
-            .cluster
-            .load_function(self.function.clone(), self.sources.clone());
+    /// The load of a model whose tables no worker has.
+    fn builder(&mut self) -> convoke::ModelBuilder {
+        let chain = product_chain(SIDE, 4);
+        let file = format!("tables-{}", self.models);
+        let file = self.processes.scratch.path(&file);
+        let (function, sources) = with_tables(chain, &file, SIDE, self.tables, self.models);
+        self.models += 1;
+        let load = self.cluster.load_function(function, sources);
         load.workers(self.workers)
     }
 

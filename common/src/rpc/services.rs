@@ -5,8 +5,8 @@ use std::sync::Arc;
 use convoke_graph::graph::Function;
 
 use super::{
-    ClusterStatus, JoinAnswer, JoinRequest, LeaseGrant, LinkReport, PlanAnswer, PlanOptions,
-    Progress, Registration, RegistrationAnswer, StepFailure, WorkerStatus,
+    ClusterStatus, JoinAnswer, JoinRequest, LeaseGrant, LinkReport, MemoryUse, PlanAnswer,
+    PlanOptions, Progress, Registration, RegistrationAnswer, StepFailure, WorkerStatus,
 };
 use crate::error::{Error, Result};
 use crate::grant::{Grant, Participant};
@@ -41,7 +41,8 @@ pub trait Coordinator {
     async fn renew(csr: Vec<u8>) -> Result<JoinAnswer>;
     /// Waits until `count` workers have joined or `wait_ms` have passed; returns how many workers there are.
     async fn await_workers(count: u32, wait_ms: u64) -> Result<u32>;
-    /// Optimises, places and partitions a function; installs nothing. `driver` is the caller's incarnation.
+    /// Optimises, places and partitions a function; installs nothing. `driver` is the caller's incarnation. Where the
+    /// function does not fit what is free, the request waits as its [`Intent`](super::Intent) says.
     async fn plan(
         function: Arc<Function>,
         options: PlanOptions,
@@ -81,4 +82,6 @@ pub trait Worker {
     async fn drain() -> Result<()>;
     /// The worker's report of itself.
     async fn status() -> Result<WorkerStatus>;
+    /// How much of the worker's memory is in use, and by whom.
+    async fn memory() -> Result<MemoryUse>;
 }

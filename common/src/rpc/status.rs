@@ -45,12 +45,22 @@ pub struct WorkerStatus {
     pub cache_bytes: u64,
     #[serde(rename = "loaded_bytes")]
     pub loaded: Sources,
+    pub weights: WeightsStatus,
     /// How much memory the holders of each token use, and how much they may use.
     pub holdings: Vec<TokenHolding>,
     /// The open connections of members, by the token with which they joined.
     pub connections: Vec<OpenConnections>,
     /// The leases and sessions whose jobs run, and whose jobs wait behind them.
     pub compute: Vec<ComputeUse>,
+}
+
+/// How much of a worker's memory is in use, and by whom.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryUse {
+    /// Bytes in use, by purpose.
+    pub used: BTreeMap<Purpose, u64>,
+    /// What the holders of each token use of them.
+    pub holdings: Vec<TokenHolding>,
 }
 
 /// Bytes of weights, by where they were read from.
@@ -60,6 +70,16 @@ pub struct Sources {
     pub shared_path: u64,
     pub cache: u64,
     pub clients: u64,
+}
+
+/// The weights that a worker holds, each counted once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WeightsStatus {
+    pub held_bytes: u64,
+    /// Bytes that several leases or handles use.
+    pub shared_bytes: u64,
+    /// Bytes that nobody uses, which are freed where memory is asked for.
+    pub unused_bytes: u64,
 }
 
 /// The log target of lines about failed steps, by which logs can be filtered.
@@ -129,6 +149,8 @@ pub struct ProgramStatus {
     pub driver: String,
     pub nodes: u32,
     pub weights_bytes: u64,
+    /// Bytes of the weights that other leases or handles use as well.
+    pub shared_weights_bytes: u64,
 }
 
 /// A link to a peer.

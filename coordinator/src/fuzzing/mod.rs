@@ -86,6 +86,8 @@ fn cluster() -> ClusterModel {
         incarnation: Incarnation(i),
         threads: 2,
         memory: (1 << 30) >> (8 * i),
+        offered: 1 << 30,
+        holders: vec![],
         load_buffer: 1 << 20,
         flops: 1e11,
         memory_bandwidth: 1e10,

@@ -15,14 +15,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use convoke_common::grant::Participant;
+use convoke_common::identity::TokenId;
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::memory::Reservation;
 use convoke_common::mutant;
 use convoke_common::rpc::{HeldLease, LeaseStatus};
+use convoke_graph::ids::FunctionId;
 use tokio::time::Instant;
 
 use super::member::{LONGEST_TEXT, Life};
 use super::{Command, ConnectionId, Driver, Membership, MembershipError, Offer, Plan};
+use crate::plan::PartMemory;
 
 /// Most leases that a restarted coordinator takes over from one worker, and that a returning driver may name: far more
 /// than fit into a worker's memory.
@@ -52,6 +55,25 @@ struct Lease {
     /// it and those that have another incarnation by now.
     holders: Vec<Participant>,
     state: LeaseState,
+    /// The client's token, and the bytes that each worker needs for its part, in the order of the plan; `None` for a
+    /// lease of a former coordinator process.
+    size: Option<(TokenId, Vec<(String, PartMemory)>)>,
+    /// The installed function, if that is known.
+    function: Option<FunctionId>,
+    /// The value of `Membership::installs` once the install was over; `None` until then.
+    since: Option<u64>,
+}
+
+/// What a lease, or a plan that is about to be installed, takes of one worker's memory.
+#[derive(Debug)]
+pub(super) struct Charge<'a> {
+    /// The client's token and the bytes as planned, if that is known.
+    pub size: Option<(&'a TokenId, PartMemory)>,
+    pub function: Option<FunctionId>,
+    /// The client.
+    pub member: &'a str,
+    /// The number of the first report of the worker that covers it; `None` if none does yet.
+    pub since: Option<u64>,
 }
 
 /// All leases that some worker may hold.
@@ -64,6 +86,12 @@ impl Lease {
             self.state,
             LeaseState::Granted | LeaseState::Installing { given_up: false }
         )
+    }
+
+    fn size_at(&self, worker: &str) -> Option<(&TokenId, PartMemory)> {
+        let (token, sizes) = self.size.as_ref()?;
+        let (_, needed) = sizes.iter().find(|(name, _)| name == worker)?;
+        Some((token, *needed))
     }
 
     fn is_held_by(&self, name: &str, incarnation: Incarnation) -> bool {
@@ -113,6 +141,28 @@ impl Leases {
         holders.map(|w| (w.name.as_str(), w.incarnation)).collect()
     }
 
+    /// Returns what the leases that have not ended take of a worker's memory.
+    pub(super) fn charges(
+        &self,
+        name: &str,
+        incarnation: Incarnation,
+    ) -> impl Iterator<Item = Charge<'_>> {
+        let living = self.0.values().filter(|lease| !lease.has_ended());
+        let held = living.filter(move |lease| lease.is_held_by(name, incarnation));
+        held.map(move |lease| Charge {
+            size: lease.size_at(name),
+            function: lease.function,
+            member: &lease.driver.name,
+            since: lease.since,
+        })
+    }
+
+    /// Returns the token of a lease's client, and the bytes that a worker needs for its part of the lease.
+    pub(super) fn size_at(&self, lease: LeaseId, worker: &str) -> Option<(TokenId, u64)> {
+        let (token, needed) = self.0.get(&lease)?.size_at(worker)?;
+        Some((token.clone(), needed.all))
+    }
+
     /// Removes the matching workers from a lease's holders. A lease without holders is removed, unless it is being
     /// installed.
     fn dropped(&mut self, lease: LeaseId, is: impl Fn(&Participant) -> bool) {
@@ -150,7 +200,8 @@ pub struct InstallOrder {
 }
 
 impl Membership {
-    /// Keeps a plan for the client on this connection, if the client is still connected.
+    /// Keeps a plan for the client on this connection, if the client is still connected. Where the client `installs` it
+    /// at once, the memory that it needs counts as taken.
     pub fn keep_plan(
         &mut self,
         now: Instant,
@@ -158,9 +209,10 @@ impl Membership {
         id: PlanId,
         plan: Arc<Plan>,
         charge: Option<Reservation>,
+        installs: bool,
     ) {
         if let Some(owner) = self.drivers.on(owner).cloned() {
-            self.plans.keep(now, owner, id, plan, charge);
+            self.plans.keep(now, owner, id, plan, charge, installs);
         }
     }
 
@@ -270,6 +322,9 @@ impl Membership {
             driver: driver.clone(),
             holders: vec![],
             state: LeaseState::Granted,
+            size: None,
+            function: None,
+            since: Some(self.installs),
         });
         let goes_on = entry.driver == driver && !entry.has_ended();
         if goes_on && !entry.is_held_by(&worker.name, worker.incarnation) {
@@ -289,7 +344,11 @@ impl Membership {
             return;
         };
         let is = |w: &Participant| w.name == name && w.incarnation == incarnation;
+        let granted = |l: &LeaseId| self.leases.0.get(l).is_some_and(|l| l.since.is_some());
+        let granted = leases.iter().any(granted);
         leases.iter().for_each(|l| self.leases.dropped(*l, is));
+        // A lease whose install failed had nothing that others lacked.
+        self.memory_freed(Some(&*name).filter(|_| granted));
     }
 
     /// Returns how many leases the lost holder of a name may still hold: other members may still reach it.
@@ -316,6 +375,8 @@ impl Membership {
         for worker in workers.clone() {
             self.exposures.granted(worker, plan.function);
         }
+        let names = workers.clone().map(|worker| worker.name.clone());
+        let sizes = names.zip(plan.parts.iter().map(|part| part.needed));
         self.leases.0.insert(
             lease,
             Lease {
@@ -324,8 +385,12 @@ impl Membership {
                 driver: driver.ok_or(MembershipError::NoSuchPlan)?,
                 holders: workers.cloned().collect(),
                 state: LeaseState::Installing { given_up: false },
+                size: Some((plan.token.clone(), sizes.collect())),
+                function: Some(plan.function),
+                since: None,
             },
         );
+        self.plans.granted(id);
         Ok(granted)
     }
 
@@ -334,6 +399,8 @@ impl Membership {
         match self.leases.0.get_mut(&lease) {
             Some(entry) if !entry.has_ended() => {
                 entry.state = LeaseState::Granted;
+                self.installs += 1;
+                entry.since = Some(self.installs);
                 Ok(())
             }
             _ => {
@@ -390,6 +457,7 @@ impl Membership {
             _ => LeaseState::Ended,
         };
         self.release_at_holders(lease);
+        self.memory_freed(None);
     }
 
     /// Tells the connected workers that may hold a lease to drop it. The others are told when they return.

@@ -9,6 +9,7 @@ use convoke_common::rpc::{MemberState, Registration};
 use convoke_graph::ops::{CustomOp, is_custom_name};
 use tokio::time::Instant;
 
+use super::room::KnownUse;
 use super::{ConnectionId, Fingerprint, MembershipError};
 
 /// How long the name of a worker that is gone is kept for its return. The status lists the worker for as long, unless
@@ -171,6 +172,8 @@ pub struct Member {
     pub drained: bool,
     /// A remark for the status on how the former process ended.
     pub remark: String,
+    /// What the worker reported of its memory, and what it had no room for.
+    pub memory: KnownUse,
 }
 
 impl Member {
@@ -184,6 +187,7 @@ impl Member {
             superseded: VecDeque::new(),
             drained: false,
             remark: String::new(),
+            memory: KnownUse::default(),
         }
     }
 

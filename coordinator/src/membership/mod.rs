@@ -22,6 +22,7 @@ mod member;
 mod names;
 mod plans;
 mod quarantine;
+mod room;
 mod standing;
 #[cfg(test)]
 mod tests;
@@ -40,8 +41,9 @@ pub use error::MembershipError;
 pub use leases::InstallOrder;
 pub use member::{Newcomer, Offer};
 pub use names::{Absence, KeptMember};
-pub use plans::Plan;
+pub use plans::{Plan, PlanPart};
 pub use quarantine::{CountedDeath, Record};
+pub use room::Asker;
 
 use crate::place::{ClusterModel, WorkerModel};
 use drivers::Drivers;
@@ -73,6 +75,10 @@ pub struct Membership {
     leases: Leases,
     quarantine: Quarantine,
     exposures: Exposures,
+    /// How many installs are over.
+    installs: u64,
+    /// How often memory may have become free.
+    freed: u64,
     commands: VecDeque<Command>,
 }
 
@@ -89,6 +95,8 @@ impl Membership {
             leases: Leases::default(),
             quarantine: Quarantine::default(),
             exposures: Exposures::default(),
+            installs: 0,
+            freed: 0,
             commands: VecDeque::new(),
         }
     }
@@ -284,6 +292,7 @@ impl Membership {
                 peers: peers.clone(),
             });
         }
+        self.memory_freed(Some(&name));
         self.commands.push_back(Command::Population(self.serving()));
         Ok(peers)
     }
@@ -354,9 +363,14 @@ impl Membership {
         })
     }
 
-    /// Returns the workers that placement may use, sorted by name: those that take new work, except the incarnations
-    /// `avoid`.
-    pub fn model(&self, avoid: &[(String, Incarnation)]) -> ClusterModel {
+    /// Returns the workers that placement may use, sorted by name, with the memory that is free there for `asker`: those
+    /// that take new work, except the incarnations `avoid`.
+    pub fn model(
+        &self,
+        now: Instant,
+        avoid: &[(String, Incarnation)],
+        asker: &Asker,
+    ) -> ClusterModel {
         let avoided = |name: &str, o: &Offer| {
             let is = |(n, i): &(String, Incarnation)| n == name && *i == o.incarnation;
             avoid.iter().any(is)
@@ -368,16 +382,21 @@ impl Membership {
                 .filter_map(|(name, m)| Some((name, m.serving()?)));
             there.filter(|(name, offer)| !avoided(name, offer))
         };
-        let worker = |(name, offer): (&String, &Offer)| WorkerModel {
-            name: name.clone(),
-            address: offer.address.clone(),
-            incarnation: offer.incarnation,
-            threads: offer.threads,
-            memory: offer.memory,
-            load_buffer: offer.load_buffer,
-            flops: offer.flops,
-            memory_bandwidth: offer.memory_bandwidth,
-            ops: offer.ops.clone(),
+        let worker = |(name, offer): (&String, &Offer)| {
+            let room = self.room(now, name, offer, asker);
+            WorkerModel {
+                name: name.clone(),
+                address: offer.address.clone(),
+                incarnation: offer.incarnation,
+                threads: offer.threads,
+                memory: room.free,
+                offered: room.offered,
+                holders: room.holders,
+                load_buffer: offer.load_buffer,
+                flops: offer.flops,
+                memory_bandwidth: offer.memory_bandwidth,
+                ops: offer.ops.clone(),
+            }
         };
         let mut model = ClusterModel::new(usable().map(worker).collect());
         for (i, (from, _)) in usable().enumerate() {

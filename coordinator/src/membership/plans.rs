@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::grant::Participant;
-use convoke_common::ids::PlanId;
+use convoke_common::identity::TokenId;
+use convoke_common::ids::{Incarnation, PlanId};
 use convoke_common::memory::Reservation;
 use convoke_common::mutant;
 use convoke_graph::ids::FunctionId;
@@ -13,6 +14,9 @@ use convoke_graph::program::{Axes, Program};
 use tokio::time::Instant;
 
 use super::Driver;
+use super::leases::Charge;
+use super::room::HELD_FOR;
+use crate::plan::PartMemory;
 
 /// Most plans that are kept. One more replaces the plan that has been idle for the longest time: one of the same client
 /// if it has any. A plan holds its programs, up to some MiB of nodes.
@@ -27,18 +31,32 @@ pub struct Plan {
     pub model: String,
     /// The identity of the function that the client sent.
     pub function: FunctionId,
-    /// The program of each worker, with the bytes that the tensors of one step need there.
-    pub parts: Vec<(Arc<Program>, u64)>,
+    /// The token of the client.
+    pub token: TokenId,
+    /// The part of each worker.
+    pub parts: Vec<PlanPart>,
     /// The workers in the order of `parts`, then the driver.
     pub participants: Vec<Participant>,
     pub axes: Axes,
     pub in_flight: u32,
 }
 
+/// What a plan gives to one worker.
+#[derive(Debug, PartialEq)]
+pub struct PlanPart {
+    pub program: Arc<Program>,
+    /// Bytes that the tensors of one step need.
+    pub step_bytes: u64,
+    /// Bytes that the whole part needs of the worker.
+    pub needed: PartMemory,
+}
+
 #[derive(Debug)]
 struct StoredPlan {
     owner: Driver,
     used: Instant,
+    /// Until when its memory counts as taken; `None` if it is not to be installed at once, or was granted.
+    held_until: Option<Instant>,
     plan: Arc<Plan>,
     /// The reservation that charges the plan's memory to its client.
     _charge: Option<Reservation>,
@@ -69,8 +87,13 @@ impl Plans {
         id: PlanId,
         plan: Arc<Plan>,
         charge: Option<Reservation>,
+        installs: bool,
     ) {
         self.expire(now);
+        let earlier =
+            |kept: &&mut StoredPlan| kept.owner == owner && kept.plan.function == plan.function;
+        let earlier = self.0.values_mut().filter(earlier);
+        earlier.for_each(|kept| kept.held_until = None);
         if self.0.len() >= PLANS {
             let oldest = self
                 .0
@@ -84,6 +107,7 @@ impl Plans {
             StoredPlan {
                 owner,
                 used: now,
+                held_until: installs.then(|| now + HELD_FOR),
                 plan,
                 _charge: charge,
             },
@@ -96,6 +120,40 @@ impl Plans {
         let kept = self.0.get_mut(&id).filter(|kept| kept.owner == *owner)?;
         kept.used = now;
         Some(kept.plan.clone())
+    }
+
+    /// Notes that a plan was granted: from now on its lease counts.
+    pub fn granted(&mut self, id: PlanId) {
+        if let Some(kept) = self.0.get_mut(&id) {
+            kept.held_until = None;
+        }
+    }
+
+    /// Returns what the plans that are about to be installed take of a worker's memory, without those that `replaced`
+    /// names by their client and function.
+    pub(super) fn charges(
+        &self,
+        now: Instant,
+        name: &str,
+        incarnation: Incarnation,
+        replaced: Option<&(Driver, FunctionId)>,
+    ) -> impl Iterator<Item = Charge<'_>> {
+        let held = self.0.values().filter(move |kept| {
+            let is = |(owner, function): &(Driver, FunctionId)| {
+                *owner == kept.owner && *function == kept.plan.function
+            };
+            kept.held_until.is_some_and(|until| until > now) && !replaced.is_some_and(is)
+        });
+        held.flat_map(move |kept| {
+            let parts = kept.plan.participants.iter().zip(&kept.plan.parts);
+            let parts = parts.filter(move |(p, _)| p.name == name && p.incarnation == incarnation);
+            parts.map(|(_, part)| Charge {
+                size: Some((&kept.plan.token, part.needed)),
+                function: Some(kept.plan.function),
+                member: &kept.owner.name,
+                since: None,
+            })
+        })
     }
 
     /// Drops the plans that have been idle for too long.

@@ -128,7 +128,7 @@ mod tests {
     }
 
     fn check_usable(rig: &Rig, usable: &[&str]) {
-        let model = rig.core.model(&[]);
+        let model = rig.model(&[]);
         let names: Vec<&str> = model.workers.iter().map(|w| w.name.as_str()).collect();
         assert_eq!(names, usable);
         assert_eq!(rig.core.serving() as usize, usable.len());

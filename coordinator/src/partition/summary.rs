@@ -50,7 +50,8 @@ fn part(placed: &Placed, parts: &Partition, m: usize) -> PartSummary {
         artifact_bytes: usage.artifacts,
         activation_bytes: usage.activations,
         needed_bytes: usage.needed,
-        memory: worker.memory,
+        memory: worker.offered,
+        free: worker.memory,
         peak_bytes: placed.peaks[m],
         step_ns: placed.schedule.busy_ns[m],
     }

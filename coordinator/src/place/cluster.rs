@@ -13,8 +13,12 @@ pub struct WorkerModel {
     pub address: String,
     pub incarnation: Incarnation,
     pub threads: u32,
-    /// Bytes of memory that programs may use.
+    /// Bytes of memory that the planned program may use: those that are free for its client.
     pub memory: u64,
+    /// Bytes that its client could use if nothing were taken.
+    pub offered: u64,
+    /// Who has memory there, the largest first.
+    pub holders: Vec<Holder>,
     /// Bytes that the worker reserves for weights while they are loaded.
     pub load_buffer: u64,
     /// Speed of all threads together, in FLOP/s.
@@ -23,6 +27,15 @@ pub struct WorkerModel {
     pub memory_bandwidth: f64,
     /// The custom ops that the worker has kernels for.
     pub ops: Vec<CustomOp>,
+}
+
+/// Clients that have memory of a worker: the holders of one token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    pub token: String,
+    /// One of the clients.
+    pub member: String,
+    pub bytes: u64,
 }
 
 /// The predicted speed of a link in one direction.
@@ -72,6 +85,18 @@ impl ClusterModel {
             links: BTreeMap::new(),
             driver: ASSUMED_LINK,
         }
+    }
+
+    /// Returns whether less than everything is free anywhere.
+    pub fn is_taken(&self) -> bool {
+        self.workers.iter().any(|w| w.memory < w.offered)
+    }
+
+    /// Returns the cluster as if no memory were taken.
+    pub fn idle(&self) -> ClusterModel {
+        let mut idle = self.clone();
+        idle.workers.iter_mut().for_each(|w| w.memory = w.offered);
+        idle
     }
 
     /// Sets the link from worker `from` to worker `to`.

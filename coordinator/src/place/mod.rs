@@ -31,11 +31,11 @@ use convoke_common::rpc::{PlanOptions, WorkerCount};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
 
-pub use cluster::{ASSUMED_LINK, ClusterModel, LinkSpeed, Team, WorkerModel};
+pub use cluster::{ASSUMED_LINK, ClusterModel, Holder, LinkSpeed, Team, WorkerModel};
 pub use memory::{InitDependencies, Usage, needed};
 pub use pins::{Pins, check as check_pins};
 pub use schedule::Schedule;
-pub use too_small::human;
+pub use too_small::{human, no_room};
 pub use work::{NONE, Rows, Work};
 
 use eligibility::Eligibility;

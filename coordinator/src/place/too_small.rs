@@ -1,9 +1,9 @@
-//! The error of a cluster whose memory does not hold a function: what is needed, what each worker offers,
-//! and what would fit.
+//! The errors of a cluster whose memory does not hold a function: what is needed, what each worker offers or has free,
+//! and what would help.
 
 use convoke_common::{Code, Error};
 
-use super::cluster::ClusterModel;
+use super::cluster::{ClusterModel, Holder};
 use super::position_run::{Charge, Scale};
 use super::search::by_memory;
 use super::work::Work;
@@ -38,12 +38,6 @@ pub fn error(work: &Work, cluster: &ClusterModel, count: usize, in_flight: u32) 
         .workers
         .iter()
         .map(|w| format!("{} offers {}", w.name, human(w.memory)));
-    let mut offers: Vec<String> = offers.collect();
-    let hidden = offers.len().saturating_sub(LISTED);
-    offers.truncate(LISTED);
-    if hidden > 0 {
-        offers.push(format!("and {hidden} more"));
-    }
     let steps = if in_flight > 1 {
         format!(" ({in_flight} steps at once)")
     } else {
@@ -54,9 +48,53 @@ pub fn error(work: &Work, cluster: &ClusterModel, count: usize, in_flight: u32) 
         human(weights.saturating_add(activations)),
         human(weights),
         human(activations),
-        offers.join(", ")
+        listed(offers, ", ")
     );
     Error::new(Code::ClusterTooSmall, msg).advise(advice(&scale, cluster, count))
+}
+
+/// How many holders of a worker's memory a message names.
+const HOLDERS: usize = 3;
+
+/// Returns an error that explains why a function does not fit what is free in `cluster`, although it would fit if
+/// nothing were taken: it would then need so many bytes of each of these workers.
+pub fn no_room<'a>(needs: impl Iterator<Item = (&'a str, u64)>, cluster: &ClusterModel) -> Error {
+    let needs: Vec<String> = needs
+        .map(|(worker, bytes)| format!("{} of {worker}", human(bytes)))
+        .collect();
+    let holder = |h: &Holder| format!("token {} ({}) has {}", h.token, h.member, human(h.bytes));
+    let room = cluster.workers.iter().map(|w| {
+        let mut holders: Vec<String> = w.holders.iter().take(HOLDERS).map(holder).collect();
+        match w.holders.len().saturating_sub(HOLDERS) {
+            0 => {}
+            more => holders.push(format!("and {more} more")),
+        }
+        let holders = match holders.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", holders.join(", ")),
+        };
+        let (free, offered) = (human(w.memory), human(w.offered));
+        format!("{} has {free} of {offered} free{holders}", w.name)
+    });
+    let msg = format!(
+        "the model does not fit the memory that is free: it needs {}; {}",
+        listed(needs.into_iter(), ", "),
+        listed(room, "; ")
+    );
+    Error::new(Code::OutOfMemory, msg).advise(
+        "wait until memory is released (`--wait`), start more workers, or unload models that are no longer used",
+    )
+}
+
+/// Joins texts, of which the first are listed.
+fn listed(all: impl Iterator<Item = String>, between: &str) -> String {
+    let mut all: Vec<String> = all.collect();
+    let hidden = all.len().saturating_sub(LISTED);
+    all.truncate(LISTED);
+    if hidden > 0 {
+        all.push(format!("and {hidden} more"));
+    }
+    all.join(between)
 }
 
 fn advice(scale: &Scale<'_>, cluster: &ClusterModel, count: usize) -> String {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use convoke_common::admission::call;
 use convoke_common::grant::Participant;
 use convoke_common::identity::TokenId;
+use convoke_common::ids::Incarnation;
 use convoke_common::rpc::{
     RETURN_BOUND, WorkerClient, WorkerStatus, answer, close, connect_worker,
 };
@@ -18,6 +19,9 @@ use crate::membership::{ConnectionId, Membership, MembershipError};
 
 /// How long a worker may take to measure its links to all peers of a round.
 const PROBE_BOUND: Duration = Duration::from_secs(60);
+
+/// How long the workers may take to tell how much memory they use, before each plan.
+const MEMORY_BOUND: Duration = Duration::from_millis(200);
 
 /// How long all workers together may take to learn of a revoked token; the caller of the revocation waits for that.
 const REVOKE_BOUND: Duration = Duration::from_secs(5);
@@ -65,6 +69,31 @@ impl Service {
             .call(move |core, now| core.heard(now, connection))
             .await?;
         Ok(status)
+    }
+
+    /// Asks the workers for the memory that they use, at most [`MEMORY_BOUND`]. Of a worker that does not answer, its
+    /// last report counts.
+    pub(super) async fn ask_memory(&self, avoid: &[(String, Incarnation)]) -> Result<()> {
+        let avoid = avoid.to_vec();
+        let (workers, asked) = self
+            .core
+            .call(move |core, _| core.to_report(&avoid))
+            .await?;
+        let answers = workers.into_iter().map(async |(name, connection)| {
+            let answered = async {
+                let worker = self.worker(&name, connection).await?;
+                answer(&name, worker.memory(call_context(MEMORY_BOUND)).await)
+            };
+            let used = timeout(MEMORY_BOUND, answered).await.ok()?.ok()?;
+            Some((connection, used))
+        });
+        let answers = futures::future::join_all(answers).await;
+        let note = move |core: &mut Membership, _| {
+            for (connection, used) in answers.into_iter().flatten() {
+                core.reported_memory(connection, asked, used);
+            }
+        };
+        self.core.call(note).await
     }
 
     /// Frees the name of the worker on this connection if the worker does not answer: it then counts as lost. Returns

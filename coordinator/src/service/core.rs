@@ -66,6 +66,10 @@ pub async fn run(service: Arc<Service>, mut core: Membership, mut mailbox: Mailb
         while let Some(command) = core.next_command() {
             service.perform(command).await;
         }
+        service.freed.send_if_modified(|known| {
+            let freed = core.freed();
+            std::mem::replace(known, freed) != freed
+        });
         service.changed.notify_waiters();
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tracing::Instrument;
 
 use super::Service;
-use crate::membership::{ConnectionId, InstallOrder, Membership};
+use crate::membership::{ConnectionId, InstallOrder, Membership, PlanPart};
 
 /// If a worker failed as a consequence of another failure, how long the cause may take to arrive.
 const CAUSE_BOUND: Duration = Duration::from_secs(2);
@@ -62,6 +62,14 @@ impl Service {
                 Err(error) => Err(error),
             },
             Some(Err(error)) => {
+                let site = error.site.as_ref().and_then(|site| site.worker.clone());
+                if let Some(worker) = site.filter(|_| error.code == Code::OutOfMemory) {
+                    // Further plans of this client's token look elsewhere.
+                    let full = move |core: &mut Membership, now| {
+                        core.had_no_room(now, lease, &worker);
+                    };
+                    drop(self.core.call(full).await);
+                }
                 drop(self.core.call(move |core, _| core.abandon(lease)).await);
                 Err(error)
             }
@@ -136,7 +144,7 @@ impl Service {
         plan: PlanId,
         granted: &InstallOrder,
         me: usize,
-        (program, step_bytes): &(Arc<convoke_graph::program::Program>, u64),
+        part: &PlanPart,
         connection: ConnectionId,
     ) -> Result<()> {
         let name = granted
@@ -148,13 +156,13 @@ impl Service {
         let grant = Grant {
             lease,
             plan,
-            program: program.clone(),
+            program: part.program.clone(),
             me: ParticipantIx::try_from(me)
                 .map_err(|_| Error::internal("more workers than a lease can number"))?,
             participants: granted.plan.participants.clone(),
             axes: granted.plan.axes.clone(),
             in_flight: granted.plan.in_flight,
-            step_bytes: *step_bytes,
+            step_bytes: part.step_bytes,
         };
         let watched = self.connections.get(connection).and_then(|p| p.watched);
         let mut answered = false;

@@ -54,6 +54,7 @@ use crate::tasks::{Tasks, blocking};
 use connections::Connections;
 use joining::Joins;
 use planning::PlanningLimits;
+use planning::queue::LoadQueue;
 use releasing::{ReleaseGuard, Releases};
 
 /// Bytes that the requests and the kept plans of all members together may take.
@@ -80,6 +81,10 @@ pub struct Service {
     /// How many workers take new work.
     population: watch::Sender<u32>,
     planning: PlanningLimits,
+    /// The requests for plans that wait for memory.
+    queue: Arc<LoadQueue>,
+    /// Changes whenever memory may have become free at a worker.
+    freed: watch::Sender<u64>,
     releases: Releases,
     /// Notified after each input of the core, for tasks that wait for a change of the membership.
     changed: tokio::sync::Notify,
@@ -120,6 +125,8 @@ impl Service {
             failed_steps: LineLimit::default(),
             population: watch::Sender::new(0),
             planning: PlanningLimits::default(),
+            queue: Arc::default(),
+            freed: watch::Sender::new(0),
             releases: Releases::default(),
             changed: tokio::sync::Notify::new(),
             draining: tokio::sync::Mutex::default(),

@@ -1,24 +1,28 @@
 //! Makes plans: away from the network's threads, a few at a time.
 
+mod fitting;
+pub(super) mod queue;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use convoke_common::grant::{MOST_IN_FLIGHT, Participant};
-use convoke_common::identity::{PeerIdentity, TokenId};
+use convoke_common::identity::TokenId;
 use convoke_common::ids::{Incarnation, PlanId};
 use convoke_common::memory::{Ledger, Purpose, Reservation};
-use convoke_common::rpc::{PlanAnswer, PlanOptions, RETURN_BOUND, WorkerCount};
+use convoke_common::rpc::{Intent, PlanAnswer, PlanOptions, WorkerCount};
 use convoke_common::rpc_transport::{Charge, current_charge};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::codec;
 use convoke_graph::graph::Function;
 use convoke_graph::program::model_name;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
+use self::fitting::{Fitted, Request};
 use super::Service;
 use super::members::Caller;
-use crate::membership::{ConnectionId, Membership, Plan};
+use crate::membership::{Asker, ConnectionId, Plan, PlanPart};
 use crate::place::ClusterModel;
 use crate::plan::{PlannedPrograms, plan};
 use crate::tasks::blocking;
@@ -110,13 +114,6 @@ impl PlanningLimits {
     }
 }
 
-/// Limits the memory of each worker to what the caller's token may use there.
-fn within_budget(cluster: &mut ClusterModel, caller: &PeerIdentity) {
-    for worker in &mut cluster.workers {
-        worker.memory = worker.memory.min(caller.memory_of(worker.memory));
-    }
-}
-
 fn check(function: &Function, options: &PlanOptions) -> Result<()> {
     let bad = |what: &str| Err(Error::new(Code::InvalidArgument, what));
     if options.workers == WorkerCount::Exactly(0) {
@@ -204,68 +201,6 @@ impl Service {
         Ok(())
     }
 
-    /// Plans `function` for the connected workers except those that the caller avoids. If these do not suffice and
-    /// others may return soon, waits for those, at most [`RETURN_BOUND`], and plans again as they come. After that it
-    /// also uses avoided workers that are still connected: what separated them from the caller may be over.
-    async fn fitted(
-        &self,
-        caller: &PeerIdentity,
-        mut function: Arc<Function>,
-        options: PlanOptions,
-        held: Arc<RequestGuard>,
-        mut turn: OwnedSemaphorePermit,
-    ) -> Result<PlannedPrograms> {
-        let patience = Instant::now() + RETURN_BOUND;
-        let mut population = self.population.subscribe();
-        loop {
-            // A worker that registers from here on ends the wait below.
-            population.mark_unchanged();
-            let avoid = options.avoid.clone();
-            let look = move |core: &mut Membership, now| {
-                (core.model(&avoid), core.absent(now, patience, &avoid))
-            };
-            let (mut cluster, absent) = self.core.call(look).await?;
-            within_budget(&mut cluster, caller);
-            // Planning consumes the function, and a copy is expensive: make one only if it may be needed.
-            let again = absent.is_some() || !options.avoid.is_empty();
-            let again = again.then(|| function.clone());
-            let planned = self.computed(function, cluster, options.clone(), held.clone(), turn);
-            let (error, kept) = match (planned.await, again) {
-                (Err(error), Some(kept)) if lacks_workers(&error, &options) => (error, kept),
-                (planned, _) => return planned,
-            };
-            let Some(until) = absent else {
-                let mut all = self.core.call(|core, _| core.model(&[])).await?;
-                within_budget(&mut all, caller);
-                let turn = self.planning.turn().await?;
-                let planned = self.computed(kept, all, options, held, turn).await;
-                return planned.map_err(|_| error);
-            };
-            tracing::info!(%error, "a plan waits for workers that may return");
-            // Wake when the number of workers has changed, or when the wait is over.
-            let _ = timeout_at(until, population.changed()).await;
-            (function, turn) = (kept, self.planning.turn().await?);
-        }
-    }
-
-    /// Plans `function` for these workers. The turn and what is held for the request are kept until the computation
-    /// ends, even if the caller stopped waiting.
-    async fn computed(
-        &self,
-        function: Arc<Function>,
-        cluster: ClusterModel,
-        options: PlanOptions,
-        held: Arc<RequestGuard>,
-        turn: OwnedSemaphorePermit,
-    ) -> Result<PlannedPrograms> {
-        let options = for_what_is_left(options, &cluster)?;
-        let planned = blocking(&self.world, move || {
-            let _bounds = (held, turn);
-            compute(function, &cluster, &options)
-        });
-        planned.await?
-    }
-
     /// Drops plans of the caller until the plans of its token leave half of the token's memory to requests.
     async fn make_room(&self, caller: ConnectionId, account: &Ledger) -> Result<()> {
         let limit = account.owner().map_or(u64::MAX, |owner| owner.limit);
@@ -285,9 +220,10 @@ impl Service {
         account: &Ledger,
         plan: &Plan,
     ) -> Result<Reservation> {
-        let written = plan.parts.iter().map(|(program, _)| {
-            codec::size(&**program).map_err(|e| Error::internal(e.to_string()))
-        });
+        let written = plan
+            .parts
+            .iter()
+            .map(|part| codec::size(&*part.program).map_err(|e| Error::internal(e.to_string())));
         let bytes = written.sum::<Result<u64>>()?.saturating_mul(IN_MEMORY);
         loop {
             let refused = match account.reserve(Purpose::Plans, bytes) {
@@ -324,12 +260,24 @@ impl Service {
         self.core
             .call(move |core, _| core.admit(&function_id))
             .await??;
+        drop(turn);
         let (id, me) = (caller.id, caller.driver(driver));
-        self.core.call(move |core, _| core.speaks(id, me)).await??;
+        let speaks = me.clone();
+        self.core
+            .call(move |core, _| core.speaks(id, speaks))
+            .await??;
         let model = model_name(&function.name);
-        let planned = self
-            .fitted(&caller.identity, function, options, held, turn)
-            .await?;
+        let installs = options.intent != Intent::Explain;
+        let request = Request {
+            client: caller.id,
+            identity: &caller.identity,
+            asker: Asker {
+                identity: caller.identity.clone(),
+                wants: Some((me, function_id)),
+            },
+            options,
+        };
+        let Fitted { planned, _place } = self.fitted(&request, function, held).await?;
         let id = PlanId(u64::from_le_bytes(self.world.rng.bytes()));
         let mut participants = planned.participants;
         let name = caller.identity.name.to_string();
@@ -338,11 +286,18 @@ impl Service {
             incarnation: driver,
             address: String::new(),
         });
-        let programs = planned.programs.into_iter().map(Arc::new);
+        let parts = planned.programs.into_iter().zip(planned.step_bytes);
+        let parts = parts.zip(planned.needed);
+        let parts = parts.map(|((program, step_bytes), needed)| PlanPart {
+            program: Arc::new(program),
+            step_bytes,
+            needed,
+        });
         let plan = Arc::new(Plan {
             model,
             function: function_id,
-            parts: programs.zip(planned.step_bytes).collect(),
+            token: caller.identity.token_id.clone(),
+            parts: parts.collect(),
             participants: participants.clone(),
             axes: planned.axes.clone(),
             in_flight: planned.in_flight,
@@ -356,7 +311,7 @@ impl Service {
         tracing::info!(plan = %id, model = plan.model, workers = plan.parts.len(), "planned");
         let owner = caller.id;
         self.core
-            .call(move |core, now| core.keep_plan(now, owner, id, plan, Some(charge)))
+            .call(move |core, now| core.keep_plan(now, owner, id, plan, Some(charge), installs))
             .await?;
         Ok(PlanAnswer {
             plan: id,

@@ -25,6 +25,7 @@ impl Service {
     pub async fn tables(&self) -> Result<Vec<(&'static str, usize)>> {
         let mut tables = self.core.call(|core, _| core.tables()).await?;
         tables.push(("plans being made", self.planning.len()));
+        tables.push(("loads that wait", self.queue.len()));
         tables.push(("releases", self.releases.len()));
         Ok(tables)
     }

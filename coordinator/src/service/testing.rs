@@ -13,7 +13,7 @@ use convoke_common::identity::{
 };
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::rpc::{
-    CoordinatorClient, LinkReport, Progress, Registration, RegistrationAnswer, Worker,
+    CoordinatorClient, LinkReport, MemoryUse, Progress, Registration, RegistrationAnswer, Worker,
     WorkerStatus, answer, connect_coordinator,
 };
 use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
@@ -224,6 +224,8 @@ pub struct Script {
     pub hangs: bool,
     /// The semaphore of which each `release` takes a permit before it answers.
     pub frees: Option<Arc<Semaphore>>,
+    /// What `memory` answers.
+    pub memory: Arc<Mutex<MemoryUse>>,
 }
 
 /// A call that a scripted worker saw.
@@ -281,6 +283,9 @@ impl Worker for Scripted {
         self.note(SeenCall::Drain);
         Ok(())
     }
+    async fn memory(self, _: Context) -> Result<MemoryUse> {
+        Ok(self.script.memory.lock().unwrap().clone())
+    }
     async fn status(self, _: Context) -> Result<WorkerStatus> {
         Ok(WorkerStatus {
             incarnation: Incarnation(1),
@@ -299,6 +304,7 @@ impl Worker for Scripted {
             refused: Default::default(),
             cache_bytes: 0,
             loaded: Default::default(),
+            weights: Default::default(),
             holdings: vec![],
             connections: vec![],
             compute: vec![],

@@ -96,7 +96,9 @@ impl Case<'_> {
             // A handle is lost together with its worker.
             Code::StateLost => self.is_eager() && self.lost_somebody(),
             Code::KernelPanicked => self.struck(Row::Panic),
-            Code::OutOfMemory => self.struck(Row::OutOfMemory) || self.is_at_its_limit(),
+            Code::OutOfMemory => {
+                self.struck(Row::OutOfMemory) || self.is_at_its_limit() || self.has_no_room()
+            }
             Code::Busy => self.struck(Row::Refuse),
             Code::Wedged => self.struck(Row::Hang),
             Code::WorkerLeaving => {
@@ -249,6 +251,12 @@ impl Case<'_> {
         let disk = self.was(Row::DiskFull) || self.was(Row::DiskFails);
         let lost = self.lost_somebody() || self.was(Row::OutOfMemory) || disk;
         fewer || lost || wants > s.workers.len()
+    }
+
+    /// Whether the error says that no worker has room, and a fault or a client takes memory.
+    fn has_no_room(&self) -> bool {
+        let hoards = |i: &Injury| matches!(i.harm, Harm::Hoard { .. } | Harm::Memory);
+        self.named().is_none() && self.injuries().any(hoards)
     }
 
     /// Whether this client takes all the memory that its budget allows, and the error says so.

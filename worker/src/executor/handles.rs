@@ -49,8 +49,12 @@ pub(super) fn number(of: Option<&Tensor>) -> Result<u64, Error> {
     numbers.first().copied().ok_or_else(missing)
 }
 
-/// The tensor that a step gives a handle. A lease's memory is for its steps, so a tensor from it is copied into `pool`.
+/// The tensor that a step gives a handle. A lease's memory is for its steps, so a tensor from it is copied into `pool`;
+/// a constant that others may use stays where it is, and is charged to the handle's owner, too.
 pub(super) fn kept(tensor: &Tensor, pool: &Pool) -> Result<Tensor, Error> {
+    if let Some(charged) = pool.charged(tensor)? {
+        return Ok(charged);
+    }
     if !tensor.is_borrowed() {
         return Ok(tensor.clone());
     }

@@ -224,6 +224,11 @@ impl Executor {
         self.installed.nodes().len() as u32
     }
 
+    /// Bytes of the program's constants that others use as well.
+    pub fn shared_bytes(&self) -> u64 {
+        self.installed.shared_bytes()
+    }
+
     /// Number of steps that have started and not retired.
     pub fn live_steps(&self) -> u64 {
         live(&self.runs).count() as u64

@@ -1,10 +1,9 @@
 //! A worker's links to the drivers of leases and to other workers, and the measurement of their speed.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::admission::reach;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::grant::{Grant, Participant};
 use convoke_common::identity::Role;
@@ -12,7 +11,7 @@ use convoke_common::rpc::LinkReport;
 use convoke_graph::ids::ParticipantIx;
 use convoke_graph::program::{Axes, Program, bytes_under};
 use convoke_rendezvous::frame::LANE_LIMIT;
-use convoke_rendezvous::{Link, Peer, probe, remote};
+use convoke_rendezvous::{Link, Peer, probe};
 
 use super::Holdings;
 
@@ -56,11 +55,11 @@ impl Holdings {
             return Ok(link);
         }
         if dial {
-            // The dialling is completed even where the install is cancelled: the peer may count on the link as soon as
-            // it has it.
-            let (me, p) = (self.clone(), p.clone());
-            let dial = async move { me.dial_in_turn(&p, &peer).await };
-            return self.world.complete(dial).await;
+            let me = self.clone();
+            let serve = move |watched, name| {
+                crate::service::serve_connection(&me, watched, Role::Worker, name, None);
+            };
+            return self.dialler.link(p, serve).await;
         }
         self.hub.await_link(&peer, LINK_BOUND).await.ok_or_else(|| {
             let msg = format!("{} did not connect to worker {}", p.name, self.me.name);
@@ -73,56 +72,6 @@ impl Holdings {
                 _ => error.about(&p.name),
             }
         })
-    }
-
-    async fn dial_in_turn(self: &Arc<Self>, p: &Participant, peer: &Peer) -> Result<Arc<Link>> {
-        let turn = {
-            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            // Locks that no task waits for are dropped.
-            turns.retain(|_, t| Arc::strong_count(t) > 1);
-            turns.entry(p.name.clone()).or_default().clone()
-        };
-        let _mine = turn.lock().await;
-        if let Some(link) = self.hub.link(peer) {
-            return Ok(link);
-        }
-        let link = self.dial(p, peer).await?;
-        if link.peer() != peer {
-            let msg = format!("{} was restarted since the plan was made", p.name);
-            return Err(gone(&p.name, msg));
-        }
-        Ok(link)
-    }
-
-    async fn dial(self: &Arc<Self>, p: &Participant, peer: &Peer) -> Result<Arc<Link>> {
-        let unreachable = |e: Error| {
-            let msg = format!(
-                "worker {} cannot reach {} at {}: {}",
-                self.me.name, p.name, p.address, e.message
-            );
-            let advice = format!(
-                "start {} with --advertise HOST:PORT, an address that the others can reach",
-                p.name
-            );
-            Error::new(Code::Unreachable, msg)
-                .advise(advice)
-                .about(&p.name)
-        };
-        let dialled = reach(&self.world, &self.endpoint, &p.address, Role::Worker).await;
-        let dialled = dialled.map_err(unreachable)?;
-        let name = dialled.identity.name.as_str().to_owned();
-        if name != p.name {
-            let msg = format!("{} is answered by worker {name}, not {}", p.address, p.name);
-            return Err(Error::new(Code::Unreachable, msg).about(&p.name));
-        }
-        if let Some(link) = self.hub.link(peer) {
-            // The peer dialled as well, and was first.
-            dialled.connection.close(0u32.into(), b"linked already");
-            return Ok(link);
-        }
-        let watched = self.detector.watch(dialled.connection);
-        crate::service::serve_connection(self, watched.clone(), Role::Worker, name.clone(), None);
-        remote::dial_lane(&self.world, &self.hub, watched, name).await
     }
 
     /// Measures the links to other workers.

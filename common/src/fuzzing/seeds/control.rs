@@ -21,11 +21,11 @@ use crate::rpc::services::{
     WorkerRequest, WorkerResponse,
 };
 use crate::rpc::{
-    ClusterStatus, CutEdge, Death, DeathStatus, HeldLease, JoinAnswer, JoinRequest, LeaseGrant,
-    LeaseStatus, LinkReport, LinkStatus, MeasuredLink, MemberState, MemberStatus, PartSummary,
-    PinPart, PinSummary, PlanAnswer, PlanOptions, PlanSummary, ProgramStatus, Progress,
-    QuarantineStatus, Registration, RegistrationAnswer, Sources, StepFailure, WorkerCount,
-    WorkerStatus,
+    ClusterStatus, CutEdge, Death, DeathStatus, HeldLease, Intent, JoinAnswer, JoinRequest,
+    LeaseGrant, LeaseStatus, LinkReport, LinkStatus, MeasuredLink, MemberState, MemberStatus,
+    PartSummary, PinPart, PinSummary, PlanAnswer, PlanOptions, PlanSummary, ProgramStatus,
+    Progress, QuarantineStatus, Registration, RegistrationAnswer, Sources, StepFailure,
+    WeightsStatus, WorkerCount, WorkerStatus,
 };
 use crate::world::AccountId;
 
@@ -126,6 +126,7 @@ fn register() -> Ask {
 
 fn plan() -> Ask {
     let options = PlanOptions {
+        intent: Intent::InstallInTurn { wait_ms: 1000 },
         workers: WorkerCount::Exactly(2),
         pins: vec![("/layer/*".into(), "w0".into())],
         axes: graph::axes(),
@@ -155,6 +156,7 @@ fn planned() -> PlanAnswer {
         activation_bytes: 64,
         needed_bytes: 80,
         memory: 1 << 30,
+        free: 1 << 29,
         peak_bytes: 80,
         step_ns: 1000,
     };
@@ -202,6 +204,7 @@ fn worker_status() -> WorkerStatus {
             driver: "client".into(),
             nodes: 1,
             weights_bytes: 16,
+            shared_weights_bytes: 8,
         }],
         live_steps: 1,
         live_handles: 0,
@@ -226,6 +229,11 @@ fn worker_status() -> WorkerStatus {
             shared_path: 1,
             cache: 2,
             clients: 3,
+        },
+        weights: WeightsStatus {
+            held_bytes: 16,
+            shared_bytes: 8,
+            unused_bytes: 4,
         },
         holdings: vec![TokenHolding {
             token: "token234".parse().expect("a token id"),

@@ -163,7 +163,7 @@ fn renewed_and_restored_holders_are_known() {
 fn who_is_avoided_is_an_incarnation() {
     let mut rig = rig().workers(2);
     let names = |rig: &Rig, avoid: &[(String, Incarnation)]| {
-        let model = rig.core.model(avoid);
+        let model = rig.model(avoid);
         let names = model.workers.iter().map(|w| w.name.clone());
         names.collect::<Vec<_>>()
     };
@@ -201,7 +201,7 @@ fn links_are_what_was_measured() {
         bandwidth: 5e9,
     };
     assert_eq!(rig.core.links(), [told]);
-    let model = rig.core.model(&[]);
+    let model = rig.model(&[]);
     let of = |from, to| {
         (
             model.link(from, to).latency_ns,
@@ -222,7 +222,7 @@ fn links_are_what_was_measured() {
     assert_eq!(model.link(1, 2), crate::place::ASSUMED_LINK);
     // A new process with this name may be on another network, so the old measurements are dropped.
     rig.register(7, "w1", 2, 70).unwrap();
-    assert_eq!(rig.core.model(&[]).link(0, 1), crate::place::ASSUMED_LINK);
+    assert_eq!(rig.model(&[]).link(0, 1), crate::place::ASSUMED_LINK);
 }
 
 #[test]

@@ -4,16 +4,19 @@ mod joining;
 mod leases;
 mod plans;
 mod restarting;
+mod room;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use convoke_common::identity::{Budget, PeerIdentity, Role, Serial, TokenId};
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::rpc::{HeldLease, RETURN_BOUND, Registration};
 use convoke_graph::ids::FunctionId;
 use convoke_graph::program::Axes;
 
 use super::*;
+use crate::plan::PartMemory;
 
 const CLIENT: ConnectionId = ConnectionId(90);
 pub(super) const LEASE: LeaseId = LeaseId(7);
@@ -24,12 +27,15 @@ const FUNCTION: FunctionId = FunctionId([3; 32]);
 pub(super) struct Rig {
     pub(super) core: Membership,
     pub(super) now: Instant,
+    /// The function that the client of [`Rig::model_for`] wants to install.
+    wants: Option<FunctionId>,
 }
 
 pub(super) fn rig() -> Rig {
     Rig {
         core: Membership::new("p1"),
         now: Instant::now(),
+        wants: None,
     }
 }
 
@@ -115,6 +121,29 @@ impl Rig {
             .register(self.now, newcomer(connection, name, key, incarnation))
     }
 
+    /// The workers that a client of this token may use.
+    pub(super) fn model_for(
+        &self,
+        token: &TokenId,
+        avoid: &[(String, Incarnation)],
+    ) -> ClusterModel {
+        let identity = PeerIdentity {
+            role: Role::Client,
+            name: "me".parse().unwrap(),
+            token_id: token.clone(),
+            budget: Budget::default(),
+            serial: Serial::from_random([1; 16]),
+            fingerprint: [0; 32],
+        };
+        let wants = self.wants.map(|function| (me(), function));
+        let asker = Asker { identity, wants };
+        self.core.model(self.now, avoid, &asker)
+    }
+
+    pub(super) fn model(&self, avoid: &[(String, Incarnation)]) -> ClusterModel {
+        self.model_for(&TokenId::direct(), avoid)
+    }
+
     /// Registers `w0`, `w1`, … on connections 0, 1, …; the key and the incarnation of `wN` are N + 1.
     pub(super) fn workers(mut self, count: u64) -> Rig {
         for n in 0..count {
@@ -130,7 +159,8 @@ impl Rig {
         let plan = Plan {
             model: "m".into(),
             function: FUNCTION,
-            parts: vec![(Arc::new(program()), 1), (Arc::new(program()), 2)],
+            token: TokenId::direct(),
+            parts: [1, 2].map(part).into(),
             participants: vec![
                 participant("w0", 1, 0),
                 participant("w1", 2, 1),
@@ -141,7 +171,7 @@ impl Rig {
         };
         self.core.resume(CLIENT, me(), vec![]).unwrap();
         self.core
-            .keep_plan(self.now, CLIENT, PLAN, Arc::new(plan), None);
+            .keep_plan(self.now, CLIENT, PLAN, Arc::new(plan), None, true);
         let granted = self.core.grant(self.now, CLIENT, PLAN, LEASE).unwrap();
         assert_eq!(granted.connections, [ConnectionId(0), ConnectionId(1)]);
         assert_eq!(self.commands(), []);
@@ -164,6 +194,18 @@ fn me() -> Driver {
     Driver {
         name: "me".into(),
         incarnation: Incarnation(9),
+    }
+}
+
+/// A part of a plan, whose steps need so many bytes and which needs a MiB for each of them.
+fn part(step_bytes: u64) -> PlanPart {
+    PlanPart {
+        program: Arc::new(program()),
+        step_bytes,
+        needed: PartMemory {
+            all: step_bytes << 20,
+            weights: 0,
+        },
     }
 }
 

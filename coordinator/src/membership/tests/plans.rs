@@ -50,7 +50,7 @@ fn one_client_pushes_out_its_own_plans_first() {
     for n in 0..200 {
         rig.now += Duration::from_millis(1);
         rig.core
-            .keep_plan(rig.now, you, PlanId(1000 + n), plan.clone(), None);
+            .keep_plan(rig.now, you, PlanId(1000 + n), plan.clone(), None, true);
     }
     rig.core.plan(rig.now, CLIENT, PLAN).unwrap();
     rig.core.plan(rig.now, you, PlanId(1199)).unwrap();
@@ -85,7 +85,7 @@ fn plans_are_bounded() {
         let plan = rig.core.plan(rig.now, CLIENT, PLAN).map(|g| g.plan);
         let plan = plan.unwrap_or_else(|_| panic!("{n}: what is used stays"));
         rig.core
-            .keep_plan(rig.now, CLIENT, PlanId(100 + n), plan, None);
+            .keep_plan(rig.now, CLIENT, PlanId(100 + n), plan, None, true);
     }
     assert!(rig.core.plan(rig.now, CLIENT, PlanId(100)).is_err());
     assert!(rig.core.plan(rig.now, CLIENT, PlanId(163)).is_ok());

@@ -7,7 +7,10 @@ use convoke_common::admission::call;
 use convoke_common::detection::CLOSE_LOST;
 use convoke_common::identity::Role;
 use convoke_common::ids::{Incarnation, LeaseId};
-use convoke_common::rpc::{LeaseGrant, PlanAnswer, PlanOptions, RETURN_BOUND, WorkerCount, answer};
+use convoke_common::memory::Purpose;
+use convoke_common::rpc::{
+    Intent, LeaseGrant, MemoryUse, PlanAnswer, PlanOptions, RETURN_BOUND, WorkerCount, answer,
+};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
 use tokio::sync::Semaphore;
@@ -406,4 +409,115 @@ async fn a_plan_waits_for_workers_that_were_lost_just_now() {
     let error = client.plan(two()).await.unwrap_err();
     assert_eq!(error.code, Code::NoWorkers, "{error}");
     assert!(begun.elapsed() < RETURN_BOUND, "{:?}", begun.elapsed());
+}
+
+/// The name of the first worker of a plan.
+fn first(planned: &PlanAnswer) -> &str {
+    &planned.participants[0].name
+}
+
+fn one() -> PlanOptions {
+    options(&model(), WorkerCount::Auto)
+}
+
+/// The memory of a worker of which handles take all.
+fn full() -> MemoryUse {
+    MemoryUse {
+        used: [(Purpose::Handles, 1 << 30)].into(),
+        holdings: vec![],
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_had_no_room_is_not_tried_again_at_once() {
+    let rig = rig().await;
+    let refuses = Script {
+        install: Some(Error::new(Code::OutOfMemory, "no room")),
+        ..Script::default()
+    };
+    let _workers = [
+        rig.worker("a", refuses).await,
+        rig.worker("b", Script::default()).await,
+    ];
+    let client = rig.member(Role::Client, "").await;
+    let planned = client.plan(one()).await.unwrap();
+    assert_eq!(first(&planned), "a");
+    let error = client.install(&planned).await.unwrap_err();
+    assert_eq!(error.code, Code::OutOfMemory, "{error}");
+    let planned = client.plan(one()).await.unwrap();
+    assert_eq!(first(&planned), "b");
+    client.install(&planned).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_worker_reports_is_taken_and_may_be_freed_meanwhile() {
+    let rig = rig().await;
+    let script = Script::default();
+    let memory = script.memory.clone();
+    *memory.lock().unwrap() = full();
+    let _worker = rig.worker("a", script).await;
+    let client = rig.member(Role::Client, "").await;
+    // A load that does not queue waits for a moment.
+    let begun = Instant::now();
+    let error = client.plan(one()).await.unwrap_err();
+    assert_eq!(error.code, Code::OutOfMemory, "{error}");
+    assert!(
+        error.message.contains("a has 0 B of 984 MiB free"),
+        "{error}"
+    );
+    assert!(begun.elapsed() < RETURN_BOUND, "{:?}", begun.elapsed());
+    let queued = PlanOptions {
+        intent: Intent::InstallInTurn { wait_ms: 9000 },
+        ..one()
+    };
+    let queue = rig.running.tables();
+    assert!(queue.await.unwrap().contains(&("loads that wait", 0)));
+    let freed = async {
+        while !rig
+            .running
+            .tables()
+            .await
+            .unwrap()
+            .contains(&("loads that wait", 1))
+        {}
+        // A load that would have to wait says so, where it may not.
+        let at_once = PlanOptions {
+            intent: Intent::InstallInTurn { wait_ms: 0 },
+            ..one()
+        };
+        let behind = client.plan(at_once).await.unwrap_err();
+        assert!(behind.message.contains("1 load waits"), "{behind}");
+        *memory.lock().unwrap() = MemoryUse::default();
+    };
+    let (planned, ()) = futures::join!(client.plan(queued.clone()), freed);
+    assert_eq!(first(&planned.unwrap()), "a");
+    // Who gives up, and whose connection ends, waits no more.
+    *memory.lock().unwrap() = full();
+    let gives_up = tokio::time::timeout(Duration::from_millis(300), client.plan(queued.clone()));
+    assert!(gives_up.await.is_err());
+    let other = rig.member(Role::Client, "other").await;
+    let gone = async {
+        while !rig
+            .running
+            .tables()
+            .await
+            .unwrap()
+            .contains(&("loads that wait", 1))
+        {}
+        other.connection.close(CLOSE_LOST, b"gone");
+    };
+    let (planned, ()) = futures::join!(other.plan(queued), gone);
+    assert!(planned.is_err());
+    let empty = async {
+        while !rig
+            .running
+            .tables()
+            .await
+            .unwrap()
+            .contains(&("loads that wait", 0))
+        {}
+    };
+    tokio::time::timeout(Duration::from_secs(5), empty)
+        .await
+        .unwrap();
 }

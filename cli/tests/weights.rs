@@ -1,0 +1,198 @@
+//! Real processes that have weights already: another client and a longer axis load nothing, and memory counts once.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a test of real processes in real time"
+)]
+
+mod common;
+
+use common::cluster::{ANYWHERE, Processes};
+use common::functions::{SIDE, WEIGHT, layers};
+use common::waits::await_status;
+use convoke::graph::Function;
+use convoke::{Attrs, Cluster, DType, HostTensor, Model, Operand, Source, Tensor};
+use convoke_common::memory::Purpose;
+use convoke_common::rpc::WorkerStatus;
+
+const LAYERS: usize = 8;
+const ALL: u64 = WEIGHT * LAYERS as u64;
+
+fn one_worker(name: &str, memory: &str) -> Processes {
+    let mut processes = Processes::prepare(name, memory);
+    processes.start_coordinator();
+    processes.add_worker(ANYWHERE);
+    processes
+}
+
+/// The worker's report, once it holds as many leases.
+async fn report(cluster: &Cluster, leases: usize) -> WorkerStatus {
+    let is = |w: &WorkerStatus| w.programs.len() == leases;
+    let status = await_status(cluster, "leases", |s| {
+        s.members[0].status.as_ref().is_some_and(is)
+    });
+    status.await.members[0].status.clone().unwrap()
+}
+
+fn counted(w: &WorkerStatus) -> [u64; 2] {
+    [Purpose::Weights, Purpose::UnusedWeights].map(|p| w.memory_used.get(&p).copied().unwrap_or(0))
+}
+
+fn op(name: &str, operands: &[Operand<'_>]) -> convoke::Result<Tensor> {
+    convoke::issue(name, Attrs::default(), operands, 1).map(|mut made| made.remove(0))
+}
+
+fn negate(t: &[Tensor]) -> convoke::Result<Tensor> {
+    op("Neg", &[Operand::Tensor(&t[0])])
+}
+
+async fn load(cluster: &Cluster, (f, sources): &(Function, Vec<Source>), rows: i64) -> Model {
+    let load = cluster.load_function(f.clone(), sources.clone());
+    load.dim("rows", rows).in_flight(1).await.unwrap()
+}
+
+async fn call(model: &Model, rows: usize) -> HostTensor {
+    let x: Vec<f32> = (0..rows * SIDE).map(|i| (i % 97) as f32 / 97.).collect();
+    let x = HostTensor::from_slice(&[rows, SIDE], &x).unwrap();
+    model.call([("x", x)]).await.unwrap()["y"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_client_loads_nothing_and_memory_counts_once() {
+    let processes = one_worker("weights-two", "1GiB");
+    let first = processes.connect().await;
+    let second = processes.connect().await;
+    let function = layers(LAYERS, &processes.scratch.path("weights"), 0);
+    let mine = load(&first, &function, 4).await;
+    let expected = call(&mine, 4).await;
+    let once = report(&first, 1).await;
+    assert_eq!((once.loaded.clients, counted(&once)), (ALL, [ALL, 0]));
+    assert_eq!(once.weights.shared_bytes, 0);
+
+    let theirs = load(&second, &function, 4).await;
+    assert!(call(&theirs, 4).await == expected);
+    let twice = report(&first, 2).await;
+    assert_eq!((twice.loaded.clients, counted(&twice)), (ALL, [ALL, 0]));
+    let weights = twice.weights;
+    assert_eq!((weights.held_bytes, weights.shared_bytes), (ALL, ALL));
+    let shared = twice.programs.iter().map(|p| p.shared_weights_bytes);
+    assert_eq!(shared.collect::<Vec<u64>>(), [ALL; 2]);
+
+    // They outlive their leases, and a later lease finds them.
+    mine.unload().await.unwrap();
+    theirs.unload().await.unwrap();
+    let none = report(&first, 0).await;
+    assert_eq!((counted(&none), none.weights.unused_bytes), ([0, ALL], ALL));
+    let again = load(&second, &function, 4).await;
+    assert!(call(&again, 4).await == expected);
+    assert_eq!(report(&first, 1).await.loaded.clients, ALL);
+    again.unload().await.unwrap();
+    first.shutdown().await;
+    second.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_with_the_weights_has_room_for_a_second_client_of_the_model() {
+    let processes = one_worker("weights-tight", "112MiB");
+    let first = processes.connect().await;
+    let second = processes.connect().await;
+    // Two of these do not fit without sharing.
+    let count = 12;
+    let of_seed = |seed| {
+        let file = format!("weights-{seed}");
+        layers(count, &processes.scratch.path(&file), seed)
+    };
+    let function = of_seed(0);
+    let mine = load(&first, &function, 4).await;
+    let expected = call(&mine, 4).await;
+    let theirs = load(&second, &function, 4).await;
+    assert!(call(&theirs, 4).await == expected);
+    let twice = report(&first, 2).await;
+    let all = WEIGHT * count as u64;
+    assert_eq!((twice.loaded.clients, counted(&twice)), (all, [all, 0]));
+    let (other, sources) = of_seed(1);
+    let other = second.load_function(other, sources).dim("rows", 4);
+    let full = other.await.map(drop).unwrap_err();
+    assert_eq!(full.code, convoke::Code::OutOfMemory, "{full}");
+    assert!(
+        full.message
+            .contains("does not fit the memory that is free"),
+        "{full}"
+    );
+    first.shutdown().await;
+    second.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_axis_beyond_its_bound_loads_no_weights() {
+    let processes = one_worker("weights-axis", "1GiB");
+    let cluster = processes.connect().await;
+    let function = layers(LAYERS, &processes.scratch.path("weights"), 0);
+    let model = load(&cluster, &function, 8).await;
+    let short = call(&model, 8).await;
+    let long = call(&model, 64).await;
+    assert_eq!(long.shape(), [64, SIDE]);
+    assert_eq!(long.bytes()[..short.byte_len()], *short.bytes());
+    let after = report(&cluster, 1).await;
+    assert_eq!((after.loaded.clients, counted(&after)), (ALL, [ALL, 0]));
+    model.unload().await.unwrap();
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn weights_that_nobody_uses_make_room_for_others() {
+    let processes = one_worker("weights-room", "112MiB");
+    let cluster = processes.connect().await;
+    // Two of these do not fit together.
+    let count = 12;
+    for seed in 0..3 {
+        let file = format!("weights-{seed}");
+        let function = layers(count, &processes.scratch.path(&file), seed);
+        let model = load(&cluster, &function, 4).await;
+        call(&model, 4).await;
+        model.unload().await.unwrap();
+        let left = report(&cluster, 0).await;
+        let [weights, unused] = counted(&left);
+        assert_eq!(weights, 0);
+        assert!(unused >= WEIGHT * count as u64, "{left:?}");
+        assert!(left.memory_peak <= left.memory_budget, "{left:?}");
+    }
+    // Handles and steps get that memory, too.
+    let device = cluster.device("w0/cpu:0").unwrap();
+    let handle = device
+        .put(HostTensor::zeros(DType::U8, &[60 << 20]).unwrap())
+        .unwrap();
+    handle.ready().await.unwrap();
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_constant_that_becomes_a_handle_is_never_overwritten() {
+    let processes = one_worker("weights-handle", "1GiB");
+    let cluster = processes.connect().await;
+    let count = 1 << 18;
+    // The result is a constant, made at the install; the operand only says where.
+    let f = cluster.function(move |t| {
+        let shape = HostTensor::from_slice(&[1], &[count as i64])?;
+        let operands = [HostTensor::scalar(2f32), shape].map(Operand::Value);
+        let constant = op("Expand", &operands)?;
+        Ok(vec![constant, negate(t)?])
+    });
+    let device = cluster.device("w0/cpu:0").unwrap();
+    let x = device.put(vec![1f32]).unwrap();
+    let made = f.call(std::slice::from_ref(&x)).await.unwrap().remove(0);
+    let held = report(&cluster, 1).await;
+    assert_eq!(counted(&held), [count * 4, 0]);
+    assert_eq!(held.weights.shared_bytes, count * 4);
+    // The handle is donated to a function that writes in place.
+    let negates = cluster.function(|t| Ok(vec![negate(t)?]));
+    let negates = negates.donate(0).unwrap();
+    let negated = negates.call(&[made]).await.unwrap().remove(0);
+    let values: Vec<f32> = negated.fetch().await.unwrap();
+    assert!(values.iter().all(|v| *v == -2.));
+    let again = f.call(&[x]).await.unwrap().remove(0);
+    let values: Vec<f32> = again.fetch().await.unwrap();
+    assert!(values.iter().all(|v| *v == 2.));
+    cluster.shutdown().await;
+}

@@ -1,0 +1,429 @@
+//! Pools: tensors within a reservation, whose memory is reused between steps.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use convoke_graph::block::{Block, Cover, LARGE, Region, Spare};
+use convoke_graph::dtype::DType;
+use convoke_graph::tensor::{INLINE, Tensor, TensorError};
+
+use super::shared::{Charge, SharedReservation, SharedTensor};
+use super::{Ledger, Purpose, Reservation};
+use crate::error::{Error, Result};
+
+/// In a pool without a base, tensors of at most `SMALL` bytes share reservations of `SHARED` bytes.
+const SMALL: usize = 4 << 10;
+const SHARED: usize = 64 << 10;
+
+/// Makes tensors within a reservation, whose memory is reused again and again.
+///
+/// The base reservation is held while the pool or any of its tensors lives; tensors beyond it have a reservation each.
+/// In a pool without a base, small tensors share reservations, each of which is held while any of its tensors lives.
+#[derive(Clone)]
+pub struct Pool(Arc<Inner>);
+
+struct Inner {
+    ledger: Ledger,
+    purpose: Purpose,
+    base: Option<Arc<Region>>,
+    small: Mutex<SmallRegions>,
+    /// Bytes of living tensors beyond the base, except the small ones.
+    beyond: Arc<AtomicU64>,
+    /// Keeps the memory of the last large tensor for the next one, while [`Pool::reuse`] is on.
+    spare: Mutex<Option<Arc<Spare>>>,
+}
+
+/// The regions that small tensors are cut from.
+#[derive(Default)]
+struct SmallRegions {
+    /// The region that the next small tensor is cut from.
+    current: Weak<Region>,
+    all: Vec<Weak<Region>>,
+}
+
+impl SmallRegions {
+    /// A region of which half or less is used, if there is one.
+    fn roomy(&mut self) -> Option<Arc<Region>> {
+        self.all.retain(|region| region.strong_count() > 0);
+        let mut all = self.all.iter().filter_map(Weak::upgrade);
+        all.find(|region| region.used() <= SHARED as u64 / 2)
+    }
+}
+
+/// Whether a kept block is still paid for by the pool that kept it.
+fn is_own(block: &Block) -> bool {
+    let cover = block
+        .cover()
+        .and_then(|c| c.downcast_ref::<ExtraReservation>());
+    cover.is_some_and(|extra| extra.shared.get().is_none())
+}
+
+/// Covers one tensor beyond the base, or one that was adopted.
+struct ExtraReservation {
+    /// The reservation; `None` once it is shared.
+    own: Mutex<Option<Reservation>>,
+    shared: OnceLock<SharedReservation>,
+    bytes: u64,
+    sum: Arc<AtomicU64>,
+    /// Keeps memory in use that another ledger counts as shared.
+    _held: Option<Charge>,
+}
+
+impl ExtraReservation {
+    fn of(reservation: Reservation, sum: Arc<AtomicU64>, held: Option<Charge>) -> ExtraReservation {
+        let bytes = reservation.bytes;
+        sum.fetch_add(bytes, Ordering::Relaxed);
+        ExtraReservation {
+            own: Mutex::new(Some(reservation)),
+            shared: OnceLock::new(),
+            bytes,
+            sum,
+            _held: held,
+        }
+    }
+
+    fn own(&self) -> MutexGuard<'_, Option<Reservation>> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the bytes are counted by this ledger, and belong to nobody else.
+    fn is_of(&self, ledger: &Ledger) -> bool {
+        let own = self.own();
+        own.as_ref().is_some_and(|r| r.ledger.is(ledger))
+    }
+
+    /// Makes the reservation shared, where it is not yet; the result is charged to whoever has had it.
+    fn share(&self, ledger: &Ledger) -> Result<(SharedReservation, Charge)> {
+        let mut own = self.own();
+        if let Some(reservation) = own.take() {
+            let (shared, charge) = SharedReservation::of(reservation);
+            let shared = self.shared.get_or_init(|| shared).clone();
+            return Ok((shared, charge));
+        }
+        drop(own);
+        let shared = self
+            .shared
+            .get()
+            .ok_or_else(|| Error::internal("a reservation of nobody"))?;
+        Ok((shared.clone(), shared.charge(ledger)?))
+    }
+}
+
+impl Drop for ExtraReservation {
+    fn drop(&mut self) {
+        self.sum.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// The shared reservation of a tensor's memory, if it has one.
+fn shared_of(tensor: &Tensor) -> Option<&SharedReservation> {
+    let cover = tensor.cover()?;
+    match cover.downcast_ref::<Charge>() {
+        Some(charge) => Some(charge.reservation()),
+        None => cover.downcast_ref::<ExtraReservation>()?.shared.get(),
+    }
+}
+
+impl Pool {
+    /// Makes a pool that reserves `base` bytes for its life.
+    pub fn new(ledger: &Ledger, purpose: Purpose, base: u64) -> Result<Pool> {
+        Self::with(ledger, purpose, base, Region::new)
+    }
+
+    /// Makes a pool whose base peers on this host can read, where the system has such memory.
+    pub fn shared(ledger: &Ledger, purpose: Purpose, base: u64) -> Result<Pool> {
+        Self::with(ledger, purpose, base, Region::shared)
+    }
+
+    fn with(
+        ledger: &Ledger,
+        purpose: Purpose,
+        base: u64,
+        make: impl FnOnce(usize, Cover) -> Result<Arc<Region>, TensorError>,
+    ) -> Result<Pool> {
+        let region = || {
+            let reservation = ledger.reserve(purpose, base)?;
+            let len = usize::try_from(base).map_err(|_| Error::internal("a pool beyond memory"))?;
+            Ok::<_, Error>(make(len, Box::new(reservation))?)
+        };
+        Ok(Pool(Arc::new(Inner {
+            base: (base > 0).then(region).transpose()?,
+            ledger: ledger.clone(),
+            purpose,
+            small: Mutex::default(),
+            beyond: Arc::default(),
+            spare: Mutex::default(),
+        })))
+    }
+
+    /// Switches the reuse of large memory on or off. While it is on, the pool keeps the memory of the last dropped
+    /// tensor of [`LARGE`] bytes or more beyond the base, with its reservation, until it makes the next such tensor.
+    pub fn reuse(&self, on: bool) {
+        let spare = on.then(Arc::<Spare>::default);
+        *self.0.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
+    }
+
+    /// Makes a tensor with unspecified elements. Fails where its size overflows, or the ledger refuses its memory.
+    pub fn tensor(&self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
+        let len = Tensor::size_of(dtype, shape)?;
+        if let Some(tensor) = Tensor::inline(dtype, shape, len) {
+            return Ok(tensor);
+        }
+        let cut = match &self.0.base {
+            Some(region) => region.block(len),
+            None if len <= SMALL => self.small(len),
+            None => None,
+        };
+        let block = match cut {
+            Some(block) => block,
+            None => self.beyond(len)?,
+        };
+        Ok(Tensor::from_block(dtype, shape, block))
+    }
+
+    /// Cuts a block from a shared reservation. Returns `None` where the ledger refuses another shared reservation.
+    fn small(&self, len: usize) -> Option<Block> {
+        let mut small = self.0.small.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = small.current.upgrade();
+        if let Some(block) = current.and_then(|region| region.block(len)) {
+            return Some(block);
+        }
+        let region = match small.roomy() {
+            Some(region) => region,
+            None => {
+                let cover = self.0.ledger.reserve(self.0.purpose, SHARED as u64).ok()?;
+                let region = Region::new(SHARED, Box::new(cover)).ok()?;
+                small.all.push(Arc::downgrade(&region));
+                region
+            }
+        };
+        small.current = Arc::downgrade(&region);
+        region.block(len)
+    }
+
+    fn beyond(&self, len: usize) -> Result<Block> {
+        let spare = self.0.spare.lock();
+        let spare = spare.unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(spare) = spare else {
+            return self.made(len);
+        };
+        let block = match len < LARGE {
+            true => self.made(len).ok(),
+            false => None,
+        };
+        // Otherwise the kept block is used if it fits, and released if not, so that it never prevents another
+        // allocation.
+        let block = block.or_else(|| spare.take(len).filter(is_own));
+        Ok(spare.awaits(block.map_or_else(|| self.made(len), Ok)?))
+    }
+
+    fn made(&self, len: usize) -> Result<Block> {
+        Ok(Block::covered(len, Box::new(self.reserved(len, None)?))?)
+    }
+
+    fn reserved(&self, len: usize, held: Option<Charge>) -> Result<ExtraReservation> {
+        let reservation = self.0.ledger.reserve(self.0.purpose, len as u64)?;
+        Ok(ExtraReservation::of(
+            reservation,
+            self.0.beyond.clone(),
+            held,
+        ))
+    }
+
+    /// Takes a tensor that was made elsewhere into the pool. It stays where it lies, and its bytes are reserved as long
+    /// as the result, or a view of it, lives. A tensor that has a reservation of its own in the same ledger is returned
+    /// unchanged, and one whose memory is shared is charged to the pool's owner.
+    pub fn adopt(&self, tensor: Tensor) -> Result<Tensor> {
+        if let Some(charged) = self.charged(&tensor)? {
+            return Ok(charged);
+        }
+        let counted = tensor
+            .cover()
+            .and_then(|c| c.downcast_ref::<ExtraReservation>());
+        if counted.is_some_and(|extra| extra.is_of(&self.0.ledger)) {
+            return Ok(tensor);
+        }
+        let held = shared_of(&tensor).map(SharedReservation::hold);
+        let cover = self.reserved(tensor.byte_len(), held)?;
+        Ok(tensor.covered(Box::new(cover)))
+    }
+
+    /// The same tensor, charged to the pool's owner as long as the result, or a view of it, lives. `None` where its
+    /// memory is not shared in the pool's ledger.
+    pub fn charged(&self, tensor: &Tensor) -> Result<Option<Tensor>> {
+        let shared = shared_of(tensor).filter(|shared| shared.is_of(&self.0.ledger));
+        let charge = shared.map(|shared| shared.charge(&self.0.ledger));
+        Ok(charge
+            .transpose()?
+            .map(|charge| tensor.covered(Box::new(charge))))
+    }
+
+    /// Makes the memory of one of the pool's tensors shared. What has no reservation of its own is copied.
+    pub fn share(&self, tensor: &Tensor) -> Result<(SharedTensor, Charge)> {
+        let cover = tensor.cover();
+        if let Some(extra) = cover.and_then(|c| c.downcast_ref::<ExtraReservation>()) {
+            let (reservation, charge) = extra.share(&self.0.ledger)?;
+            let tensor = tensor.clone();
+            return Ok((
+                SharedTensor {
+                    tensor,
+                    reservation,
+                },
+                charge,
+            ));
+        }
+        let (dtype, shape, len) = (tensor.dtype(), tensor.shape(), tensor.byte_len());
+        if len <= INLINE {
+            // Such a tensor lies in itself, or is a view of another one, and no budget counts it.
+            let nothing = self.0.ledger.reserve(self.0.purpose, 0)?;
+            let (reservation, charge) = SharedReservation::of(nothing);
+            let tensor = Tensor::from_bytes(dtype, shape, tensor.bytes())?;
+            return Ok((
+                SharedTensor {
+                    tensor,
+                    reservation,
+                },
+                charge,
+            ));
+        }
+        let extra = self.reserved(len, None)?;
+        let (reservation, charge) = extra.share(&self.0.ledger)?;
+        let mut block = Block::covered(len, Box::new(extra))?;
+        block.bytes_mut().copy_from_slice(tensor.bytes());
+        let tensor = Tensor::from_block(dtype, shape, block);
+        Ok((
+            SharedTensor {
+                tensor,
+                reservation,
+            },
+            charge,
+        ))
+    }
+
+    /// Charges the pool's owner for memory that is shared.
+    pub fn charge(&self, shared: &SharedReservation) -> Result<Charge> {
+        shared.charge(&self.0.ledger)
+    }
+
+    /// Bytes of the pool's living tensors.
+    pub fn live_bytes(&self) -> u64 {
+        let base = self.0.base.as_ref().map_or(0, |region| region.used());
+        let small = self.0.small.lock().unwrap_or_else(PoisonError::into_inner);
+        let regions = small.all.iter().filter_map(Weak::upgrade);
+        let small: u64 = regions.map(|region| region.asked()).sum();
+        base + small + self.0.beyond.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Code;
+
+    #[test]
+    fn memory_is_reused_and_growth_is_accounted() {
+        let l = Ledger::new("w0", 4096);
+        let p = Pool::new(&l, Purpose::Leases, 1024).unwrap();
+        let a = p.tensor(DType::F32, &[256]).unwrap();
+        let at = a.bytes().as_ptr();
+        drop(a);
+        let b = p.tensor(DType::F32, &[250]).unwrap();
+        assert_eq!(b.bytes().as_ptr(), at);
+        let c = p.tensor(DType::F32, &[512]).unwrap();
+        assert_eq!(l.total_and_peak().0, 1024 + 2048);
+        assert_eq!(p.live_bytes(), 1024 + 2048);
+        assert!(p.tensor(DType::F32, &[512]).is_err());
+        drop(c);
+        assert_eq!((l.total_and_peak().0, p.live_bytes()), (1024, 1024));
+        // The last tensor keeps the whole base.
+        drop(p);
+        assert_eq!(l.total_and_peak().0, 1024);
+        drop(b);
+        assert_eq!(l.total_and_peak().0, 0);
+    }
+
+    #[test]
+    fn what_is_adopted_is_counted_once_while_anything_made_of_it_lives() {
+        let len = SMALL as u64 + 1;
+        let (l, other) = (Ledger::new("w0", 3 * len - 1), Ledger::new("w1", 10 * len));
+        let p = Pool::new(&l, Purpose::Handles, 0).unwrap();
+        let theirs = Tensor::zeros(DType::U8, &[len as usize]).unwrap();
+        let mine = p.adopt(theirs.clone()).unwrap();
+        assert_eq!(mine.bytes().as_ptr(), theirs.bytes().as_ptr());
+        assert_eq!((l.total_and_peak().0, p.live_bytes()), (len, len));
+        // Tensors that the pool adopted or made before are not counted again.
+        let made = p.tensor(DType::U8, &[len as usize]).unwrap();
+        let again =
+            [&mine, &made].map(|t| p.adopt(t.reshape(&[1, len as usize]).unwrap()).unwrap());
+        assert_eq!(l.total_and_peak().0, 2 * len);
+        let e = p.adopt(theirs).unwrap_err();
+        assert_eq!(e.code, Code::OutOfMemory, "{e}");
+        drop((mine, made));
+        assert_eq!(l.total_and_peak().0, 2 * len);
+        // Another ledger counts the tensor for itself.
+        let elsewhere = Pool::new(&other, Purpose::Handles, 0).unwrap();
+        let moved = elsewhere.adopt(again[0].clone()).unwrap();
+        drop(again);
+        assert_eq!((l.total_and_peak().0, p.live_bytes()), (0, 0));
+        assert_eq!(other.total_and_peak().0, len);
+        drop(moved);
+        assert_eq!(other.total_and_peak().0, 0);
+    }
+
+    #[test]
+    fn memory_is_kept_for_the_next_of_its_size_as_long_as_that_is_wanted() {
+        let large = 8 << 20;
+        let l = Ledger::new("w0", 2 * large);
+        let p = Pool::new(&l, Purpose::Weights, 0).unwrap();
+        let tensor = |len: u64| p.tensor(DType::U8, &[len as usize]);
+        drop(tensor(large).unwrap());
+        assert_eq!(l.total_and_peak().0, 0);
+        p.reuse(true);
+        drop(tensor(large).unwrap());
+        drop(tensor(SMALL as u64 + 1).unwrap());
+        assert_eq!(l.total_and_peak().0, large);
+        let pair = (tensor(large).unwrap(), tensor(large).unwrap());
+        assert!(tensor(large).is_err());
+        drop(pair);
+        assert_eq!(l.total_and_peak().0, large);
+        // The kept memory never prevents another tensor.
+        let rest = l.reserve(Purpose::Leases, large - 1).unwrap();
+        drop(tensor(SMALL as u64 + 1).unwrap());
+        assert_eq!(l.total_and_peak().0, large - 1);
+        drop(rest);
+        drop(tensor(2 * large).unwrap());
+        assert_eq!(l.total_and_peak().0, 2 * large);
+        p.reuse(false);
+        assert_eq!((l.total_and_peak().0, p.live_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn small_tensors_share_reservations_that_end_with_them() {
+        let shared = SHARED as u64;
+        let l = Ledger::new("w0", 5 * shared);
+        let p = Pool::new(&l, Purpose::Handles, 0).unwrap();
+        let small = || p.tensor(DType::U8, &[100]).unwrap();
+        let (a, b) = (small(), small());
+        assert_eq!((l.total_and_peak().0, p.live_bytes()), (shared, 200));
+        drop(a);
+        assert_eq!((l.total_and_peak().0, p.live_bytes()), (shared, 100));
+        let large = p.tensor(DType::U8, &[SMALL + 1]).unwrap();
+        assert_eq!(l.total_and_peak().0, shared + SMALL as u64 + 1);
+        drop((b, large));
+        assert_eq!((l.total_and_peak().0, p.live_bytes()), (0, 0));
+        // One tensor of each region is kept, and the holes are filled before another region is made.
+        let mut kept = Vec::new();
+        for _ in 0..3 {
+            let mut all: Vec<Tensor> = (0..SHARED / 128 - 3).map(|_| small()).collect();
+            kept.extend(all.pop());
+        }
+        assert_eq!(l.total_and_peak().0, shared);
+        // Where no shared reservation fits any more, tensors are reserved one by one.
+        let rest = l.reserve(Purpose::Leases, 4 * shared - 500).unwrap();
+        let mut full: Vec<Tensor> = (0..SHARED / 128 - 3).map(|_| small()).collect();
+        full.extend((0..5).map(|_| small()));
+        assert!(p.tensor(DType::U8, &[100]).is_err());
+        drop((rest, full, kept));
+        assert_eq!((l.total_and_peak().0, p.live_bytes()), (0, 0));
+    }
+}

@@ -1,0 +1,279 @@
+//! How much of each worker's memory is free, and who has the rest.
+//!
+//! The coordinator knows what it planned: the leases that have not ended, and the plans that are about to be installed.
+//! A worker knows what is in use: it reports its ledger before each plan. What is taken of a worker follows from both.
+//!
+//! ```text
+//! taken = what leases take                                              + handles and definitions, as reported
+//!         as planned, while any of them may not be in the report yet
+//!         else the least of what was planned and what is reported
+//! ```
+//!
+//! Leases of one function share its weights at a worker, as far as they have the same nodes there. So its weights count
+//! once, and are free for a plan of that function where a lease of it has them. Where the nodes turn out to be others,
+//! the install finds no room, and the next plan goes elsewhere.
+//!
+//! Invariants
+//! 1. A lease counts from its grant until it ends, and a plan that is to be installed counts until it is granted, or
+//!    for [`HELD_FOR`].
+//! 2. What the holders of a token have counts against their budget in the same way.
+//! 3. That a worker had no room for a token's lease is remembered for that token only, so that no client can keep the
+//!    others from a worker.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use convoke_common::identity::{PeerIdentity, TokenId};
+use convoke_common::ids::{Incarnation, LeaseId};
+use convoke_common::memory::{Purpose, TokenHolding};
+use convoke_common::rpc::{MemoryUse, RETURN_BOUND};
+use convoke_graph::ids::FunctionId;
+use tokio::time::Instant;
+
+use super::leases::Charge;
+use super::member::Member;
+use super::{ConnectionId, Driver, Membership, Offer};
+use crate::place::Holder;
+use crate::plan::PartMemory;
+
+/// How long a plan that is to be installed counts as taken: its driver dials the workers first.
+pub const HELD_FOR: Duration = RETURN_BOUND;
+
+/// How long it is remembered that a worker had no room for a lease, unless it frees memory.
+const REFUSED_FOR: Duration = Duration::from_secs(5);
+
+/// For how many tokens it is remembered that a worker had no room.
+const REFUSALS: usize = 64;
+
+/// What the coordinator knows of the use of one worker's memory besides its own records.
+#[derive(Debug, Default)]
+pub struct KnownUse {
+    report: Option<Report>,
+    /// The size of a lease that the worker had no room for, by the token of its client, and until when that counts.
+    refusals: BTreeMap<TokenId, (Instant, u64)>,
+}
+
+/// A worker's report, and what the coordinator had seen when it asked for it.
+#[derive(Debug)]
+struct Report {
+    incarnation: Incarnation,
+    /// The value of [`Membership::installs`].
+    asked: u64,
+    used: MemoryUse,
+}
+
+/// Who asks how much is free.
+#[derive(Debug, Clone)]
+pub struct Asker {
+    pub identity: PeerIdentity,
+    /// The client and the function that it wants to install: an earlier plan of the same is replaced, and does not
+    /// count.
+    pub wants: Option<(Driver, FunctionId)>,
+}
+
+/// What is taken of a worker.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes that are free for the asker.
+    pub free: u64,
+    /// Bytes that the asker could have if nothing were taken.
+    pub offered: u64,
+    /// Who has the rest, the largest first.
+    pub holders: Vec<Holder>,
+}
+
+/// What one token, or everybody, has of a worker.
+#[derive(Debug, Default)]
+struct Part {
+    /// Bytes of leases as planned, without weights whose function is known.
+    planned: u64,
+    /// Bytes of weights by function: the most that a lease of it has.
+    weights: BTreeMap<FunctionId, u64>,
+    /// Bytes of leases as reported.
+    reported: u64,
+    /// Bytes of everything else, as reported.
+    other: u64,
+    member: String,
+}
+
+impl Part {
+    fn add(&mut self, used: &BTreeMap<Purpose, u64>) {
+        for (purpose, bytes) in used {
+            let sum = match purpose {
+                Purpose::Weights | Purpose::Leases => &mut self.reported,
+                Purpose::Handles | Purpose::Definitions => &mut self.other,
+                // The worker offers what is left of its memory without these, or frees them where memory is needed.
+                _ => continue,
+            };
+            *sum = sum.saturating_add(*bytes);
+        }
+    }
+
+    fn plan(&mut self, needed: PartMemory, function: Option<FunctionId>) {
+        let mut rest = needed.all;
+        if let Some(function) = function {
+            rest = rest.saturating_sub(needed.weights);
+            let weights = self.weights.entry(function).or_default();
+            *weights = needed.weights.max(*weights);
+        }
+        self.planned = self.planned.saturating_add(rest);
+    }
+
+    /// Bytes of a function's weights that are there.
+    fn shared(&self, wanted: Option<FunctionId>) -> u64 {
+        let weights = wanted.and_then(|function| self.weights.get(&function));
+        weights.copied().unwrap_or(0)
+    }
+
+    fn taken(&self, certainty: Certainty) -> u64 {
+        let weights = self.weights.values();
+        let planned = weights.fold(self.planned, |sum, w| sum.saturating_add(*w));
+        let leases = match certainty {
+            Certainty::Settled => planned.min(self.reported),
+            Certainty::Underway => planned,
+            Certainty::Unknown => planned.max(self.reported),
+            Certainty::Reported => self.reported,
+        };
+        leases.saturating_add(self.other)
+    }
+}
+
+/// How what was planned and what is reported of a worker's leases go together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Certainty {
+    /// The report covers all leases.
+    Settled,
+    /// The report may lack some of them.
+    Underway,
+    /// The report may lack some of them, and the size of others is known from it alone.
+    Unknown,
+    /// The report covers all leases, of which some have a size that is known from it alone.
+    Reported,
+}
+
+impl Membership {
+    /// Returns the workers to be asked for their memory, and what to pass to [`Membership::reported_memory`] with the
+    /// answers.
+    pub fn to_report(&self, avoid: &[(String, Incarnation)]) -> (Vec<(String, ConnectionId)>, u64) {
+        let there = self.members.iter().filter(|(name, m)| {
+            let avoided = |o: &Offer| avoid.iter().any(|(n, i)| n == *name && *i == o.incarnation);
+            m.serving().is_some_and(|offer| !avoided(offer))
+        });
+        let asked = there.filter_map(|(name, m)| Some((name.clone(), m.connection()?)));
+        (asked.collect(), self.installs)
+    }
+
+    /// Notes how much of its memory the worker on this connection uses.
+    pub fn reported_memory(&mut self, connection: ConnectionId, asked: u64, used: MemoryUse) {
+        let on = |m: &&mut Member| m.connection() == Some(connection);
+        if let Some(member) = self.members.values_mut().find(on)
+            && let Some(incarnation) = member.living().map(|offer| offer.incarnation)
+        {
+            member.memory.report = Some(Report {
+                incarnation,
+                asked,
+                used,
+            });
+        }
+    }
+
+    /// Notes that a worker had no room for its part of a lease.
+    pub fn had_no_room(&mut self, now: Instant, lease: LeaseId, worker: &str) {
+        let Some((token, bytes)) = self.leases.size_at(lease, worker) else {
+            return;
+        };
+        let Some(member) = self.members.get_mut(worker) else {
+            return;
+        };
+        let refusals = &mut member.memory.refusals;
+        refusals.retain(|_, (until, _)| *until > now);
+        if refusals.len() < REFUSALS {
+            refusals.insert(token, (now + REFUSED_FOR, bytes));
+        }
+    }
+
+    /// Notes that memory may have become free; at the worker `at`, if there is one, for leases that it had no room for.
+    pub(super) fn memory_freed(&mut self, at: Option<&str>) {
+        self.freed += 1;
+        if let Some(member) = at.and_then(|name| self.members.get_mut(name)) {
+            member.memory.refusals.clear();
+        }
+    }
+
+    /// Returns a number that changes whenever memory may have become free.
+    pub fn freed(&self) -> u64 {
+        self.freed
+    }
+
+    /// Returns what is free of a worker for `asker`.
+    pub(super) fn room(&self, now: Instant, name: &str, offer: &Offer, asker: &Asker) -> Room {
+        let identity = &asker.identity;
+        let known = self.members.get(name).map(|m| &m.memory);
+        let report = known.and_then(|k| k.report.as_ref());
+        let report = report.filter(|r| r.incarnation == offer.incarnation);
+        let mut all = Part::default();
+        let mut tokens: BTreeMap<TokenId, Part> = BTreeMap::new();
+        let (mut underway, mut unknown) = (false, false);
+        let mut charge = |charge: Charge<'_>| {
+            underway |= report.is_none_or(|r| charge.since.is_none_or(|since| r.asked < since));
+            let Some((token, needed)) = charge.size else {
+                unknown = true;
+                return;
+            };
+            all.plan(needed, charge.function);
+            let part = tokens.entry(token.clone()).or_default();
+            part.plan(needed, charge.function);
+            charge.member.clone_into(&mut part.member);
+        };
+        let leases = self.leases.charges(name, offer.incarnation);
+        leases.for_each(&mut charge);
+        let wanted = asker.wants.as_ref().map(|(_, function)| *function);
+        let plans = self
+            .plans
+            .charges(now, name, offer.incarnation, asker.wants.as_ref());
+        plans.for_each(&mut charge);
+        if let Some(report) = report {
+            all.add(&report.used.used);
+            for TokenHolding {
+                token,
+                member,
+                used,
+                ..
+            } in &report.used.holdings
+            {
+                let part = tokens.entry(token.clone()).or_default();
+                part.add(used);
+                part.member.clone_from(member);
+            }
+        }
+        let certainty = match (underway, unknown) {
+            (false, false) => Certainty::Settled,
+            (true, false) => Certainty::Underway,
+            (true, true) => Certainty::Unknown,
+            (false, true) => Certainty::Reported,
+        };
+        // A plan of a function whose weights are there needs the rest only.
+        let taken = |part: &Part| part.taken(certainty).saturating_sub(part.shared(wanted));
+        let own = tokens.get(&identity.token_id).map_or(0, taken);
+        let taken = taken(&all);
+        let offered = offer.memory.min(identity.memory_of(offer.memory));
+        let mut free = offer.memory.saturating_sub(taken);
+        free = free.min(offered.saturating_sub(own));
+        let refusal = known.and_then(|k| k.refusals.get(&identity.token_id));
+        if let Some((_, bytes)) = refusal.filter(|(until, _)| *until > now) {
+            free = free.min(bytes.saturating_sub(1));
+        }
+        let holders = tokens.into_iter().map(|(token, part)| Holder {
+            bytes: part.taken(certainty),
+            token: token.to_string(),
+            member: part.member,
+        });
+        let mut holders: Vec<Holder> = holders.filter(|h| h.bytes > 0).collect();
+        holders.sort_by_key(|h| std::cmp::Reverse(h.bytes));
+        Room {
+            free,
+            offered,
+            holders,
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! How much of each worker is free, as plans, leases and reports come and go.
+
+use convoke_common::memory::{Purpose, TokenHolding};
+use convoke_common::rpc::MemoryUse;
+
+use super::super::room::HELD_FOR;
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn token(text: &str) -> TokenId {
+    text.parse().unwrap()
+}
+
+/// A report of MiB by purpose, all of which the holders of one token have.
+fn used(token: &TokenId, used: &[(Purpose, u64)]) -> MemoryUse {
+    let used: BTreeMap<Purpose, u64> = used.iter().map(|(p, mib)| (*p, mib * MIB)).collect();
+    MemoryUse {
+        used: used.clone(),
+        holdings: vec![TokenHolding {
+            token: token.clone(),
+            member: "other".into(),
+            limit: 1 << 30,
+            used,
+        }],
+    }
+}
+
+impl Rig {
+    /// Checks how many MiB of each worker are taken from the view of a token's holders.
+    #[track_caller]
+    fn taken(&self, token: &TokenId, expected: [u64; 2]) {
+        let model = self.model_for(token, &[]);
+        let taken = model.workers.iter().map(|w| (w.offered - w.memory) / MIB);
+        assert_eq!(taken.collect::<Vec<_>>(), expected);
+    }
+
+    fn report(&mut self, worker: u64, used: MemoryUse) {
+        let (_, asked) = self.core.to_report(&[]);
+        self.core.reported_memory(ConnectionId(worker), asked, used);
+    }
+}
+
+#[test]
+fn a_lease_counts_from_its_plan_until_its_end() {
+    let me = TokenId::direct();
+    let mut rig = rig().workers(2).granted();
+    rig.taken(&me, [1, 2]);
+    // A report that was asked for before the install was over may lack the lease.
+    let (_, asked) = rig.core.to_report(&[]);
+    rig.core.installed(LEASE).unwrap();
+    for worker in [0, 1] {
+        rig.core
+            .reported_memory(ConnectionId(worker), asked, MemoryUse::default());
+    }
+    rig.taken(&me, [1, 2]);
+    // A later one tells how much of it is in use, and what else is.
+    let reported = [
+        (Purpose::Leases, 1),
+        (Purpose::Handles, 5),
+        (Purpose::Base, 9),
+    ];
+    rig.report(1, used(&me, &reported));
+    rig.taken(&me, [1, 6]);
+    // More than was planned is what the steps at work take for the moment.
+    let reported = [(Purpose::Leases, 4), (Purpose::Weights, 4)];
+    rig.report(1, used(&me, &reported));
+    rig.taken(&me, [1, 2]);
+    let freed = rig.core.freed();
+    rig.core.release(CLIENT, LEASE).unwrap();
+    rig.taken(&me, [0, 0]);
+    assert_ne!(rig.core.freed(), freed);
+}
+
+#[test]
+fn a_plan_counts_until_it_is_granted_or_was_not_for_long() {
+    let me = TokenId::direct();
+    let mut rig = rig().workers(2).granted();
+    let plan = rig.core.plan(rig.now, CLIENT, PLAN).unwrap().plan;
+    let keep = |rig: &mut Rig, id, installs| {
+        let plan = plan.clone();
+        rig.core
+            .keep_plan(rig.now, CLIENT, PlanId(id), plan, None, installs);
+    };
+    // A plan that is only shown takes nothing, and a newer one of the same function takes the place of the former.
+    keep(&mut rig, 50, false);
+    rig.taken(&me, [1, 2]);
+    keep(&mut rig, 51, true);
+    keep(&mut rig, 52, true);
+    rig.taken(&me, [2, 4]);
+    rig.core
+        .grant(rig.now, CLIENT, PlanId(52), LeaseId(70))
+        .unwrap();
+    rig.taken(&me, [2, 4]);
+    rig.core.abandon(LeaseId(70));
+    rig.taken(&me, [1, 2]);
+    keep(&mut rig, 53, true);
+    rig.taken(&me, [2, 4]);
+    rig.now += HELD_FOR;
+    rig.taken(&me, [1, 2]);
+}
+
+#[test]
+fn a_token_has_no_more_than_its_budget_and_who_has_what_is_known() {
+    let (a, b) = (token("aaaa"), token("bbbb"));
+    let mut rig = rig().workers(2);
+    // By default the holders of a token may have 96 % of a worker.
+    let offered = (1 << 30) / MIB;
+    rig.report(0, used(&a, &[(Purpose::Handles, 900)]));
+    let free = |rig: &Rig, token: &TokenId| rig.model_for(token, &[]).workers[0].memory / MIB;
+    assert_eq!(free(&rig, &a), offered * 96 / 100 - 900);
+    assert_eq!(free(&rig, &b), offered - 900);
+    let model = rig.model_for(&b, &[]);
+    let holder = &model.workers[0].holders[0];
+    assert_eq!(
+        (&*holder.token, &*holder.member, holder.bytes),
+        ("aaaa", "other", 900 * MIB)
+    );
+    assert!(model.workers[1].holders.is_empty() && model.is_taken());
+    // The next process of the worker has reported nothing yet.
+    rig.core.closed(rig.now, ConnectionId(0));
+    rig.register(5, "w0", 1, 50).unwrap();
+    assert_eq!(free(&rig, &b), offered * 96 / 100);
+}
+
+#[test]
+fn what_a_former_coordinator_granted_is_known_from_reports() {
+    let me = TokenId::direct();
+    let mut rig = rig().workers(1);
+    rig.core.register(rig.now, holder(1, 9)).unwrap();
+    rig.taken(&me, [0, 0]);
+    rig.report(1, used(&token("aaaa"), &[(Purpose::Weights, 30)]));
+    rig.taken(&me, [0, 30]);
+}
+
+#[test]
+fn a_worker_without_room_is_full_for_that_token_until_it_frees_memory() {
+    let (me, other) = (TokenId::direct(), token("aaaa"));
+    let mut rig = rig().workers(2).granted();
+    let full = |rig: &Rig, token: &TokenId| rig.model_for(token, &[]).workers[1].memory < 2 * MIB;
+    rig.core.had_no_room(rig.now, LEASE, "w1");
+    assert!(full(&rig, &me) && !full(&rig, &other));
+    // A part that needs less may still be placed there.
+    assert_eq!(rig.model_for(&me, &[]).workers[1].memory, 2 * MIB - 1);
+    rig.now += Duration::from_secs(5);
+    assert!(!full(&rig, &me));
+    // Only what the lease needs of that worker is learnt.
+    rig.core.had_no_room(rig.now, LEASE, "nobody");
+    rig.core.had_no_room(rig.now, LeaseId(1), "w1");
+    assert!(!full(&rig, &me));
+    rig.core.installed(LEASE).unwrap();
+    rig.core.had_no_room(rig.now, LEASE, "w1");
+    rig.core.dropped(ConnectionId(1), &[LeaseId(1)]);
+    assert!(full(&rig, &me));
+    rig.core.dropped(ConnectionId(1), &[LEASE]);
+    assert!(!full(&rig, &me));
+}
+
+#[test]
+fn leases_of_one_function_share_its_weights() {
+    let me = TokenId::direct();
+    let mut rig = rig().workers(2).granted();
+    let plan = rig.core.plan(rig.now, CLIENT, PLAN).unwrap().plan;
+    let part = |all: u64, weights: u64| PlanPart {
+        needed: PartMemory {
+            all: all * MIB,
+            weights: weights * MIB,
+        },
+        ..super::part(1)
+    };
+    rig.core.abandon(LEASE);
+    let lease = |rig: &mut Rig, n: u64, token: &str| {
+        let plan = Plan {
+            model: "m".into(),
+            function: FUNCTION,
+            token: token.parse().unwrap(),
+            parts: vec![part(30, 20), part(7, 0)],
+            participants: plan.participants.clone(),
+            axes: Axes::default(),
+            in_flight: 1,
+        };
+        let id = PlanId(100 + n);
+        rig.core
+            .keep_plan(rig.now, CLIENT, id, Arc::new(plan), None, true);
+        rig.core.grant(rig.now, CLIENT, id, LeaseId(n)).unwrap();
+    };
+    lease(&mut rig, 20, "aaaa");
+    rig.taken(&me, [30, 7]);
+    lease(&mut rig, 21, "bbbb");
+    rig.taken(&me, [40, 14]);
+    // They are free for a third lease of the function, and for no other.
+    rig.wants = Some(FUNCTION);
+    rig.taken(&me, [20, 14]);
+    rig.wants = Some(FunctionId([4; 32]));
+    rig.taken(&me, [40, 14]);
+    // The budget of a token is charged in full, also for what others loaded.
+    rig.wants = Some(FUNCTION);
+    let free = |rig: &Rig, token: &str| {
+        let worker = &rig.model_for(&token.parse().unwrap(), &[]).workers[0];
+        (worker.offered - worker.memory) / MIB
+    };
+    assert_eq!([free(&rig, "aaaa"), free(&rig, "cccc")], [10, 0]);
+}
