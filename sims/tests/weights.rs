@@ -10,8 +10,8 @@ use convoke_common::memory::Purpose;
 use convoke_graph::graph::{Attrs, Function, Literal, Node, RunsAt, TensorType};
 use convoke_graph::{DType, Tensor};
 use convoke_models::{ArtifactIndex, Source};
-use convoke_sims::cluster::{Cluster, Host, Setup};
-use convoke_sims::world::Knobs;
+use convoke_sims::cluster::{Cluster, Host, Setup, Task};
+use convoke_sims::world::{Knobs, Wire};
 
 /// Starts a fault of a worker's disk if the flag is true, and ends it if not.
 type Harm = fn(&Knobs, bool);
@@ -91,22 +91,31 @@ fn check(cluster: &mut Cluster, source: &Source) -> [u64; 3] {
     loads(cluster, source)
 }
 
-/// Loads, calls and unloads the model. Returns the bytes of weights that the worker took from the shared path, the
-/// cache and the client.
-fn loads(cluster: &mut Cluster, source: &Source) -> [u64; 3] {
-    let before = cluster.worker(0).expect("there").status().loaded;
+/// Has a client load, call and unload the model.
+fn begin(cluster: &mut Cluster, client: u16, source: &Source) -> Task<Result<Tensor, Error>> {
     let (function, sources) = (Arc::new(function(source)), vec![source.clone()]);
-    let task = cluster.on_client(0, move |c| async move {
+    cluster.on_client(client, move |c| async move {
         let model = c.load_function(function, sources).await?;
         let one = Tensor::from_slice(&[1], &[1f32])?;
         let mut outputs = model.call([("x", one)]).await?;
         model.unload().await?;
         Ok::<_, Error>(outputs.0.remove(0).1)
-    });
+    })
+}
+
+fn ends_well(cluster: &mut Cluster, task: &Task<Result<Tensor, Error>>) {
     assert!(cluster.run_until(BOUND, |_| task.is_over()));
     let got = task.take().expect("the client lives").expect("a result");
     let want: Vec<f32> = weight().iter().map(|w| 1. + w).collect();
     assert!(got.as_slice::<f32>().expect("f32") == want);
+}
+
+/// Loads, calls and unloads the model. Returns the bytes of weights that the worker took from the shared path, the
+/// cache and the client.
+fn loads(cluster: &mut Cluster, source: &Source) -> [u64; 3] {
+    let before = cluster.worker(0).expect("there").status().loaded;
+    let task = begin(cluster, 0, source);
+    ends_well(cluster, &task);
     let after = cluster.worker(0).expect("there").status().loaded;
     [
         after.shared_path - before.shared_path,
@@ -115,11 +124,16 @@ fn loads(cluster: &mut Cluster, source: &Source) -> [u64; 3] {
     ]
 }
 
-/// Starts a cluster of one worker.
+/// Starts a cluster of one worker and one client.
 fn settled(seed: u64) -> Cluster {
+    settled_with(seed, 1)
+}
+
+fn settled_with(seed: u64, clients: u16) -> Cluster {
     let mut cluster = Cluster::new(Setup {
         seed,
         workers: 1,
+        clients,
         ..Setup::default()
     });
     assert!(cluster.settle(BOUND), "{:?}", cluster.ends());
@@ -177,6 +191,48 @@ fn weights_that_the_worker_still_has_are_not_loaded() {
     assert_eq!(loads(&mut cluster, &source), [0, 0, 0]);
     assert_eq!(check(&mut cluster, &source), [0, all, 0]);
     assert!(cluster.panics().is_empty(), "{:?}", cluster.panics());
+}
+
+/// Has two clients load the model at once, the first over a slow link. Returns the bytes that the worker took from
+/// them. With `dies` the first is killed while the second waits for what it loads.
+fn at_once(seed: u64, source: &Source, dies: bool) -> u64 {
+    let mut cluster = settled_with(seed, 2);
+    let slow = Wire {
+        delay: (50, 60),
+        ..Wire::default()
+    };
+    cluster.wire(Host::Client(0), Host::Worker(0), slow);
+    let installs = |cluster: &Cluster| {
+        let tables = cluster.worker(0).map_or(vec![], |w| w.tables());
+        let installs = tables.iter().find(|(name, _)| *name == "installs");
+        installs.map_or(0, |(_, count)| *count)
+    };
+    let first = begin(&mut cluster, 0, source);
+    assert!(cluster.run_until(BOUND, |c| installs(c) == 1));
+    let second = begin(&mut cluster, 1, source);
+    assert!(cluster.run_until(BOUND, |c| installs(c) == 2));
+    if dies {
+        cluster.kill(Host::Client(0));
+    } else {
+        ends_well(&mut cluster, &first);
+    }
+    ends_well(&mut cluster, &second);
+    assert!(cluster.panics().is_empty(), "{:?}", cluster.panics());
+    let worker = cluster.worker(0).expect("there");
+    assert_eq!(worker.status().weights.held_bytes, 4 * ELEMENTS as u64);
+    worker.status().loaded.clients
+}
+
+#[test]
+fn two_who_load_at_once_load_once_and_need_not_each_other() {
+    let file = File::new("two");
+    let source = hashed(&file);
+    let all = 4 * ELEMENTS as u64;
+    for seed in 20..24 {
+        assert_eq!(at_once(seed, &source, false), all, "seed {seed}");
+        let loaded = at_once(seed, &source, true);
+        assert!((all..2 * all).contains(&loaded), "seed {seed}: {loaded}");
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ use convoke_common::world::Share;
 use convoke_graph::Tensor;
 use convoke_graph::graph::Literal;
 use convoke_graph::program::{NO_OPERAND, Program, ProgramNode};
+use convoke_graph::tensor::INLINE;
 
 use crate::cache::Pins;
 use crate::cpu::Inputs;
@@ -42,9 +43,6 @@ pub struct Ready {
     pub weights: Pool,
     pub pins: Option<Pins>,
 }
-
-/// Constants of this many bytes or fewer are worth a place in the weight store only where weights are loaded for them.
-const SMALL: usize = 4 << 10;
 
 /// Takes from the weight store what is there, and loads literals and runs the init part for the rest.
 pub async fn prepare(
@@ -140,7 +138,8 @@ impl Load<'_> {
             let shape = ty.fixed_shape();
             let bytes = shape.and_then(|shape| Tensor::size_of(ty.dtype, &shape).ok());
             let inline = matches!(self.literals[v], Some(Literal::Inline(_)));
-            let worth = known.loads || bytes.is_some_and(|bytes| bytes > SMALL);
+            // A tensor that lies in itself takes no memory, and is worth a place only where weights are loaded for it.
+            let worth = known.loads || bytes.is_some_and(|bytes| bytes > INLINE);
             match worth && !inline {
                 true => drop(stored.insert(v as u32, known.id)),
                 false => own.push(v as u32),
