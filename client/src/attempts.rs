@@ -345,7 +345,7 @@ mod tests {
             "w2 is full [worker w2]; 2 further errors",
         );
         assert_eq!(e.code, Code::OutOfMemory);
-        // That nothing is free is said by the plan.
+        // The plan says that nothing is free.
         let no_room = Error::new(Code::OutOfMemory, "w1 has 1 MiB of 2 MiB free");
         check(
             Retry::On,

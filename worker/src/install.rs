@@ -148,7 +148,7 @@ impl Load<'_> {
         Ok((stored, own))
     }
 
-    /// Which init nodes are to run so that these values are there, in their order.
+    /// The init nodes that have to run so that these values are there, in their order.
     fn needed(&self, targets: &[u32]) -> Vec<usize> {
         let mut needed = vec![false; self.values.len()];
         for v in targets {

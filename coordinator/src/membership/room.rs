@@ -62,7 +62,7 @@ struct Report {
     used: MemoryUse,
 }
 
-/// Who asks how much is free.
+/// The member that asks how much is free.
 #[derive(Debug, Clone)]
 pub struct Asker {
     pub identity: PeerIdentity,
@@ -78,7 +78,7 @@ pub struct Room {
     pub free: u64,
     /// Bytes that the asker could have if nothing were taken.
     pub offered: u64,
-    /// Who has the rest, the largest first.
+    /// Those who have the rest, the largest first.
     pub holders: Vec<Holder>,
 }
 

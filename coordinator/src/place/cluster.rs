@@ -17,7 +17,7 @@ pub struct WorkerModel {
     pub memory: u64,
     /// Bytes that its client could use if nothing were taken.
     pub offered: u64,
-    /// Who has memory there, the largest first.
+    /// Those who have memory there, the largest first.
     pub holders: Vec<Holder>,
     /// Bytes that the worker reserves for weights while they are loaded.
     pub load_buffer: u64,

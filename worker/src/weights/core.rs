@@ -1,4 +1,4 @@
-//! Which constants a worker has, and who loads the others; a plain state machine, without locks and I/O.
+//! The constants that a worker has, and the installs that load the others: a plain state machine, without locks and I/O.
 //!
 //! ```text
 //!             want                publish

@@ -69,7 +69,7 @@ impl Rig {
         assert_eq!(install.next(), Some(vec![]));
     }
 
-    /// Which of these constants an install would have to make.
+    /// Those of these constants that an install would have to make.
     fn absent(&self, wanted: &[u8]) -> Vec<u32> {
         self.install("bbbb", wanted).next().unwrap()
     }
@@ -155,7 +155,7 @@ async fn installs_at_once_make_each_constant_once_and_need_not_each_other() {
     assert_eq!(second.next(), Some(vec![]));
     assert_eq!(rig.counted(), [3, 0]);
 
-    // Who waits hears of it, too.
+    // Those who wait hear of it, too.
     let mut third = rig.install("aaaa", &[4]);
     assert_eq!(third.next(), Some(vec![0]));
     let mut fourth = rig.install("bbbb", &[4]);
@@ -189,7 +189,7 @@ async fn check(rate: u64, expected: Option<u64>) {
         () = load => None,
     };
     assert_eq!(took, expected);
-    // Whoever is faster, both use the same.
+    // Both use the same constant, whichever install is faster.
     slow.make(0);
     if took.is_some() {
         waits.make(0);

@@ -491,7 +491,7 @@ async fn what_a_worker_reports_is_taken_and_may_be_freed_meanwhile() {
     };
     let (planned, ()) = futures::join!(client.plan(queued.clone()), freed);
     assert_eq!(first(&planned.unwrap()), "a");
-    // Who gives up, and whose connection ends, waits no more.
+    // A client that gives up, or whose connection ends, waits no more.
     *memory.lock().unwrap() = full();
     let gives_up = tokio::time::timeout(Duration::from_millis(300), client.plan(queued.clone()));
     assert!(gives_up.await.is_err());

@@ -23,7 +23,7 @@ pub enum Coordinates {
     CropAndResize,
 }
 
-/// Which neighbour is the nearest one.
+/// The rule that says which neighbour is the nearest one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nearest {
     RoundPreferFloor,

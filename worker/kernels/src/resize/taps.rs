@@ -19,7 +19,7 @@ pub enum Position {
     Crop(f32, f32),
 }
 
-/// Which of two neighbours is the nearest one.
+/// The rule that says which of two neighbours is the nearest one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Neighbour {
     /// The closer one, and the lower one of two that are as close.
