@@ -7,6 +7,7 @@
 //! 3. A form that cannot be expressed is reported as unsupported, never approximated.
 
 mod contrib;
+mod conv_transpose;
 mod operands;
 mod resize;
 mod softmax;
@@ -188,6 +189,7 @@ pub(super) fn standard(b: &mut Builder, c: ImportedNode) -> Outputs {
         "TopK" if v < 10 => operands::top_k(b, c),
         "Dropout" => operands::dropout(b, c),
         "BatchNormalization" => operands::batch_norm(b, c),
+        "ConvTranspose" => conv_transpose::conv_transpose(b, c),
         "DFT" if v < 20 => operands::dft(b, c),
         "Upsample" => resize::upsample(b, c),
         "Resize" => resize::resize(b, c),

@@ -341,3 +341,48 @@ fn a_node_of_a_domain_is_a_custom_op_that_is_registered() {
     let e = try_import(&m("Other")).unwrap_err().to_string();
     assert!(e.contains("com.example.Other"), "{e}");
 }
+
+/// A model of `ConvTranspose` on `x: f32[n, 2, h, 3]` with weights `f32[2, 3, 2, 2]` and these attributes.
+fn transposed_convolution(attributes: Vec<AttributeProto>) -> ModelProto {
+    let w = floats("w", &[2, 3, 2, 2], &[1.; 24]);
+    let x = value("x", F32, &["n", "2", "h", "3"]);
+    let n = node("ConvTranspose", "x w", "y", attributes);
+    model(11, graph(vec![x], vec![w], vec![n], "y"))
+}
+
+#[test]
+fn a_transposed_convolution_is_a_convolution() {
+    let check = |attributes: Vec<AttributeProto>, ops: &[&str], ty: &str| {
+        let f = import(&transposed_convolution(attributes));
+        let all: Vec<&str> = f.nodes.iter().map(|n| &*n.op).collect();
+        let weights = ["Reshape", "Transpose", "Reshape", "Slice"];
+        assert_eq!(all, [&weights, ops].concat());
+        assert_eq!(f.ty(f.results[0].1).to_string(), ty);
+    };
+    check(vec![], &["Conv"], "f32[n, 3, 1+h, 4]");
+    let spread = ["Unsqueeze", "Pad", "Reshape", "Slice"];
+    let along_last = vec![ints("strides", &[1, 2])];
+    let ops = [&spread[..], &["Conv"]].concat();
+    check(along_last, &ops, "f32[n, 3, 1+h, 6]");
+    let padded = vec![ints("pads", &[2, 0, 0, 0])];
+    check(padded, &["Pad", "Conv"], "f32[n, 3, -1+h, 4]");
+    let same = vec![ints("strides", &[1, 2]), text("auto_pad", "SAME_UPPER")];
+    check(same, &ops, "f32[n, 3, h, 6]");
+}
+
+#[test]
+fn a_transposed_convolution_that_means_nothing_is_refused() {
+    let check = |attributes: Vec<AttributeProto>, why: &str| {
+        let e = try_import(&transposed_convolution(attributes))
+            .err()
+            .unwrap();
+        assert!(e.to_string().contains(why), "{e}");
+    };
+    check(vec![ints("strides", &[0, 1])], "must be above zero");
+    check(vec![ints("strides", &[1])], "2 numbers");
+    check(vec![ints("dilations", &[-1, 1])], "2 numbers");
+    check(vec![ints("pads", &[i64::MAX, 0, 0, 0])], "4 numbers");
+    check(vec![int("group", 3)], "not 3 groups");
+    check(vec![ints("kernel_shape", &[3, 3])], "kernel_shape");
+    check(vec![ints("output_shape", &[i64::MIN, 4])], "output_shape");
+}
