@@ -11,6 +11,7 @@ mod common;
 
 use std::io::Write;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -261,8 +262,10 @@ async fn nested_progress(cluster: Cluster, wait: Wait) -> Answer {
 /// A file whose tensors are placed by a closure that asks for the devices, and waits for them.
 async fn nested_place(cluster: Cluster, wait: Wait) -> Answer {
     let x = cluster.device("w0").unwrap().put(-1f32).unwrap();
-    let thread = std::thread::current();
-    let scratch = Scratch::new(&format!("placed-{}", thread.name().unwrap()));
+    // Tests run at the same time, and threads of their runtimes have the same names.
+    static PLACED: AtomicUsize = AtomicUsize::new(0);
+    let number = PLACED.fetch_add(1, Ordering::Relaxed);
+    let scratch = Scratch::new(&format!("placed-{number}"));
     let path = scratch.path("x.safetensors");
     cluster.save_tensors(&path, &[("x", &x)]).await.unwrap();
     let again = cluster.clone();

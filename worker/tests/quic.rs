@@ -281,6 +281,15 @@ async fn check_cut(world: World, a: usize, b: usize, after: Duration) {
     assert_eq!(e.code, Code::PeerLost, "{e}");
     assert!(c.driver.broken().is_some());
     within("a step", c.driver.quiesce()).await;
+    let mut c = Arc::into_inner(c).unwrap();
+    within("the end of a lease whose driver is lost", async {
+        let lost = [a, b].contains(&2).then_some(a.min(b));
+        while lost.is_some_and(|w| c.hubs[w].lease(LEASE).is_some()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    c.forget_dropped();
     within("a worker's step", async {
         while c.executors.iter().any(|e| e.live_steps() > 0) {
             tokio::time::sleep(Duration::from_millis(5)).await;

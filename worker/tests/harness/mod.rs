@@ -254,7 +254,13 @@ pub fn of_programs(
         let installed = Arc::new(installed);
         let links = (0..3).map(|i| hubs[me].link(&hubs[i].me)).collect();
         let pool = Pool::shared(&ledger, Purpose::Leases, BASE).unwrap();
-        let none = Box::new(|| {});
+        // As a worker does, which drops the lease then.
+        let hub = Arc::downgrade(&hubs[me]);
+        let driver_gone = Box::new(move || {
+            if let Some(hub) = hub.upgrade() {
+                drop(hub.remove_lease(LEASE));
+            }
+        });
         let share = Share::new(AccountId::named("driver"), LEASE);
         let executor = Executor::new(
             engine,
@@ -263,7 +269,7 @@ pub fn of_programs(
             pool.clone(),
             links,
             in_flight,
-            none,
+            driver_gone,
         );
         let handler: Arc<dyn StepHandler> = executor.clone();
         let lease = Lease::new(
@@ -314,6 +320,21 @@ pub fn ids(ids: &[i64]) -> Tensor {
 }
 
 impl Cluster {
+    /// Lets go of the workers that have dropped the lease because its driver is gone. What came for steps that never
+    /// started goes with it.
+    pub fn forget_dropped(&mut self) {
+        let there: Vec<bool> = self.hubs[..2]
+            .iter()
+            .map(|hub| hub.lease(LEASE).is_some())
+            .collect();
+        if self.leases.len() == there.len() {
+            let mut of = there.iter();
+            self.leases.retain(|_| of.next() == Some(&true));
+            let mut of = there.iter();
+            self.executors.retain(|_| of.next() == Some(&true));
+        }
+    }
+
     pub async fn call(&self, x: &[i64]) -> convoke_common::Result<Vec<i64>> {
         let bound = Some(Duration::from_secs(10));
         let out = self
