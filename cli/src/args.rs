@@ -9,6 +9,8 @@ use clap::builder::{FalseyValueParser, TypedValueParser};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
+use convoke::DeviceId;
+
 use crate::bench::args::{BenchArgs, FloorArgs};
 use crate::budget::BudgetArgs;
 use crate::failure::Failure;
@@ -204,6 +206,17 @@ pub struct ClusterArgs {
     /// Memory of each worker in this process [default: an equal share of 80 % of what there is]
     #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size)]
     pub memory: Option<u64>,
+    /// Devices of the workers in this process, given out in turns: cpu, or simgpu, a simulated GPU [default: cpu]
+    #[arg(
+        long,
+        value_name = "DEVICE,…",
+        env = "CONVOKE_DEVICE",
+        value_delimiter = ','
+    )]
+    pub device: Vec<DeviceId>,
+    /// Memory of each device that is not a CPU [default: as --memory]
+    #[arg(long, value_name = "SIZE", env = "CONVOKE_DEVICE_MEMORY", value_parser = parse_size)]
+    pub device_memory: Option<u64>,
     /// Whether --local and --connect were given on the command line, not by a variable.
     #[arg(skip)]
     explicit: (bool, bool),
@@ -367,6 +380,17 @@ pub struct UpArgs {
     /// Memory of each worker [default: an equal share of 80 % of what there is]
     #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size)]
     pub memory: Option<u64>,
+    /// Devices of the workers, given out in turns: cpu, or simgpu, a simulated GPU [default: cpu]
+    #[arg(
+        long,
+        value_name = "DEVICE,…",
+        env = "CONVOKE_DEVICE",
+        value_delimiter = ','
+    )]
+    pub device: Vec<DeviceId>,
+    /// Memory of each device that is not a CPU [default: as --memory]
+    #[arg(long, value_name = "SIZE", env = "CONVOKE_DEVICE_MEMORY", value_parser = parse_size)]
+    pub device_memory: Option<u64>,
     /// Folder whose model files the workers may read themselves
     #[arg(long, value_name = "DIR", env = "CONVOKE_ARTIFACT_ROOT")]
     pub artifact_root: Option<PathBuf>,
@@ -410,6 +434,17 @@ pub struct WorkerArgs {
     /// Memory of the whole process [default: 80 % of the machine's or the container's]
     #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size)]
     pub memory: Option<u64>,
+    /// The worker's device: cpu, or simgpu, a simulated GPU
+    #[arg(
+        long,
+        value_name = "DEVICE",
+        env = "CONVOKE_DEVICE",
+        default_value = "cpu"
+    )]
+    pub device: DeviceId,
+    /// Memory of a device that is not a CPU [default: as --memory]
+    #[arg(long, value_name = "SIZE", env = "CONVOKE_DEVICE_MEMORY", value_parser = parse_size)]
+    pub device_memory: Option<u64>,
     /// Compute threads [default: all cores]
     #[arg(long, value_name = "T", env = "CONVOKE_THREADS", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,

@@ -59,7 +59,9 @@ async fn open(args: &ClusterArgs) -> Result<Cluster, Failure> {
     machine::warn_beyond(memory.saturating_mul(workers.into()));
     let embedded = Embedded::new(workers as usize)
         .threads(threads)
-        .memory(memory);
+        .memory(memory)
+        .devices(args.device.clone())
+        .device_memory(args.device_memory.unwrap_or(memory));
     Ok(embedded.start().await?)
 }
 

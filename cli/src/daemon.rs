@@ -195,6 +195,8 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
             cache_dir: cache_dir.clone(),
             cache_bytes: args.cache,
             artifact_root: args.artifact_root.clone(),
+            device: args.device.clone(),
+            device_memory: args.device_memory.unwrap_or(memory),
             memory,
             sharers: 1,
             listen: args.listen,

@@ -109,6 +109,12 @@ pub async fn start(
             command.arg("--cache-dir").arg(folder.join("chunks"));
             command.arg("--threads").arg(threads.to_string());
             command.arg("--memory").arg(memory.to_string());
+            if let Some(turn) = (i as usize).checked_rem(args.device.len()) {
+                command.arg("--device").arg(args.device[turn].to_string());
+            }
+            if let Some(bytes) = args.device_memory {
+                command.arg("--device-memory").arg(bytes.to_string());
+            }
             let listen = SocketAddr::new(args.listen.ip(), 0);
             command.arg("--listen").arg(listen.to_string());
             let bound = format!("{}ms", args.drain_bound.as_millis());

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use convoke_common::device_spec::DeviceId;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{Amount, Budget, Role};
 use convoke_common::world::{NoCompute, World};
@@ -28,6 +29,8 @@ pub struct Embedded {
     workers: usize,
     threads: Option<usize>,
     memory: u64,
+    devices: Vec<DeviceId>,
+    device_memory: Option<u64>,
 }
 
 /// Starts an embedded cluster of `workers` workers, each with an equal share of the cores.
@@ -42,6 +45,8 @@ impl Embedded {
             workers: workers.max(1),
             threads: None,
             memory: MEMORY,
+            devices: vec![],
+            device_memory: None,
         }
     }
 
@@ -56,6 +61,25 @@ impl Embedded {
     pub fn memory(mut self, bytes: u64) -> Embedded {
         self.memory = bytes;
         self
+    }
+
+    /// Sets the devices of the workers, `cpu:0` by default. Where there are fewer devices than workers, they are given out
+    /// in turns: of `[cpu:0, simgpu:0]` the workers w0 and w2 have the first, w1 the second.
+    pub fn devices(mut self, devices: impl IntoIterator<Item = DeviceId>) -> Embedded {
+        self.devices = devices.into_iter().collect();
+        self
+    }
+
+    /// Sets the bytes of memory of each device that is not the host itself; by default as many as [`Embedded::memory`].
+    pub fn device_memory(mut self, bytes: u64) -> Embedded {
+        self.device_memory = Some(bytes);
+        self
+    }
+
+    fn device_of(&self, worker: usize) -> DeviceId {
+        let turn = worker.checked_rem(self.devices.len());
+        let device = turn.and_then(|turn| self.devices.get(turn));
+        device.cloned().unwrap_or_default()
     }
 
     /// Starts the cluster, and connects to it.
@@ -147,6 +171,8 @@ async fn start(
             cache_dir: None,
             cache_bytes: 0,
             artifact_root: None,
+            device: config.device_of(i),
+            device_memory: config.device_memory.unwrap_or(config.memory),
             memory: config.memory,
             sharers: u32::try_from(config.workers).unwrap_or(u32::MAX),
             listen: any,

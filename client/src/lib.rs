@@ -52,6 +52,7 @@ pub use attempts::Rerun;
 pub use builder::{ModelBuilder, Phase};
 pub use cluster::{Cluster, Token, connect, connect_in};
 pub use control::{Count, cond, for_loop, scan, while_loop};
+pub use convoke_common::device_spec::DeviceId;
 pub use convoke_common::rpc::{
     ClusterStatus, CutEdge, PartSummary, PinPart, PinSummary, PlanSummary,
 };

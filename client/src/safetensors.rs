@@ -13,7 +13,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use convoke_common::device_spec::device_name;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::world::{FileMode, Store, StoreError, StoreFile, off_thread};
 use convoke_graph::Tensor as HostTensor;
@@ -152,7 +151,7 @@ impl LoadTensors {
         let mut workers: Vec<&str> = group.iter().map(|(_, device)| device.worker()).collect();
         workers.sort_unstable();
         workers.dedup();
-        let pins = workers.iter().map(|w| (node(w, "*"), device_name(w)));
+        let pins = workers.iter().map(|w| (node(w, "*"), format!("{w}/*")));
         builder.pins = pins.collect();
         let session = self.cluster.session.clone();
         let served = session.sources.serve(vec![file.source.clone()]);

@@ -14,6 +14,7 @@ use convoke::{
     Cluster, Code, DType, Error, HostTensor as Tensor, Model, ModelBuilder, Phase, TensorType,
     Token,
 };
+use convoke_common::device_spec::DeviceId;
 use convoke_common::identity::{JoinToken, Role};
 use convoke_common::world::{NoCompute, World};
 use convoke_coordinator::{Coordinator, CoordinatorConfig, RunningCoordinator};
@@ -64,6 +65,8 @@ async fn rig(workers: usize) -> Rig {
             cache_dir: None,
             cache_bytes: 0,
             artifact_root: None,
+            device: DeviceId::default(),
+            device_memory: 0,
             memory: 256 << 20,
             sharers: 1,
             listen: ANY,

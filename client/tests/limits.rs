@@ -14,6 +14,7 @@ use convoke::graph::Function;
 use convoke::{Cluster, Code, DType, HostTensor as Tensor, TensorType, Token};
 use convoke_common::admission::join;
 use convoke_common::detection::Detector;
+use convoke_common::device_spec::DeviceId;
 use convoke_common::identity::{JoinToken, RevocationList, Role, TlsConfigs, dial};
 use convoke_common::rpc::{StreamKind, close};
 use convoke_common::world::quic::{Connection, ConnectionError};
@@ -55,6 +56,8 @@ async fn rig() -> Rig {
         cache_dir: None,
         cache_bytes: 0,
         artifact_root: None,
+        device: DeviceId::default(),
+        device_memory: 0,
         memory: 1 << 30,
         sharers: 1,
         listen: ANY,

@@ -16,17 +16,87 @@ use std::fmt;
 use std::str::FromStr;
 
 use convoke_graph::printable::Printable;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Code, Error, Result};
 
 /// All kinds of devices.
-pub const KINDS: [&str; 1] = ["cpu"];
-
-/// The device that every worker has.
-const CPU: (&str, u32) = ("cpu", 0);
+pub const KINDS: [&str; 2] = ["cpu", "simgpu"];
 
 /// The most bytes of a specification.
 const MOST_TEXT: usize = 512;
+
+/// The device of a worker: its kind, and its number among those of the machine. Written as `cpu:0`; without a number, as
+/// `simgpu`, it is the first of its kind.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct DeviceId {
+    kind: String,
+    number: u32,
+}
+
+impl DeviceId {
+    /// The kind of the device.
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    /// Whether the device is the host itself.
+    pub fn is_cpu(&self) -> bool {
+        self.kind == "cpu"
+    }
+}
+
+impl Default for DeviceId {
+    /// The device `cpu:0`.
+    fn default() -> DeviceId {
+        DeviceId {
+            kind: KINDS[0].to_owned(),
+            number: 0,
+        }
+    }
+}
+
+impl FromStr for DeviceId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<DeviceId> {
+        let (kind, number) = text.split_once(':').unwrap_or((text, "0"));
+        let known = KINDS.contains(&kind).then(|| number.parse().ok()).flatten();
+        match known {
+            Some(number) => Ok(DeviceId {
+                kind: kind.to_owned(),
+                number,
+            }),
+            None => {
+                let msg = format!("'{}' is no device", Printable(text));
+                let kinds = KINDS.join(", ");
+                Err(Error::new(Code::InvalidArgument, msg)
+                    .advise(format!("the kinds of devices are {kinds}; write cpu:0")))
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for DeviceId {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<DeviceId> {
+        text.parse()
+    }
+}
+
+impl From<DeviceId> for String {
+    fn from(device: DeviceId) -> String {
+        device.to_string()
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind, self.number)
+    }
+}
 
 /// A set of devices, given by patterns. Which devices are in it depends on the members that the cluster has at the time
 /// of the question.
@@ -41,10 +111,9 @@ pub struct DeviceSpec {
 
 impl DeviceSpec {
     /// Whether the device of a worker is in the set.
-    pub fn contains(&self, worker: &str) -> bool {
-        let (kind, number) = CPU;
-        self.kind.as_deref().is_none_or(|k| k == kind)
-            && self.number.is_none_or(|n| n == number)
+    pub fn contains(&self, worker: &str, device: &DeviceId) -> bool {
+        self.kind.as_deref().is_none_or(|k| k == device.kind)
+            && self.number.is_none_or(|n| n == device.number)
             && matches_pattern(&self.worker, worker)
     }
 }
@@ -112,9 +181,8 @@ impl fmt::Display for DeviceSpec {
 }
 
 /// The name of the device of a worker, as `w0/cpu:0`, which is also the specification of exactly this device.
-pub fn device_name(worker: &str) -> String {
-    let (kind, number) = CPU;
-    format!("{worker}/{kind}:{number}")
+pub fn device_name(worker: &str, device: &DeviceId) -> String {
+    format!("{worker}/{device}")
 }
 
 /// Whether the text, up to a colon, is a kind of device.
@@ -174,7 +242,11 @@ mod tests {
 
     #[test]
     fn a_specification_may_leave_parts_out() {
-        let of = |spec: &str, worker: &str| spec.parse::<DeviceSpec>().unwrap().contains(worker);
+        let (cpu, simgpu) = (DeviceId::default(), "simgpu:1".parse().unwrap());
+        let fits = |spec: &str, worker: &str, device: &DeviceId| {
+            spec.parse::<DeviceSpec>().unwrap().contains(worker, device)
+        };
+        let of = |spec: &str, worker: &str| fits(spec, worker, &cpu);
         for spec in [
             "w1/cpu:0",
             "w1/cpu",
@@ -199,8 +271,34 @@ mod tests {
         for spec in ["w2", "w2/cpu:0", "cpu:1", "w", "x*", "w1/cpu:7"] {
             assert!(!of(spec, "w1"), "{spec}");
         }
-        assert!(of(&device_name("cpu"), "cpu"));
+        assert!(of(&device_name("cpu", &cpu), "cpu"));
+        for spec in ["w1", "w1/simgpu", "simgpu", "simgpu:1", "w*/simgpu:1", "*"] {
+            assert!(fits(spec, "w1", &simgpu), "{spec}");
+        }
+        for spec in ["cpu", "w1/cpu", "simgpu:0", "w1/simgpu:0"] {
+            assert!(!fits(spec, "w1", &simgpu), "{spec}");
+        }
         assert!(of("cpu/", "cpu") && !of("cpu/", "w1"));
+    }
+
+    #[test]
+    fn a_device_is_a_kind_and_a_number() {
+        let shown = |text: &str| text.parse::<DeviceId>().map(|d| d.to_string());
+        assert_eq!(shown("cpu").unwrap(), "cpu:0");
+        assert_eq!(shown("simgpu:3").unwrap(), "simgpu:3");
+        for text in [
+            "",
+            "cpu:",
+            "cpu:x",
+            "cpu:-1",
+            "gpu",
+            "w0/cpu:0",
+            "simgpu:0:1",
+        ] {
+            let e = shown(text).unwrap_err();
+            assert_eq!(e.code, Code::InvalidArgument, "{text}");
+            assert!(e.to_string().contains("cpu, simgpu"), "{e}");
+        }
     }
 
     #[track_caller]

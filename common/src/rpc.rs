@@ -14,6 +14,7 @@ use convoke_graph::program::{Axes, DriverProgram, FetchFrom};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
+use crate::device_spec::DeviceId;
 use crate::error::{Code, Error, Result};
 use crate::grant::Participant;
 use crate::identity::{Role, TokenId, TokenSecret};
@@ -23,9 +24,9 @@ use crate::world::World;
 
 pub use services::{Coordinator, Joining, Worker};
 pub use status::{
-    ClusterStatus, ComputeUse, DeathStatus, LeaseStatus, LinkStatus, MeasuredLink, MemberState,
-    MemberStatus, MemoryUse, ProgramStatus, QuarantineStatus, STEPS, Sources, StepFailure,
-    WeightsStatus, WorkerStatus,
+    ClusterStatus, ComputeUse, DeathStatus, DeviceMemory, LeaseStatus, LinkStatus, MeasuredLink,
+    MemberState, MemberStatus, MemoryUse, ProgramStatus, QuarantineStatus, STEPS, Sources,
+    StepFailure, WeightsStatus, WorkerStatus,
 };
 
 /// What a bidirectional stream carries; this is its first byte.
@@ -104,8 +105,11 @@ pub struct Registration {
     /// The release that the worker runs, [`crate::VERSION`].
     pub version: String,
     pub profile: String,
+    /// The worker's device.
+    pub device: DeviceId,
     pub threads: u32,
-    /// Bytes that programs may use: the memory limit less the base footprint and the load buffer.
+    /// Bytes that programs may use: the memory limit less the base footprint and the load buffer. Of a device with memory
+    /// of its own the lesser of that and of its memory, because what a program needs may lie in either.
     pub memory: u64,
     /// Bytes of the load buffer, which is kept for weights in flight.
     pub load_buffer: u64,

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use convoke::Cluster;
+use convoke::{Cluster, DeviceId};
 use convoke_models::{ImportedModel, ModelError};
 
 use case::{Case, Named};
@@ -41,6 +41,9 @@ struct Args {
     /// Only cases whose name contains this.
     #[arg(long, default_value = "")]
     filter: String,
+    /// The device that runs the cases.
+    #[arg(long, default_value = "cpu")]
+    device: DeviceId,
     /// Also say why cases are not registered.
     #[arg(long)]
     verbose: bool,
@@ -69,7 +72,9 @@ fn main() -> ExitCode {
 
 async fn run(args: &Args) -> Result<Report, String> {
     let cases = case::find(&args.cases)?;
-    let cluster = product::cluster().await.map_err(|e| e.to_string())?;
+    let cluster = product::cluster(args.device.clone())
+        .await
+        .map_err(|e| e.to_string())?;
     let cache = std::env::temp_dir().join(format!("convoke-conformance-{}", std::process::id()));
     let mut report = Report::default();
     for case in cases.iter().filter(|c| c.name.contains(&args.filter)) {

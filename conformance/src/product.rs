@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use convoke::{Cluster, Error, Model, ModelBuilder, Outputs, Result};
+use convoke::{Cluster, DeviceId, Error, Model, ModelBuilder, Outputs, Result};
 use convoke_models::onnx::{LoadOptions, load};
 use convoke_models::{ImportedModel, ModelError};
 
@@ -23,9 +23,9 @@ pub fn import(path: &Path, cache: &Path) -> std::result::Result<ImportedModel, M
     load(path, &options)
 }
 
-/// Starts the cluster that runs all cases.
-pub async fn cluster() -> Result<Cluster> {
-    let cluster = convoke::Embedded::new(WORKERS.len());
+/// Starts the cluster that runs all cases, on devices of this kind.
+pub async fn cluster(device: DeviceId) -> Result<Cluster> {
+    let cluster = convoke::Embedded::new(WORKERS.len()).devices([device]);
     cluster.threads(1).memory(MEMORY).start().await
 }
 

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
 use convoke_common::rpc::{Intent, PlanOptions, WorkerCount};
 use convoke_graph::artifact::{ArtifactMeta, CHUNK};
@@ -247,6 +248,7 @@ pub fn cluster(n: usize, memory: u64) -> ClusterModel {
         name: format!("w{i}"),
         address: format!("10.0.0.{i}:7000"),
         incarnation: Incarnation(i as u64),
+        device: DeviceId::default(),
         threads: 2,
         memory,
         offered: memory,

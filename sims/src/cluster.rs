@@ -64,6 +64,8 @@ pub struct Setup {
     pub memory: u64,
     /// Bytes that the first workers may use, by worker; the workers beyond this list use `memory`.
     pub memories: Vec<u64>,
+    /// By worker, whether its device is a simulated GPU; the workers beyond this list have none.
+    pub simgpus: Vec<bool>,
     /// Bytes of each worker's chunk cache; 0 means that workers have no cache.
     pub cache: u64,
     /// Hosts that have a token of their own, and the budget of that token.
@@ -80,6 +82,7 @@ impl Default for Setup {
             clients: 1,
             memory: 64 << 20,
             memories: Vec::new(),
+            simgpus: Vec::new(),
             cache: 4 << 20,
             own: BTreeMap::new(),
             print: None,
@@ -169,8 +172,9 @@ impl Cluster {
         for (i, site) in workers.iter().enumerate() {
             let (tokens, cache) = (tokens.clone(), setup.cache);
             let memory = setup.memories.get(i).copied().unwrap_or(setup.memory);
+            let simgpu = setup.simgpus.get(i).copied().unwrap_or(false);
             site.install(&mut sim, move |p| {
-                process::worker(p, tokens.clone(), memory, cache)
+                process::worker(p, tokens.clone(), memory, simgpu, cache)
             });
         }
         for site in &clients {

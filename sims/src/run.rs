@@ -121,6 +121,7 @@ impl<'a> Run<'a> {
                 .iter()
                 .map(|w| u64::from(w.memory_mib) << 20)
                 .collect(),
+            simgpus: scenario.workers.iter().map(|w| w.simgpu).collect(),
             own: scenario.own(),
             print,
             ..Setup::default()

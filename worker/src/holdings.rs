@@ -17,7 +17,9 @@ use convoke_common::ids::{Incarnation, LeaseId, PlanId, StepKey};
 use convoke_common::members::Members;
 use convoke_common::memory::{Ledger, Pool, Purpose, Reservation};
 use convoke_common::mutant;
-use convoke_common::rpc::{HeldLease, MemoryUse, ProgramStatus, Progress, WorkerStatus};
+use convoke_common::rpc::{
+    DeviceMemory, HeldLease, MemoryUse, ProgramStatus, Progress, WorkerStatus,
+};
 use convoke_common::world::{Endpoint, Share, World};
 use convoke_graph::codec;
 use convoke_graph::program::{NUMERICS_PROFILE, model_name};
@@ -30,6 +32,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::accept::{self, ServedConnections};
 use crate::cache::{Cache, Pins};
+use crate::device::{OwnedDevice, copy_constants};
 use crate::eager::Sessions;
 use crate::executor::{Engine, Executor};
 use crate::install::{self, Counter};
@@ -365,7 +368,7 @@ impl Holdings {
         let name = model_name(&program.name);
         let driver_link = links.last().and_then(Option::as_ref);
         let share = share_of(driver_link, &driver.name, grant.lease);
-        let ready = install::prepare(
+        let mut ready = install::prepare(
             &self.engine,
             &share,
             program.clone(),
@@ -375,6 +378,15 @@ impl Holdings {
             &underway.counter,
         )
         .await?;
+        let device = self.engine.device.clone().map(|owned| OwnedDevice {
+            memory: account_of(&owned.memory, links.last().and_then(Option::as_ref)),
+            ..owned
+        });
+        if let Some(owned) = &device {
+            copy_constants(&mut ready.installed, owned, &share)
+                .await
+                .map_err(|e| e.at(self.engine.place()))?;
+        }
         // The memory of steps is reserved only now: the plan counts on loading and steps needing memory one after the
         // other.
         let step_bytes = grant.step_bytes.saturating_mul(u64::from(grant.in_flight));
@@ -382,6 +394,15 @@ impl Holdings {
             true => Pool::shared(&ledger, Purpose::Leases, step_bytes)?,
             false => Pool::new(&ledger, Purpose::Leases, step_bytes)?,
         };
+        let device = device.filter(|_| ready.installed.code.uses_device());
+        let queue = device.map(|owned| {
+            let memory = &owned.memory;
+            let opened = owned
+                .device
+                .open(&share, memory, Purpose::Leases, step_bytes);
+            opened.map_err(|e| e.at(self.engine.place()))
+        });
+        let queue = queue.transpose()?;
         let (me, id) = (Arc::downgrade(self), grant.lease);
         let driver_gone = Box::new(move || {
             if let Some(me) = me.upgrade() {
@@ -390,7 +411,7 @@ impl Holdings {
         });
         let executor = Executor::new(
             self.engine.clone(),
-            ready.installed,
+            Arc::new(ready.installed),
             share,
             pool.clone(),
             links,
@@ -417,6 +438,9 @@ impl Holdings {
             handler,
         ));
         executor.attach(&lease);
+        if let Some(queue) = queue {
+            executor.use_device(queue);
+        }
         executor.serve_handles(self.eager.clone());
         let held = InstalledLease {
             lease: lease.clone(),
@@ -576,10 +600,26 @@ impl Holdings {
         })
     }
 
+    /// The memory of the worker's device, where it is not the host itself.
+    fn device_memory(&self) -> Option<DeviceMemory> {
+        let owned = self.engine.device.as_ref()?;
+        Some(DeviceMemory {
+            budget: owned.memory.limit(),
+            used: owned.memory.used(),
+            peak: owned.memory.total_and_peak().1,
+        })
+    }
+
     /// How much of the worker's memory is in use, and by whom.
     pub fn memory(&self) -> MemoryUse {
+        let mut used = self.ledger.used();
+        // What a program needs may lie on the host or on the device, so that the scarcer of the two counts.
+        for (purpose, bytes) in self.device_memory().into_iter().flat_map(|m| m.used) {
+            let most = used.entry(purpose).or_default();
+            *most = bytes.max(*most);
+        }
         MemoryUse {
-            used: self.ledger.used(),
+            used,
             holdings: self.ledger.holdings(),
         }
     }
@@ -610,6 +650,7 @@ impl Holdings {
             memory_budget: self.ledger.limit(),
             memory_used: self.ledger.used(),
             memory_peak: self.ledger.total_and_peak().1,
+            device_memory: self.device_memory(),
             resident,
             resident_peak,
             programs,

@@ -94,7 +94,7 @@ pub async fn run(
     let place = Site {
         worker: Some(engine.worker.clone()),
         host: Some(engine.host.clone()),
-        device: Some("cpu:0".into()),
+        device: Some(engine.device_name.clone()),
         ..site(node, names)
     };
     let progress = Arc::<Progress>::default();

@@ -36,7 +36,7 @@ pub struct Counter {
 
 /// A program whose init part has run.
 pub struct Ready {
-    pub installed: Arc<InstalledProgram>,
+    pub installed: InstalledProgram,
     /// Bytes of the constants that steps use.
     pub weights_bytes: u64,
     /// Holds the reservation of the constants that the weight store does not have.
@@ -82,10 +82,11 @@ pub async fn prepare(
     load.loader.written().await;
     let values = load.values;
     let weights_bytes = values.iter().flatten().map(|t| t.byte_len() as u64).sum();
-    let mut installed = InstalledProgram::new(program, values)?;
+    let device = engine.device.as_ref().map(|owned| &*owned.device);
+    let mut installed = InstalledProgram::new(program, values, device)?;
     installed.charges = constants.finish();
     Ok(Ready {
-        installed: Arc::new(installed),
+        installed,
         weights_bytes,
         weights,
         pins,

@@ -10,8 +10,10 @@ use convoke_common::memory::Charge;
 use convoke_graph::program::{NO_OPERAND, Program, ProgramNode};
 use convoke_graph::{DType, Tensor, ops};
 
-use crate::code::LoweredProgram;
+use crate::code::{InstrKind, LoweredProgram};
 use crate::cpu::{self, Kernel};
+use crate::device::{self, Device, DeviceTensor};
+use crate::executor::HandleAccess;
 
 /// Rows of indices in compressed form: all rows concatenated, with the start of each.
 #[derive(Debug, Default)]
@@ -46,6 +48,7 @@ impl Csr {
 
 /// A program with all that its steps need, made by its install.
 pub struct InstalledProgram {
+    /// The program; where the worker's device runs some of it, with the nodes that copy values.
     pub program: Arc<Program>,
     /// The step part, lowered.
     pub code: LoweredProgram,
@@ -54,6 +57,8 @@ pub struct InstalledProgram {
     pub predicted: Option<Duration>,
     /// Sends of values that outlive steps, as (send slot, tensor); every step begins with them.
     pub constant_sends: Vec<(u32, Tensor)>,
+    /// By number of a constant, its copy on the worker's device, where device nodes read it.
+    pub device_constants: Vec<Option<DeviceTensor>>,
     /// What the lease's token pays for the constants that the weight store has. It ends after the constants.
     pub charges: Vec<Charge>,
 }
@@ -89,8 +94,27 @@ pub fn declared(program: &Program, node: &ProgramNode) -> Vec<String> {
 }
 
 impl InstalledProgram {
-    /// Installs a checked program; `constants` are the values that its init part left, by value.
-    pub fn new(program: Arc<Program>, constants: Vec<Option<Tensor>>) -> Result<InstalledProgram> {
+    /// Installs a checked program; `constants` are the values that its init part left, by value. The nodes that `device`
+    /// has kernels for run there; their constants have yet to be copied.
+    pub fn new(
+        program: Arc<Program>,
+        mut constants: Vec<Option<Tensor>>,
+        device: Option<&dyn Device>,
+    ) -> Result<InstalledProgram> {
+        let outlive: Vec<bool> = constants.iter().map(Option::is_some).collect();
+        let split = device.map(|device| device::split(&program, &outlive, device));
+        let split = split.transpose()?.flatten();
+        let on_host =
+            |n: &ProgramNode| HandleAccess::of(n).map_or(InstrKind::Kernel, InstrKind::Handle);
+        let (program, kinds, launched) = match split {
+            Some(split) => (split.program, split.kinds, split.nodes),
+            None => {
+                let steps = &program.nodes[program.init_nodes as usize..];
+                let kinds = steps.iter().map(on_host).collect();
+                (program, kinds, vec![])
+            }
+        };
+        constants.resize(program.values.len(), None);
         let steps = &program.nodes[program.init_nodes as usize..];
         let kernels: Vec<Arc<dyn Kernel>> = steps
             .iter()
@@ -107,13 +131,16 @@ impl InstalledProgram {
         });
         // The time of a custom op is unknown.
         let known = !steps.iter().any(|n| ops::is_custom(&n.op));
+        let mut code = LoweredProgram::new(&program, &constants, &kernels, kinds)?;
+        code.device = launched;
         let made = steps.iter().flat_map(|n| &n.outputs);
         let mut dims = made.flat_map(|v| &program.values[*v as usize].ty.shape);
         Ok(InstalledProgram {
             predicted: cost
                 .filter(|_| known && dims.all(|d| d.as_const().is_some()))
                 .map(Duration::from_nanos),
-            code: LoweredProgram::new(&program, &constants, &kernels)?,
+            code,
+            device_constants: vec![],
             constant_sends,
             charges: vec![],
             program,

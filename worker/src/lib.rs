@@ -18,6 +18,7 @@ pub mod code;
 pub mod compute;
 mod coordinator_link;
 pub mod cpu;
+pub mod device;
 pub mod drain;
 pub mod eager;
 pub mod executor;

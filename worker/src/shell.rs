@@ -13,6 +13,7 @@ use std::time::Duration;
 use convoke_common::admission;
 use convoke_common::credentials::Credentials;
 use convoke_common::detection::Detector;
+use convoke_common::device_spec::DeviceId;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{JoinToken, RevocationList, Role};
 use convoke_common::memory::{Ledger, Purpose};
@@ -31,6 +32,7 @@ use crate::blackbox::BlackBox;
 use crate::cache::Cache;
 use crate::compute::Threads;
 use crate::coordinator_link::{AbsenceNotice, CoordinatorLink, LinkSignals};
+use crate::device;
 use crate::drain::Standing;
 use crate::executor::Engine;
 use crate::holdings::{self, Holdings};
@@ -63,6 +65,10 @@ pub struct WorkerConfig {
     pub cache_bytes: u64,
     /// Folder beneath which shared model files may be read.
     pub artifact_root: Option<PathBuf>,
+    /// The worker's device.
+    pub device: DeviceId,
+    /// Bytes of the memory of a device that is not the host itself.
+    pub device_memory: u64,
     /// Bytes that the worker may use. They bound the whole process where the worker is alone in it.
     pub memory: u64,
     /// Number of workers in this process, which share its base footprint in equal parts; 1 for a process of its own.
@@ -126,12 +132,9 @@ impl Worker {
         };
         let black_box = config.black_box.take();
         let blamed = [&*name, "w0"][usize::from(mutant!("wrong-worker-blamed"))];
-        let engine = Arc::new(Engine::new(
-            blamed,
-            &config.host,
-            world.compute.clone(),
-            black_box,
-        ));
+        let engine = Engine::new(blamed, &config.host, world.compute.clone(), black_box);
+        let device = device::open(&config.device, &name, &world.compute, config.device_memory);
+        let engine = Arc::new(engine.with_device(&config.device, device));
         let ledger = Ledger::new(&name, config.memory);
         // The speed is measured before the base is taken: that touches code and scratch memory that every program uses.
         let speed = engine.compute.speed();
@@ -257,6 +260,8 @@ fn register(
     let compute = &holdings.engine.compute;
     let (flops, memory_bandwidth) = speed;
     let load_buffer = LoadBuffer::bytes(config.memory);
+    let device = holdings.engine.device.as_ref();
+    let device_memory = device.map_or(u64::MAX, |owned| owned.memory.limit());
     let port = holdings.endpoint.local_addr().port();
     Registration {
         incarnation: holdings.me.incarnation,
@@ -267,8 +272,12 @@ fn register(
         host: config.host.clone(),
         version: convoke_common::VERSION.into(),
         profile: NUMERICS_PROFILE.into(),
+        device: config.device.clone(),
         threads: compute.threads() as u32,
-        memory: config.memory.saturating_sub(base + load_buffer),
+        memory: config
+            .memory
+            .saturating_sub(base + load_buffer)
+            .min(device_memory),
         load_buffer,
         flops,
         memory_bandwidth,

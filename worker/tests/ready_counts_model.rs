@@ -11,6 +11,10 @@ mod cpu {
     pub use convoke_worker::cpu::{OperandPlace, Outputs, Register};
 }
 
+mod device {
+    pub use convoke_worker::device::{DeviceStep, DeviceTensor};
+}
+
 mod installed {
     pub use convoke_worker::installed::InstalledProgram;
 }
@@ -318,7 +322,7 @@ fn check(threads: bool, abort: bool) {
 fn check_with(threads: bool, abort: bool, fault: Fault) {
     let program = Arc::new(program());
     let constants = vec![None; program.values.len()];
-    let installed = Arc::new(InstalledProgram::new(program, constants).unwrap());
+    let installed = Arc::new(InstalledProgram::new(program, constants, None).unwrap());
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(move || {

@@ -1,6 +1,7 @@
 //! Measures how long the planning of an imported function for three workers takes: optimise, place, partition.
 
 use convoke::{DType, TensorType};
+use convoke_common::device_spec::DeviceId;
 use convoke_common::error::{Error, Result};
 use convoke_common::ids::Incarnation;
 use convoke_common::rpc::{Intent, PlanOptions, WorkerCount};
@@ -92,6 +93,7 @@ fn cluster() -> ClusterModel {
         name: format!("w{i}"),
         address: format!("10.0.0.{i}:7000"),
         incarnation: Incarnation(i as u64),
+        device: DeviceId::default(),
         threads: 8,
         memory: 64 << 30,
         offered: 64 << 30,

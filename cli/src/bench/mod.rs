@@ -212,6 +212,8 @@ impl Run {
             // One compute thread beside the network thread matches the threads of a relay's parties (invariant 1).
             threads: Some(1),
             memory: None,
+            device: vec![],
+            device_memory: None,
             artifact_root: None,
             drain_bound: DRAIN_BOUND,
             run_dir: None,

@@ -129,7 +129,7 @@ async fn held_at(session: &WorkerSession) -> Result<Vec<Held>> {
         }
     }
     all.sort_by_key(|h| std::cmp::Reverse(h.bytes));
-    let device = device_name(worker);
+    let device = device_name(worker, &session.device);
     let held = all.into_iter().map(|h| Held {
         device: device.clone(),
         origin: h.origin,
@@ -142,7 +142,7 @@ async fn held_at(session: &WorkerSession) -> Result<Vec<Held>> {
 impl Device {
     /// The device's name: worker, kind and number.
     pub fn name(&self) -> String {
-        device_name(&self.0.peer.name)
+        device_name(&self.0.peer.name, &self.0.device)
     }
 
     /// The name of the worker that the device belongs to.

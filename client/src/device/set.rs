@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use convoke_common::device_spec::DeviceSpec;
 use convoke_common::error::{Code, Error, Result};
+use convoke_common::grant::Participant;
 use convoke_graph::printable;
 
 use super::Device;
@@ -122,7 +123,8 @@ impl Cluster {
     pub fn device_set(&self, spec: &str) -> Result<DeviceSet> {
         let wanted: DeviceSpec = spec.parse()?;
         let members = self.eager.members();
-        let fits = members.iter().filter(|m| wanted.contains(&m.name));
+        let fits = |m: &&Participant| wanted.contains(&m.name, &self.eager.device_at(m));
+        let fits = members.iter().filter(fits);
         let mut devices: Vec<Device> = fits.map(|m| self.device_of(m)).collect();
         if devices.len() > 1 {
             let spec = wanted;

@@ -19,6 +19,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
+use convoke_common::device_spec::DeviceId;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::grant::Participant;
 use convoke_common::ids::{Incarnation, LeaseId, StepKey};
@@ -70,6 +71,7 @@ impl Drop for PendingFetch {
 /// A worker that was serving when the cluster's status was last asked for.
 struct ListedWorker {
     worker: Participant,
+    device: DeviceId,
     /// The custom ops that it has kernels for.
     ops: Vec<CustomOp>,
     /// Measured floating-point operations per second.
@@ -223,6 +225,7 @@ impl Sessions {
                     incarnation: m.incarnation,
                     address: m.address.clone(),
                 },
+                device: m.device.clone(),
                 ops: m.ops.clone(),
                 flops: m.flops,
             })
@@ -243,6 +246,14 @@ impl Sessions {
     pub fn members(&self) -> Vec<Participant> {
         let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
         members.iter().map(|m| m.worker.clone()).collect()
+    }
+
+    /// The device of a worker; `cpu:0` where the worker was not serving when the cluster's status was last asked for.
+    pub fn device_at(&self, worker: &Participant) -> DeviceId {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        let is = |p: &Participant| p.name == worker.name && p.incarnation == worker.incarnation;
+        let member = members.iter().find(|m| is(&m.worker));
+        member.map(|m| m.device.clone()).unwrap_or_default()
     }
 
     /// Fails where a worker is known to have no kernel for a custom op as it is defined here.
@@ -317,7 +328,8 @@ impl Sessions {
             },
             None => (0, 0),
         };
-        let session = WorkerSession::new(worker.clone(), Arc::downgrade(self), first);
+        let device = self.device_at(worker);
+        let session = WorkerSession::new(worker.clone(), device, Arc::downgrade(self), first);
         let mut known = SessionEntry {
             session: session.clone(),
             handle: Weak::new(),

@@ -20,6 +20,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use convoke_common::device_spec::DeviceId;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::grant::Participant;
 use convoke_common::identity::Role;
@@ -53,6 +54,8 @@ pub(crate) type LateShape = Arc<std::sync::OnceLock<Shape>>;
 /// A client's session at one worker, with the state of what it has issued there.
 pub(crate) struct WorkerSession {
     pub participant: Participant,
+    /// The worker's device.
+    pub device: DeviceId,
     pub peer: Peer,
     me: Weak<WorkerSession>,
     sessions: Weak<Sessions>,
@@ -123,6 +126,7 @@ impl WorkerSession {
     /// Makes a session whose transfers and handles are numbered from `transfers` and `first` on.
     pub(super) fn new(
         participant: Participant,
+        device: DeviceId,
         sessions: Weak<Sessions>,
         (transfers, first): (u64, u64),
     ) -> Arc<WorkerSession> {
@@ -136,6 +140,7 @@ impl WorkerSession {
         }
         Arc::new_cyclic(|me| WorkerSession {
             participant,
+            device,
             peer,
             me: me.clone(),
             sessions,
@@ -562,7 +567,7 @@ mod tests {
             incarnation: Incarnation(1),
             address: String::new(),
         };
-        let session = WorkerSession::new(participant, Weak::new(), (0, 0));
+        let session = WorkerSession::new(participant, DeviceId::default(), Weak::new(), (0, 0));
         assert!(session.lost_because().is_none());
         session.lost(&Error::new(Code::Cancelled, "closed"));
         session.linked(Ok(link));

@@ -7,11 +7,24 @@ use convoke_graph::ops::CustomOp;
 use convoke_graph::printable::Printable;
 use serde::{Deserialize, Serialize};
 
+use crate::device_spec::DeviceId;
 use crate::error::Error;
 use crate::ids::{Incarnation, LeaseId, StepKey};
 use crate::members::OpenConnections;
 use crate::memory::{Purpose, TokenHolding};
 use crate::world::AccountId;
+
+/// The memory of a device that is not the host itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DeviceMemory {
+    #[serde(rename = "budget_bytes")]
+    pub budget: u64,
+    #[serde(rename = "used_bytes")]
+    pub used: BTreeMap<Purpose, u64>,
+    /// The most bytes that were ever in use.
+    #[serde(rename = "peak_bytes")]
+    pub peak: u64,
+}
 
 /// A worker's report of itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -24,6 +37,8 @@ pub struct WorkerStatus {
     /// The most bytes that the ledger ever held.
     #[serde(rename = "memory_peak_bytes")]
     pub memory_peak: u64,
+    /// The memory of the worker's device; absent where the device is the host itself.
+    pub device_memory: Option<DeviceMemory>,
     /// VmRSS and VmHWM of the process, in bytes.
     #[serde(rename = "resident_bytes")]
     pub resident: u64,
@@ -202,6 +217,8 @@ pub struct MemberStatus {
     pub host: String,
     /// The release that the member runs; empty if it was not heard of since the coordinator started.
     pub version: String,
+    /// The member's device, such as `cpu:0`.
+    pub device: DeviceId,
     pub threads: u32,
     #[serde(rename = "memory_bytes")]
     pub memory: u64,

@@ -6,6 +6,7 @@ mod seeds;
 
 use std::sync::Arc;
 
+use convoke_common::device_spec::DeviceId;
 use convoke_common::fuzzing::{MemoryBound, Target, choose};
 use convoke_common::identity::TokenStore;
 use convoke_common::ids::Incarnation;
@@ -84,6 +85,7 @@ fn cluster() -> ClusterModel {
         name: format!("w{i}"),
         address: format!("10.0.0.{i}:7000"),
         incarnation: Incarnation(i),
+        device: DeviceId::default(),
         threads: 2,
         memory: (1 << 30) >> (8 * i),
         offered: 1 << 30,

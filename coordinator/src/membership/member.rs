@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
 use convoke_common::mutant;
 use convoke_common::rpc::{MemberState, Registration};
@@ -50,6 +51,7 @@ pub struct Offer {
     pub address: String,
     pub host: String,
     pub version: String,
+    pub device: DeviceId,
     pub threads: u32,
     pub memory: u64,
     pub load_buffer: u64,
@@ -70,6 +72,7 @@ impl Offer {
             incarnation,
             host,
             version,
+            device,
             threads,
             memory,
             load_buffer,
@@ -99,6 +102,7 @@ impl Offer {
                 address,
                 host,
                 version,
+                device,
                 threads,
                 memory,
                 load_buffer,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
 use convoke_graph::ops::{Cost, CustomOp};
 
@@ -12,6 +13,7 @@ pub struct WorkerModel {
     /// The worker's address, `host:port`.
     pub address: String,
     pub incarnation: Incarnation,
+    pub device: DeviceId,
     pub threads: u32,
     /// Bytes of memory that the planned program may use: those that are free for its client.
     pub memory: u64,

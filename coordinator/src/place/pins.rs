@@ -163,7 +163,8 @@ impl Pins {
 impl Pin {
     fn resolve(pattern: &str, devices: &str, cluster: &ClusterModel) -> Result<Pin> {
         let devices: DeviceSpec = devices.parse()?;
-        let workers = cluster.workers.iter().map(|w| devices.contains(&w.name));
+        let workers = cluster.workers.iter();
+        let workers = workers.map(|w| devices.contains(&w.name, &w.device));
         let workers: Vec<bool> = workers.collect();
         if !workers.contains(&true) {
             let names = printable::list(cluster.workers.iter().map(|w| &*w.name));

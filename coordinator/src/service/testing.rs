@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use convoke_common::admission::{DIAL_BOUND, bind_towards, call, join};
 use convoke_common::detection::Detector;
+use convoke_common::device_spec::DeviceId;
 use convoke_common::error::{Error, Result};
 use convoke_common::grant::{Grant, Participant};
 use convoke_common::identity::{
@@ -150,6 +151,7 @@ pub fn offer(incarnation: u64) -> Registration {
         host: "here".into(),
         version: convoke_common::VERSION.into(),
         profile: NUMERICS_PROFILE.into(),
+        device: DeviceId::default(),
         threads: 1,
         memory: 1 << 30,
         load_buffer: 8 << 20,
@@ -292,6 +294,7 @@ impl Worker for Scripted {
             memory_budget: 1 << 30,
             memory_used: Default::default(),
             memory_peak: 0,
+            device_memory: None,
             resident: 0,
             resident_peak: 0,
             programs: vec![],

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use convoke_common::admission::chain;
+use convoke_common::device_spec::DeviceId;
 use convoke_common::identity::{Budget, JoinToken, Role};
 use convoke_common::world::{BoxFuture, FileMode};
 use convoke_coordinator::{Coordinator, CoordinatorConfig, token_file};
@@ -318,11 +319,22 @@ pub(super) async fn coordinator(
 }
 
 /// Runs a worker's process.
-pub(super) async fn worker(mut p: Inner<WorkerHandle>, tokens: Tokens, memory: u64, cache: u64) {
+pub(super) async fn worker(
+    mut p: Inner<WorkerHandle>,
+    tokens: Tokens,
+    memory: u64,
+    simgpu: bool,
+    cache: u64,
+) {
     let machine = p.process.machine.clone();
     let world = machine.boot();
     let Some(token) = tokens.wait(machine.host).await else {
         return;
+    };
+    let device = ["cpu:0", "simgpu:0"][usize::from(simgpu)].parse::<DeviceId>();
+    let device = match device {
+        Ok(device) => device,
+        Err(e) => return p.process.end(e.to_string(), false),
     };
     let config = WorkerConfig {
         name: Some(machine.member_name()),
@@ -333,6 +345,8 @@ pub(super) async fn worker(mut p: Inner<WorkerHandle>, tokens: Tokens, memory: u
         cache_dir: (cache > 0).then(|| "/cache".into()),
         cache_bytes: cache,
         artifact_root: None,
+        device,
+        device_memory: memory,
         memory,
         sharers: 1,
         listen: ([0, 0, 0, 0], 7071).into(),

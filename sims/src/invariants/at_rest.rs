@@ -140,6 +140,12 @@ fn of_worker(host: Host, status: &WorkerStatus, left: &mut Vec<String>) {
             left.push(format!("{host}: {bytes} bytes of {account:?}"));
         }
     }
+    let device = status.device_memory.iter().flat_map(|memory| &memory.used);
+    for (account, bytes) in device.filter(|(_, bytes)| **bytes > 0) {
+        left.push(format!(
+            "{host}: {bytes} bytes of {account:?} on its device"
+        ));
+    }
 }
 
 /// Asks the coordinator what it still holds for clients. `deserted` says that the clients have gone.

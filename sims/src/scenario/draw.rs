@@ -32,6 +32,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
             .map(|i| fault(&mut root.fork(&format!("fault {i}"))))
             .collect(),
     };
+    draw_devices(&mut root.fork("devices"), &mut scenario.workers);
     if faults > 0 {
         beside(&root, &mut scenario);
     }
@@ -103,6 +104,7 @@ fn draw_workers(d: &mut Draw, count: usize) -> Vec<WorkerSpec> {
             joins: 0,
             leaves: None,
             own: false,
+            simgpu: false,
         })
         .collect();
     if d.chance(25) {
@@ -116,6 +118,17 @@ fn draw_workers(d: &mut Draw, count: usize) -> Vec<WorkerSpec> {
         all[leaver].leaves = Some(d.range(u64::from(from), u64::from(from + BUSY)) as u32);
     }
     all
+}
+
+/// Gives some workers, or all, a simulated GPU in some seeds.
+fn draw_devices(d: &mut Draw, workers: &mut [WorkerSpec]) {
+    if !d.chance(30) {
+        return;
+    }
+    let all = d.chance(30);
+    for worker in workers {
+        worker.simgpu = all || d.chance(50);
+    }
 }
 
 fn client(d: &mut Draw, workers: u64) -> ClientSpec {

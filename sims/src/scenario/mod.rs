@@ -40,6 +40,9 @@ pub struct WorkerSpec {
     /// Whether the worker has a token of its own.
     #[serde(default)]
     pub own: bool,
+    /// Whether the worker's device is a simulated GPU, with as much memory as the worker itself.
+    #[serde(default)]
+    pub simgpu: bool,
 }
 
 /// A client: the models that it loads, and the calls that it makes.

@@ -23,6 +23,7 @@ pub fn scenario(target: Target, harm: Harm, at: u32, lasts: u32) -> Scenario {
         joins: 0,
         leaves: None,
         own: false,
+        simgpu: false,
     };
     let model = ModelUse {
         spec: spec(false),

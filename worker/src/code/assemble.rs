@@ -102,6 +102,7 @@ pub(super) fn code(graph: &Graph<'_>, sequences: Vec<Vec<Unit>>) -> LoweredProgr
         homes: vec![NONE; count],
         counts: vec![],
         constants: vec![],
+        device: vec![],
         registers: 0,
         events: units + graph.arrivals().count(),
     };

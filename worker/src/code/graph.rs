@@ -8,10 +8,10 @@ use convoke_graph::ops::{ConcreteOperand, ConcreteOutputs};
 use convoke_graph::program::{NO_OPERAND, Program, ProgramNode};
 use convoke_graph::{DType, Shape, Tensor};
 
-use super::InstrKind;
 use super::fusion::{self, Candidate, Kind};
 use super::schedule;
 use super::sequences::{SetId, Sets};
+use super::{DeviceInstr, InstrKind};
 use crate::cpu::chain::{self, Head, Step, Tail};
 use crate::cpu::{Kernel, Spec};
 use crate::executor::HandleAccess;
@@ -50,17 +50,20 @@ pub(super) struct Graph<'a> {
 }
 
 impl<'a> Graph<'a> {
-    pub fn new(program: &'a Program, constants: &'a [Option<Tensor>]) -> Graph<'a> {
+    pub fn new(
+        program: &'a Program,
+        constants: &'a [Option<Tensor>],
+        kind: Vec<InstrKind>,
+    ) -> Graph<'a> {
         let nodes = &program.nodes[program.init_nodes as usize..];
         let mut uses = vec![0; program.values.len()];
         let read = nodes.iter().flat_map(|n| &n.inputs);
         let read = read.filter(|v| **v != NO_OPERAND).copied();
         let sent = program.sends.iter().map(|s| s.value);
         read.chain(sent).for_each(|v| uses[v as usize] += 1);
-        let kind = |n| HandleAccess::of(n).map_or(InstrKind::Kernel, InstrKind::Handle);
         let fixed = constants.iter();
         Graph {
-            kind: nodes.iter().map(kind).collect(),
+            kind,
             fixed: fixed
                 .map(|c| c.as_ref().map(|t| (t.dtype(), t.shape().into())))
                 .collect(),
@@ -75,20 +78,20 @@ impl<'a> Graph<'a> {
         self.constants[value as usize].is_some()
     }
 
-    /// Whether a node reads a handle: its result arrives later, as tensors of peers do.
-    fn lends(&self, node: u32) -> bool {
+    /// Whether a node's result arrives later, as tensors of peers do: it reads a handle, or copies from the device.
+    fn answers_later(&self, node: u32) -> bool {
         matches!(
             self.kind[node as usize],
-            InstrKind::Handle(HandleAccess::Lend { .. })
+            InstrKind::Handle(HandleAccess::Lend { .. }) | InstrKind::Device(DeviceInstr::CopyOut)
         )
     }
 
-    /// The values that arrive from peers and from handles.
+    /// The values that arrive from peers, from handles and from the device.
     pub fn arrivals(&self) -> impl Iterator<Item = u32> {
-        let lending = (0..self.nodes.len() as u32).filter(|n| self.lends(*n));
-        let lent = lending.flat_map(|n| &self.nodes[n as usize].outputs);
+        let later = (0..self.nodes.len() as u32).filter(|n| self.answers_later(*n));
+        let later = later.flat_map(|n| &self.nodes[n as usize].outputs);
         let recvs = self.program.recvs.iter().map(|r| r.value);
-        recvs.chain(lent.copied())
+        recvs.chain(later.copied())
     }
 
     /// The units of each sequence, in order.
@@ -150,7 +153,7 @@ impl<'a> Graph<'a> {
         let mut all: Vec<Option<ConcreteOutputs>> = vec![None; self.nodes.len()];
         for n in order {
             let node = &self.nodes[*n as usize];
-            if self.kind[*n as usize] != InstrKind::Kernel {
+            if matches!(self.kind[*n as usize], InstrKind::Handle(_)) {
                 continue;
             }
             let operand = |v: &u32| -> Option<Option<ConcreteOperand<'_>>> {
@@ -189,7 +192,7 @@ impl<'a> Graph<'a> {
             let node = &self.nodes[*n as usize];
             let read = node.inputs.iter().filter(|v| **v != NO_OPERAND);
             let set = read.fold(none, |set, v| sets.join(set, of_value[*v as usize]));
-            if !self.lends(*n) {
+            if !self.answers_later(*n) {
                 node.outputs
                     .iter()
                     .for_each(|v| of_value[*v as usize] = set);
@@ -213,8 +216,8 @@ impl<'a> Graph<'a> {
         Unit {
             members: vec![n],
             operands: node.inputs.clone(),
-            // The tensor of a handle arrives later.
-            results: match self.lends(n) {
+            // A result that arrives later is not the instruction's.
+            results: match self.answers_later(n) {
                 true => vec![],
                 false => node.outputs.clone(),
             },
@@ -319,7 +322,7 @@ impl<'a> View<'a> {
         let mut candidates = Vec::with_capacity(sequence.len());
         for (at, n) in sequence.iter().enumerate() {
             let node = &graph.nodes[*n as usize];
-            if !graph.lends(*n) {
+            if !graph.answers_later(*n) {
                 made_at.extend(node.outputs.iter().map(|v| (*v, at)));
             }
             let dtype = |v: &u32| match *v {
@@ -327,8 +330,9 @@ impl<'a> View<'a> {
                 v => Some(graph.program.values[v as usize].ty.dtype),
             };
             let operands: Vec<Option<DType>> = node.inputs.iter().map(dtype).collect();
+            let on_host = graph.kind[*n as usize] == InstrKind::Kernel;
             let kind = match (&node.outputs[..], convoke_graph::ops::lookup(&node.op)) {
-                ([_], Some(def)) => {
+                ([_], Some(def)) if on_host => {
                     let spec = Spec {
                         def,
                         attrs: &node.attrs,

@@ -30,7 +30,8 @@ use convoke_graph::Tensor;
 use convoke_graph::ops::ConcreteOutputs;
 use convoke_graph::program::Program;
 
-use crate::cpu::{Kernel, MOST_SLOTS, OperandRef};
+use crate::cpu::{Kernel, MOST_SLOTS, OperandPlace, OperandRef};
+use crate::device::DeviceNode;
 use crate::executor::HandleAccess;
 use crate::installed::Csr;
 use graph::Graph;
@@ -45,6 +46,21 @@ pub enum InstrKind {
     Kernel,
     /// The instruction reads or fills a handle of the caller.
     Handle(HandleAccess),
+    /// The instruction concerns the worker's device.
+    Device(DeviceInstr),
+}
+
+/// The instructions that concern a device with memory of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceInstr {
+    /// Launches the device node of this number.
+    Launch(u32),
+    /// Copies a host tensor to the device.
+    CopyIn,
+    /// Copies a device tensor to the host, where it arrives later.
+    CopyOut,
+    /// Gives the shape of a device tensor, or the number of its elements, as a host tensor.
+    Shape,
 }
 
 /// One instruction. Its entries in the arrays of [`LoweredProgram`] reach from its indices to those of the next instruction.
@@ -111,6 +127,8 @@ pub struct LoweredProgram {
     /// By counter, the number of sequences that read its value.
     pub counts: Vec<u32>,
     pub constants: Vec<Tensor>,
+    /// The nodes that the worker's device runs, as [`DeviceInstr::Launch`] numbers them.
+    pub device: Vec<DeviceNode>,
     pub registers: usize,
     /// Number of a step's instructions and arriving tensors; the step is over once all of them have ended.
     pub events: usize,
@@ -118,19 +136,49 @@ pub struct LoweredProgram {
 
 impl LoweredProgram {
     /// Lowers the step part of a checked program. `constants` are the values that outlive steps, by value; `kernels`
-    /// are those of the step nodes.
+    /// are those of the step nodes, and `kinds` says where each of them runs.
     pub fn new(
         program: &Program,
         constants: &[Option<Tensor>],
         kernels: &[Arc<dyn Kernel>],
+        kinds: Vec<InstrKind>,
     ) -> Result<LoweredProgram> {
         if program.values.len() >= MOST_SLOTS {
             let msg = format!("a program of {} values", program.values.len());
             return Err(Error::new(Code::ProtocolViolation, msg));
         }
-        let mut graph = Graph::new(program, constants);
+        let mut graph = Graph::new(program, constants, kinds);
         let sequences = graph.units(kernels);
         Ok(assemble::code(&graph, sequences))
+    }
+
+    /// Whether the worker's device runs any of the nodes.
+    #[inline]
+    pub fn uses_device(&self) -> bool {
+        !self.device.is_empty()
+    }
+
+    /// The constants that device nodes read on the device, by number, in ascending order.
+    pub fn constants_on_device(&self) -> Vec<u32> {
+        let instrs = 0..self.instrs.len().saturating_sub(1) as u32;
+        let mut read: Vec<u32> = instrs
+            .flat_map(|i| {
+                let host = match self.instr(i).kind {
+                    InstrKind::Device(DeviceInstr::Launch(at)) => {
+                        Some(&self.device[at as usize].host)
+                    }
+                    _ => None,
+                };
+                let operands = self.operands(i).iter().enumerate();
+                operands.filter_map(move |(o, slot)| match slot.place() {
+                    OperandPlace::Constant(c) if !*host?.get(o)? => Some(c),
+                    _ => None,
+                })
+            })
+            .collect();
+        read.sort_unstable();
+        read.dedup();
+        read
     }
 
     /// Instruction `i`.

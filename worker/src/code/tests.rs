@@ -87,7 +87,8 @@ impl Given {
         }
         let kernels = program.nodes.iter();
         let kernels: Vec<_> = kernels.map(|n| kernel(&program, n).unwrap()).collect();
-        LoweredProgram::new(&program, &constants, &kernels).unwrap()
+        let kinds = vec![InstrKind::Kernel; program.nodes.len()];
+        LoweredProgram::new(&program, &constants, &kernels, kinds).unwrap()
     }
 }
 

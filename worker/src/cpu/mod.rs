@@ -37,6 +37,7 @@ use convoke_kernels::{Cancelled, Exec, KernelError};
 use smallvec::SmallVec;
 
 pub(crate) use call::{FamilyAnswer, KernelBody, KernelCall, Spec, write};
+pub(crate) use families::{shape_between, shape_range};
 pub use operands::{MOST_SLOTS, OperandPlace, OperandRef, Operands, Register};
 
 /// One run of a kernel on operands.
@@ -65,6 +66,16 @@ pub trait Kernel: Send + Sync {
     /// decide them; `None` otherwise.
     fn sizes(&self, _operands: &[Option<ConcreteOperand<'_>>]) -> Option<ConcreteOutputs> {
         None
+    }
+
+    /// Dtypes and shapes of the outputs for these operands; fails where the op's rule refuses them, or where they do not
+    /// decide the sizes.
+    fn infer(
+        &self,
+        operands: &[Option<ConcreteOperand<'_>>],
+    ) -> Result<ConcreteOutputs, KernelFailure> {
+        let unknown = || KernelFailure::values("the sizes of the results are not known");
+        self.sizes(operands).ok_or_else(unknown)
     }
 }
 
@@ -117,6 +128,27 @@ impl From<TensorError> for KernelFailure {
     fn from(e: TensorError) -> KernelFailure {
         Error::from(e).into()
     }
+}
+
+/// The outcome of a launch: success, a failure, or a panic.
+pub(crate) type LaunchOutcome = Result<Result<(), KernelFailure>, Box<dyn std::any::Any + Send>>;
+
+/// The error of a launch that did not give all its results; `None` where it was cancelled.
+#[cold]
+pub(crate) fn launch_failure(launched: LaunchOutcome) -> Option<Error> {
+    Some(match launched {
+        Ok(Ok(())) => Error::internal("a kernel left results out"),
+        Ok(Err(KernelFailure::Cancelled)) => return None,
+        Ok(Err(KernelFailure::Error(e))) => *e,
+        Err(panic) => {
+            let why = panic
+                .downcast_ref::<&str>()
+                .map(|s| s.to_string())
+                .or_else(|| panic.downcast_ref::<String>().cloned())
+                .unwrap_or_else(|| "no message".into());
+            Error::new(Code::KernelPanicked, format!("the kernel panicked: {why}"))
+        }
+    })
 }
 
 /// Resolves the kernel of `op` for these attributes and operand dtypes, with `outputs` results.
@@ -272,10 +304,13 @@ impl ResolvedOp {
                 })
             })
             .collect();
-        self.infer(&operands)
+        self.concrete(&operands)
     }
 
-    fn infer(&self, operands: &[Option<ConcreteOperand<'_>>]) -> Result<ConcreteOutputs, OpError> {
+    fn concrete(
+        &self,
+        operands: &[Option<ConcreteOperand<'_>>],
+    ) -> Result<ConcreteOutputs, OpError> {
         let outputs = ops::infer_concrete(self.def, &self.attrs, operands, self.outputs)?;
         let given = operands.iter().flatten().map(|o| o.shape);
         for shape in given.chain(outputs.iter().map(|(_, shape)| shape.as_slice())) {
@@ -310,7 +345,14 @@ impl Kernel for ResolvedOp {
             return None;
         }
         // Operands that the rule refuses are refused when the kernel runs.
-        self.infer(operands).ok()
+        self.concrete(operands).ok()
+    }
+
+    fn infer(
+        &self,
+        operands: &[Option<ConcreteOperand<'_>>],
+    ) -> Result<ConcreteOutputs, KernelFailure> {
+        Ok(self.concrete(operands)?)
     }
 }
 

@@ -57,6 +57,7 @@ impl Executor {
         // An executor whose lease has ended has no memory left. A traced step needs a span, which only an ordinary step
         // has.
         if !alone
+            || x.code.uses_device()
             || !self.runs_here()
             || engine.gate.refusal().is_some()
             || self.lease().is_none()

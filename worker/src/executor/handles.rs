@@ -1,7 +1,6 @@
 //! Nodes that work on the caller's handles: a step reads some from the caller's session, and fills others.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use convoke_common::error::{Code, Error};
 use convoke_common::identity::Role;
@@ -129,7 +128,7 @@ impl Executor {
                 Ok(delivered) if run.error.is_none() => {
                     let value = launched.outputs.first().copied();
                     if run.came(&self.installed, value, delivered, &mut after) {
-                        self.entry(n).stirred.store(true, Ordering::Release);
+                        self.stir(n);
                     }
                     run.settle(&mut after);
                     None

@@ -1,36 +1,14 @@
 //! The launch of one kernel, and the errors that a failed launch gives.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use convoke_common::error::{Code, Error, Site};
+use convoke_common::error::{Error, Site};
 use convoke_common::mutant;
 use convoke_graph::{Dim, Tensor};
 use convoke_kernels::Exec;
 
 use super::{Engine, Executor};
-use crate::cpu::{Kernel, KernelFailure, Launch, OperandPlace, Operands, Outputs, Register};
-
-/// The outcome of a launch: success, a failure, or a panic.
-type LaunchOutcome = Result<Result<(), KernelFailure>, Box<dyn Any + Send>>;
-
-/// The error of a launch that did not give all its results; `None` where it was cancelled.
-#[cold]
-fn failure(launched: LaunchOutcome) -> Option<Error> {
-    Some(match launched {
-        Ok(Ok(())) => Error::internal("a kernel left results out"),
-        Ok(Err(KernelFailure::Cancelled)) => return None,
-        Ok(Err(KernelFailure::Error(e))) => *e,
-        Err(panic) => {
-            let why = panic
-                .downcast_ref::<&str>()
-                .map(|s| s.to_string())
-                .or_else(|| panic.downcast_ref::<String>().cloned())
-                .unwrap_or_else(|| "no message".into());
-            Error::new(Code::KernelPanicked, format!("the kernel panicked: {why}"))
-        }
-    })
-}
+use crate::cpu::{Kernel, Launch, OperandPlace, Operands, Outputs, Register, launch_failure};
 
 impl Engine {
     /// Runs a kernel outside of steps, which must give at least `results` outputs. Fails with `None` where the launch
@@ -52,11 +30,11 @@ impl Engine {
         if matches!(launched, Ok(Ok(()))) && made.len() >= results {
             return Ok(made);
         }
-        let error = failure(launched).ok_or(None)?;
+        let error = launch_failure(launched).ok_or(None)?;
         Err(Some(self.placed(error, site())))
     }
 
-    fn placed(&self, error: Error, site: Site) -> Error {
+    pub(super) fn placed(&self, error: Error, site: Site) -> Error {
         error.at(Site {
             node: site.node,
             op: site.op,
@@ -71,7 +49,7 @@ impl Engine {
         Site {
             worker: Some(self.worker.clone()),
             host: Some(self.host.clone()),
-            device: Some("cpu:0".into()),
+            device: Some(self.device_name.clone()),
             ..Site::default()
         }
     }
@@ -108,7 +86,7 @@ impl Executor {
         match launched {
             Ok(Ok(made)) if made.len() >= code.results(i).len() => Ok(made),
             launched => {
-                let error = failure(launched.map(|r| r.map(drop))).ok_or(None)?;
+                let error = launch_failure(launched.map(|r| r.map(drop))).ok_or(None)?;
                 Err(Some(Box::new(self.failed(n, i, registers, error))))
             }
         }
@@ -116,7 +94,7 @@ impl Executor {
 
     /// The error of a kernel's failure, with its node and the types of its operands.
     #[cold]
-    fn failed(&self, n: u64, i: u32, registers: &[Register], error: Error) -> Error {
+    pub(super) fn failed(&self, n: u64, i: u32, registers: &[Register], error: Error) -> Error {
         let x = &*self.installed;
         let node = x.code.instr(i).node as usize;
         let blamed = node.saturating_sub(usize::from(mutant!("wrong-node-blamed")));

@@ -23,6 +23,7 @@
 //! 6. A step that ended and has not quiesced is watched until it has.
 //! 7. In a partial step a node's failure ends only what depends on the node (`partial`).
 
+mod device;
 mod direct;
 mod ended;
 mod failures;
@@ -36,6 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use convoke_common::device_spec::DeviceId;
 use convoke_common::error::{Code, Error};
 use convoke_common::ids::StepKey;
 use convoke_common::memory::Pool;
@@ -50,6 +52,7 @@ use convoke_rendezvous::slot::RegisterOutcome;
 use convoke_rendezvous::step_events::checksum;
 use convoke_rendezvous::{Lease, Link, Outgoing, StepHandler, step_event};
 
+use self::device::{AHEAD, Enqueued};
 pub use self::failures::Failures;
 pub use self::handles::HandleAccess;
 use self::pace::{Pace, Stopwatch};
@@ -58,6 +61,7 @@ use crate::blackbox::{BlackBox, NoteGuard};
 use crate::code::InstrKind;
 use crate::compute::Crew;
 use crate::cpu::{Operands, Outputs};
+use crate::device::{DeviceQueue, OwnedDevice};
 use crate::drain::Gate;
 use crate::eager::Sessions;
 use crate::installed::InstalledProgram;
@@ -76,6 +80,10 @@ pub struct Engine {
     pub watch: Watch,
     /// The black box that notes running kernels, for a worker in a process of its own.
     pub black_box: Option<BlackBox>,
+    /// The device of the worker, where it is not the host itself.
+    pub device: Option<OwnedDevice>,
+    /// The kind and number of the device, such as `cpu:0`.
+    pub device_name: String,
     /// Whether compute wants to hear of every node that is launched.
     hears_launches: bool,
 }
@@ -98,6 +106,17 @@ impl Engine {
             gate: Gate::default(),
             watch: Watch::default(),
             black_box,
+            device: None,
+            device_name: DeviceId::default().to_string(),
+        }
+    }
+
+    /// The engine of a worker that owns this device; `owned` is `None` where it is the host itself.
+    pub fn with_device(self, device: &DeviceId, owned: Option<OwnedDevice>) -> Engine {
+        Engine {
+            device: owned,
+            device_name: device.to_string(),
+            ..self
         }
     }
 
@@ -158,6 +177,8 @@ pub struct Executor {
     me: Weak<Executor>,
     /// The sessions that hold the driver's handles.
     handles: OnceLock<Arc<Sessions>>,
+    /// The lease's queue at the worker's device, for a program that uses it.
+    queue: OnceLock<Arc<dyn DeviceQueue>>,
     /// Drops the lease; called when its driver is done with it or lost.
     driver_gone: Box<dyn Fn() + Send + Sync>,
 }
@@ -186,6 +207,7 @@ impl Executor {
             spare: Mutex::default(),
             me: me.clone(),
             handles: OnceLock::new(),
+            queue: OnceLock::new(),
             driver_gone,
         })
     }
@@ -208,6 +230,11 @@ impl Executor {
         &self.runs[(n % self.runs.len() as u64) as usize]
     }
 
+    /// Makes the thread that interprets a step look at its entry.
+    fn stir(&self, n: u64) {
+        self.entry(n).stirred.store(true, Ordering::Release);
+    }
+
     fn run(&self, n: u64) -> MutexGuard<'_, Run> {
         self.entry(n).lock()
     }
@@ -216,7 +243,7 @@ impl Executor {
     fn stop(&self, lease: &Lease, run: &mut Run, error: Error, from: ParticipantIx) {
         self.tell_failure(lease, run, &error, from);
         run.stop(error);
-        self.entry(run.n).stirred.store(true, Ordering::Release);
+        self.stir(run.n);
     }
 
     /// Number of nodes of the step part.
@@ -464,7 +491,7 @@ impl Executor {
         };
         let mut time = self.pace.listens(n).then(Stopwatch::start);
         let (entry, x) = (self.entry(n), &*self.installed);
-        let (span, flag, partial, mut flow) = {
+        let (span, flag, partial, device, mut flow) = {
             let mut run = entry.lock();
             if run.n != n || run.runner != Runner::Active {
                 // The step ended before a thread had the job.
@@ -473,7 +500,14 @@ impl Executor {
             // The runner looks at the entry below, whatever has set the flag.
             entry.stirred.store(true, Ordering::Relaxed);
             let flow = std::mem::take(&mut run.flow);
-            (run.span.clone(), run.flag.clone(), run.partial, flow)
+            let device = run.device.clone();
+            (
+                run.span.clone(),
+                run.flag.clone(),
+                run.partial,
+                device,
+                flow,
+            )
         };
         let _entered = span.enter();
         // A brief step may run within the job of another worker of this process, or under a lock, and so takes no
@@ -485,19 +519,26 @@ impl Executor {
         };
         let mut after = FollowUp::default();
         loop {
-            if flow.is_idle() || slice == 0 || entry.stirred.load(Ordering::Acquire) {
+            let ahead = flow.ahead() > AHEAD;
+            if flow.is_idle() || slice == 0 || ahead || entry.stirred.load(Ordering::Acquire) {
                 let mut run = entry.lock();
                 entry.stirred.store(false, Ordering::Relaxed);
                 let goes_on = run.look(x, &mut flow, &mut after);
                 run.sending += after.outgoing();
-                if !goes_on || flow.is_idle() {
+                if !goes_on || flow.is_idle() || ahead {
                     run.spent += time.map_or(Duration::ZERO, |t| t.read());
-                    run.rest(flow, Runner::None);
+                    let enqueued = flow.take_enqueued();
+                    run.events += u32::from(enqueued);
+                    let waits = goes_on && !flow.is_idle();
+                    run.rest(flow, [Runner::None, Runner::Ahead][usize::from(waits)]);
                     if run.error.is_none() || !mutant!("quiesce-lost") {
                         run.settle(&mut after);
                     }
                     self.watch(&mut run, &after);
                     drop(run);
+                    if enqueued {
+                        self.await_device(n);
+                    }
                     return self.finish(n, after);
                 }
                 if slice == 0 {
@@ -530,6 +571,14 @@ impl Executor {
                     };
                     done.map_err(|e| Some(Box::new(e.at(self.site_of(instr.node)))))
                 }
+                InstrKind::Device(op) => match self.enqueue(n, i, op, &mut flow, device.as_ref()) {
+                    Ok(Enqueued::OnHost(made)) => Ok(made),
+                    Ok(Enqueued::OnDevice(made)) => {
+                        flow.ended_on_device(code, i, made);
+                        continue;
+                    }
+                    Err(error) => Err(error),
+                },
             };
             match launched {
                 Ok(made) => {
@@ -586,6 +635,7 @@ impl StepHandler for Executor {
             run.span = span;
             step_event!("start", key);
             (run.phase, run.partial) = (Phase::Running, partial);
+            run.device = self.device_step(&run.flag);
             run.unsent = vec![0; self.links.len()];
             self.engine.gate.started();
             if run.error.is_some() {
@@ -648,7 +698,7 @@ impl StepHandler for Executor {
             }
             let value = Some(self.installed.program.recvs[slot as usize].value);
             if run.came(&self.installed, value, delivered, &mut after) {
-                self.entry(n).stirred.store(true, Ordering::Release);
+                self.stir(n);
             }
             run.settle(&mut after);
         }

@@ -26,10 +26,12 @@ use convoke_common::error::Error;
 use convoke_common::mutant;
 use convoke_graph::Tensor;
 use convoke_rendezvous::Delivery;
+use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
 use crate::code::{LoweredProgram, NONE};
 use crate::cpu::{OperandPlace, Outputs, Register};
+use crate::device::{DeviceStep, DeviceTensor};
 use crate::installed::InstalledProgram;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,12 +50,19 @@ pub(super) enum Runner {
     Queued,
     /// A thread, which owns the flow.
     Active,
+    /// None for now: the step has enqueued so much work that it waits for the device.
+    Ahead,
 }
 
 /// The data that a step computes with: registers, counts and ready sequences.
 #[derive(Default)]
 pub(super) struct Flow {
     pub(super) registers: Vec<Register>,
+    /// The registers of values on the worker's device, which have numbers of their own among those of `registers`; empty
+    /// for a program that uses no device.
+    pub(super) device: Vec<Option<DeviceTensor>>,
+    /// Whether work was enqueued at the device since the last event, and its predicted nanoseconds.
+    enqueued: Option<u64>,
     /// By sequence, the number of values that it still waits for.
     missing: Vec<u32>,
     /// By sequence, the instruction that it begins or goes on with.
@@ -106,6 +115,10 @@ pub(super) struct Run {
     pub(super) sending: usize,
     pub(super) unsent: Vec<u32>,
     pub(super) runner: Runner,
+    /// The step's work on the worker's device; `None` for a program that uses none.
+    pub(super) device: Option<Arc<DeviceStep>>,
+    /// Number of device events that have yet to come.
+    pub(super) events: u32,
     /// Time that threads took for the step, if it is measured.
     pub(super) spent: Duration,
     /// Whether the step has ended without quiescing, and is watched.
@@ -138,6 +151,9 @@ impl Flow {
     pub(super) fn start(&mut self, code: &LoweredProgram) {
         self.clear();
         self.registers.resize(code.registers, None);
+        if code.uses_device() {
+            self.device.resize(code.registers, None);
+        }
         self.missing.extend_from_slice(&code.missing);
         self.counts.extend_from_slice(&code.counts);
         self.next.extend(code.sequences.iter().map(|r| r.first));
@@ -151,6 +167,7 @@ impl Flow {
 
     pub(super) fn clear(&mut self) {
         self.registers.clear();
+        self.device.clear();
         self.missing.clear();
         self.counts.clear();
         self.next.clear();
@@ -242,7 +259,9 @@ impl Flow {
     fn lacking(&self, code: &LoweredProgram) -> Option<Arc<Error>> {
         let failed_values = self.failed_values.as_ref().filter(|_| self.at < self.end)?;
         let lost = |register: u32| match self.registers.get(register as usize) {
-            Some(None) => failed_values.because.get(&register).cloned(),
+            Some(None) if !self.is_on_device(register) => {
+                failed_values.because.get(&register).cloned()
+            }
             _ => None,
         };
         let mut operands = code.operands(self.at).iter();
@@ -295,6 +314,46 @@ impl Flow {
                 }
             }
             self.registers[end.register as usize] = None;
+            if !self.device.is_empty() {
+                self.device[end.register as usize] = None;
+            }
+        }
+    }
+
+    /// Whether a register has a value on the device.
+    fn is_on_device(&self, register: u32) -> bool {
+        matches!(self.device.get(register as usize), Some(Some(_)))
+    }
+
+    /// Notes work that was enqueued at the device, with its predicted nanoseconds.
+    pub(super) fn enqueued(&mut self, cost: u64) {
+        self.enqueued = Some(self.enqueued.unwrap_or(0).saturating_add(cost));
+    }
+
+    /// The predicted nanoseconds of the work that was enqueued since the last event.
+    #[inline]
+    pub(super) fn ahead(&self) -> u64 {
+        self.enqueued.unwrap_or(0)
+    }
+
+    /// Whether work was enqueued since this was asked last.
+    pub(super) fn take_enqueued(&mut self) -> bool {
+        self.enqueued.take().is_some()
+    }
+
+    /// Ends an instruction that made these results on the device, in their order.
+    pub(super) fn ended_on_device(
+        &mut self,
+        code: &LoweredProgram,
+        i: u32,
+        made: SmallVec<[DeviceTensor; 2]>,
+    ) {
+        self.free(code, i);
+        for (result, tensor) in code.results(i).iter().zip(made) {
+            self.wake(code, result.value);
+            if result.register != NONE {
+                self.device[result.register as usize] = Some(tensor);
+            }
         }
     }
 
@@ -412,6 +471,8 @@ impl Run {
             sending: 0,
             unsent: vec![],
             runner: Runner::None,
+            device: None,
+            events: 0,
             spent: Duration::ZERO,
             watched: false,
             error: None,
@@ -471,7 +532,7 @@ impl Run {
         false
     }
 
-    fn wake(&mut self, after: &mut FollowUp) {
+    pub(super) fn wake(&mut self, after: &mut FollowUp) {
         if self.runner == Runner::None && !self.flow.is_idle() {
             self.runner = Runner::Queued;
             after.start_runner = true;
@@ -505,11 +566,12 @@ impl Run {
         }
     }
 
-    /// Retires the step once it has quiesced: no runner, no tensor on a link, and either an error or nothing left to
+    /// Retires the step once it has quiesced: no runner, no tensor on a link, no work on the device, and either an error or nothing left to
     /// do.
     pub(super) fn settle(&mut self, after: &mut FollowUp) {
         let quiet =
             self.phase == Phase::Running && self.runner == Runner::None && self.sending == 0;
+        let quiet = quiet && self.events == 0;
         let complete = self.flow.is_over();
         if quiet && after.outgoing() == 0 && (self.error.is_some() || complete) {
             after.retire = true;

@@ -79,7 +79,7 @@ fn install(input: &[u8]) -> bool {
     }
     let init = &program.nodes[..program.init_nodes as usize];
     let resolved = init.iter().all(|node| kernel(&program, node).is_ok());
-    resolved & InstalledProgram::new(program, constants).is_ok()
+    resolved & InstalledProgram::new(program, constants, None).is_ok()
 }
 
 /// Takes a batch of a client's commands. Brief ops run; longer ones find no thread.

@@ -244,7 +244,7 @@ pub fn of_programs(
                 ty: program.values[r.value as usize].ty.clone(),
             })
             .collect();
-        let mut installed = InstalledProgram::new(program.clone(), constants).unwrap();
+        let mut installed = InstalledProgram::new(program.clone(), constants, None).unwrap();
         let hold = Arc::new(Hold::default());
         for kernel in installed.code.kernels_mut() {
             let (inner, hold) = (kernel.clone(), hold.clone());

@@ -10,6 +10,7 @@ use serde::Serialize;
 use tarpc::Response;
 
 use super::{Seed, chosen, graph};
+use crate::device_spec::DeviceId;
 use crate::error::{Code, Error, Site};
 use crate::identity::fuzzing::world;
 use crate::identity::{Role, TokenStore};
@@ -103,6 +104,7 @@ fn register() -> Ask {
         host: "host".into(),
         version: crate::VERSION.into(),
         profile: convoke_graph::program::NUMERICS_PROFILE.into(),
+        device: DeviceId::default(),
         threads: 4,
         memory: 1 << 30,
         load_buffer: 1 << 24,
@@ -196,6 +198,11 @@ fn worker_status() -> WorkerStatus {
         memory_budget: 1 << 30,
         memory_used: [(Purpose::Base, 1), (Purpose::Leases, 2)].into(),
         memory_peak: 3,
+        device_memory: Some(crate::rpc::DeviceMemory {
+            budget: 1 << 30,
+            used: [(Purpose::Weights, 1 << 20)].into(),
+            peak: 1 << 21,
+        }),
         resident: 4,
         resident_peak: 5,
         programs: vec![ProgramStatus {
@@ -253,6 +260,7 @@ fn cluster_status() -> ClusterStatus {
         address: "10.0.0.1:7000".into(),
         host: "host".into(),
         version: crate::VERSION.into(),
+        device: DeviceId::default(),
         threads: 4,
         memory: 1 << 30,
         flops: 1e11,

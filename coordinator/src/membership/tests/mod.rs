@@ -9,6 +9,7 @@ mod room;
 use std::sync::Arc;
 use std::time::Duration;
 
+use convoke_common::device_spec::DeviceId;
 use convoke_common::identity::{Budget, PeerIdentity, Role, Serial, TokenId};
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::rpc::{HeldLease, RETURN_BOUND, Registration};
@@ -51,6 +52,7 @@ fn newcomer(connection: u64, name: &str, key: u8, incarnation: u64) -> Newcomer 
             host: "host".into(),
             version: "1.2.3".into(),
             profile: "p1".into(),
+            device: DeviceId::default(),
             threads: 2,
             memory: 1 << 30,
             load_buffer: 8 << 20,

@@ -19,6 +19,8 @@ mod softmax;
 mod unary;
 mod views;
 
+pub(crate) use shape::{shape_between, shape_range};
+
 use convoke_graph::DType;
 use convoke_graph::ops::attrs::ReduceAttrs;
 use convoke_graph::ops::{Op, OpError, float_function};

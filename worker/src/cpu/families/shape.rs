@@ -1,6 +1,7 @@
 //! Ops on sizes, and tensors that are made from sizes alone.
 
 use convoke_graph::Element;
+use convoke_graph::graph::Attrs;
 use convoke_graph::ops::OpError;
 use convoke_graph::ops::ShapeOp;
 use convoke_graph::ops::attrs::fill_value;
@@ -43,15 +44,26 @@ fn sized(call: &KernelCall<'_, '_>, values: &[i64]) -> Result<Outputs, KernelFai
 }
 
 fn shape(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
-    let (start, end) = (spec.attrs.int("start", 0), spec.attrs.int("end", i64::MAX));
+    let range = shape_range(spec.attrs);
     body(move |call| {
-        let dims: Vec<i64> = call.shape(0)?.iter().map(|d| *d as i64).collect();
-        let rank = dims.len() as i64;
-        let place =
-            |at: i64| (if at < 0 { at.saturating_add(rank) } else { at }).clamp(0, rank) as usize;
-        let (start, end) = (place(start), place(end));
-        sized(&call, dims.get(start..end).unwrap_or(&[]))
+        let dims = shape_between(range, call.shape(0)?);
+        sized(&call, &dims)
     })
+}
+
+/// The attributes `start` and `end` of the op Shape.
+pub(crate) fn shape_range(attrs: &Attrs) -> (i64, i64) {
+    (attrs.int("start", 0), attrs.int("end", i64::MAX))
+}
+
+/// The dimensions of `shape` from the first number to before the second, which count from the back where they are
+/// negative.
+pub(crate) fn shape_between((start, end): (i64, i64), shape: &[usize]) -> Vec<i64> {
+    let rank = shape.len() as i64;
+    let place =
+        |at: i64| (if at < 0 { at.saturating_add(rank) } else { at }).clamp(0, rank) as usize;
+    let dims = shape.get(place(start)..place(end)).unwrap_or(&[]);
+    dims.iter().map(|d| *d as i64).collect()
 }
 
 /// A tensor with one value everywhere: the attribute `value`, or 0 in f32 without it.

@@ -1,0 +1,223 @@
+//! Devices with memory of their own, on an embedded cluster: the same bits as on the CPU, errors with their causes, and
+//! memory that is accounted for.
+#![cfg(feature = "embedded")]
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use convoke::graph::{Function, Node, RunsAt};
+use convoke::{
+    Attrs, Cluster, Code, DType, DeviceId, Dim, Embedded, HostTensor, Outputs, TensorType,
+};
+
+async fn cluster(workers: usize, devices: &[&str]) -> Cluster {
+    let devices = devices.iter().map(|d| d.parse::<DeviceId>().unwrap());
+    let embedded = Embedded::new(workers).threads(1).devices(devices);
+    embedded.memory(1 << 30).start().await.unwrap()
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../fixtures")
+        .join(name)
+}
+
+/// The inputs in a fixture's file of arrays, by name.
+fn inputs(cluster_inputs: &[String], file: &Path) -> BTreeMap<String, HostTensor> {
+    let arrays = convoke::numpy::read_npz(file).unwrap();
+    let wanted = arrays
+        .into_iter()
+        .filter(|(name, _)| cluster_inputs.contains(name));
+    wanted.collect()
+}
+
+/// The results of a fixture on all workers of a cluster whose workers have these devices.
+async fn run(name: &str, workers: usize, devices: &[&str]) -> (Outputs, u64) {
+    let cluster = cluster(workers, devices).await;
+    let load = cluster.load(fixture(name).join("model.onnx"));
+    let model = load.workers(workers as u32).await.unwrap();
+    let names: Vec<String> = model.inputs().into_iter().map(|i| i.name).collect();
+    let given = inputs(&names, &fixture(name).join("test.npz"));
+    let made = model.call(given).await.unwrap();
+    let peak = device_peak(&cluster).await;
+    cluster.shutdown().await;
+    (made, peak)
+}
+
+/// The most bytes that were ever in use on devices.
+async fn device_peak(cluster: &Cluster) -> u64 {
+    let members = cluster.status().await.unwrap().members;
+    let all = members.into_iter().filter_map(|m| m.status?.device_memory);
+    all.map(|memory| memory.peak).sum()
+}
+
+async fn check_bits(name: &str) {
+    let (want, peak) = run(name, 1, &["cpu"]).await;
+    assert_eq!(peak, 0);
+    for (workers, devices) in [
+        (1, &["simgpu"][..]),
+        (3, &["simgpu"]),
+        (3, &["cpu", "simgpu"]),
+        (2, &["simgpu:1", "cpu:0"]),
+    ] {
+        let (made, peak) = run(name, workers, devices).await;
+        assert_eq!(made, want, "{name} on {workers} of {devices:?}");
+        assert!(
+            peak > 0,
+            "{name} on {workers} of {devices:?}: no device was used"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_convolutional_network_has_the_bits_of_the_cpu() {
+    check_bits("digits").await;
+}
+
+#[tokio::test]
+async fn a_transformer_has_the_bits_of_the_cpu() {
+    check_bits("mini_transformer").await;
+}
+
+/// A function of x: f32[n, 4] and at: i64[1] with the results `found` = |(-x)[at]| and `size` = |x|.
+fn lookup() -> Function {
+    let mut f = Function::default();
+    let ty = |dtype, shape: &[Dim]| TensorType::new(dtype, shape.to_vec());
+    let (n, four, one) = (Dim::sym("n"), Dim::Const(4), Dim::Const(1));
+    let rows = ty(DType::F32, &[n, four.clone()]);
+    let row = ty(DType::F32, &[one.clone(), four]);
+    let x = f.add_value("x", rows.clone());
+    let at = f.add_value("at", ty(DType::I64, &[one]));
+    f.params = vec![x, at];
+    let mut node = |name: &str, op: &str, inputs: &[_], ty: &TensorType| {
+        let made = f.add_value(name, ty.clone());
+        f.nodes.push(Node {
+            name: name.into(),
+            op: op.into(),
+            attrs: Attrs::default(),
+            inputs: inputs.iter().map(|v| Some(*v)).collect(),
+            outputs: vec![made],
+            runs_at: RunsAt::Step,
+        });
+        made
+    };
+    let minus = node("minus", "Neg", &[x], &rows);
+    let taken = node("taken", "Gather", &[minus, at], &row);
+    let found = node("found", "Abs", &[taken], &row);
+    let size = node("size", "Abs", &[x], &rows);
+    f.results = vec![("found".into(), found), ("size".into(), size)];
+    f
+}
+
+fn given(rows: usize, at: i64) -> [(&'static str, HostTensor); 2] {
+    let x: Vec<f32> = (0..rows * 4).map(|i| i as f32 - 7.).collect();
+    [
+        ("x", HostTensor::from_slice(&[rows, 4], &x).unwrap()),
+        ("at", HostTensor::from_slice(&[1], &[at]).unwrap()),
+    ]
+}
+
+#[tokio::test]
+async fn a_late_error_names_its_node_and_its_device() {
+    let cluster = cluster(2, &["cpu", "simgpu"]).await;
+    let load = cluster.load_function(lookup(), vec![]).exact(true);
+    let model = load.pin("*", "w1").dim("n", 16).await.unwrap();
+    let whole = model.call(given(8, 2)).await.unwrap();
+    for _ in 0..3 {
+        let e = model.call(given(8, 9)).await.unwrap_err();
+        assert_eq!(e.code, Code::KernelFailed, "{e}");
+        let site = e.site.as_ref().unwrap();
+        assert_eq!(site.node.as_deref(), Some("taken"), "{e}");
+        assert_eq!(site.worker.as_deref(), Some("w1"), "{e}");
+        assert_eq!(site.device.as_deref(), Some("simgpu:0"), "{e}");
+        // The next step finds nothing of the failed one.
+        assert_eq!(model.call(given(8, 2)).await.unwrap(), whole);
+    }
+    // In a partial call only what depends on the node fails.
+    let out = model.partial().call(given(8, 9)).await.unwrap();
+    let failed: Vec<&str> = out.failed().map(|(name, _)| name).collect();
+    assert_eq!(failed, ["found"]);
+    assert_eq!(out["size"].as_ref().unwrap(), &whole["size"]);
+    model.unload().await.unwrap();
+    check_at_rest(&cluster).await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn sizes_that_change_are_those_of_the_cpu() {
+    let mut made = vec![];
+    for device in ["cpu", "simgpu"] {
+        let cluster = cluster(1, &[device]).await;
+        let load = cluster.load_function(lookup(), vec![]).exact(true);
+        let model = load.dim("n", 64).await.unwrap();
+        let mut all = vec![];
+        for rows in [1, 64, 3, 0, 17] {
+            all.push(model.call(given(rows, 0)).await.map_err(|e| e.code));
+        }
+        made.push(all);
+        cluster.shutdown().await;
+    }
+    assert_eq!(made[0], made[1]);
+    assert_eq!(made[0].iter().filter(|m| m.is_ok()).count(), 4);
+}
+
+/// Checks that the devices have no memory in use.
+async fn check_at_rest(cluster: &Cluster) {
+    for member in cluster.status().await.unwrap().members {
+        let Some(memory) = member.status.and_then(|s| s.device_memory) else {
+            continue;
+        };
+        let used: u64 = memory.used.values().sum();
+        assert_eq!(used, 0, "{:?}", memory.used);
+    }
+}
+
+#[tokio::test]
+async fn what_does_not_fit_the_device_is_planned_elsewhere() {
+    let small = Embedded::new(2)
+        .threads(1)
+        .memory(1 << 30)
+        .devices(["simgpu", "cpu"].map(|d| d.parse().unwrap()))
+        .device_memory(64 << 10);
+    let cluster = small.start().await.unwrap();
+    let rows = 1 << 14;
+    let load = |pin: &'static str| {
+        let load = cluster.load_function(lookup(), vec![]).exact(true);
+        load.pin("*", pin).dim("n", rows as i64)
+    };
+    let e = load("w0").await.err().unwrap();
+    assert_eq!(e.code, Code::ClusterTooSmall, "{e}");
+    let load = cluster.load_function(lookup(), vec![]).exact(true);
+    let model = load.dim("n", rows as i64).await.unwrap();
+    let out = model.call(given(rows, 3)).await.unwrap();
+    assert_eq!(out["size"].shape(), [rows, 4]);
+    assert_eq!(device_peak(&cluster).await, 0);
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn devices_are_named_and_chosen_by_their_kind() {
+    let cluster = cluster(3, &["cpu", "simgpu"]).await;
+    let names: Vec<String> = cluster
+        .devices()
+        .await
+        .unwrap()
+        .iter()
+        .map(|d| d.name())
+        .collect();
+    assert_eq!(names, ["w0/cpu:0", "w1/simgpu:0", "w2/cpu:0"]);
+    assert_eq!(cluster.device("simgpu").unwrap().name(), "w1/simgpu:0");
+    assert_eq!(cluster.device_set("cpu").unwrap().devices().len(), 2);
+    let load = cluster.load_function(lookup(), vec![]).exact(true);
+    let model = load.pin("*", "kind:simgpu").dim("n", 8).await.unwrap();
+    model.call(given(8, 1)).await.unwrap();
+    assert!(device_peak(&cluster).await > 0);
+    // Ops that are issued one by one run on the worker's host.
+    let x = cluster.device("w1").unwrap().put([1f32, -2.]).unwrap();
+    assert_eq!(
+        x.abs().unwrap().fetch::<Vec<f32>>().await.unwrap(),
+        [1., 2.]
+    );
+    cluster.shutdown().await;
+}

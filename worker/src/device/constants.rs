@@ -1,0 +1,93 @@
+//! Constants on the device: each is copied once, and leases that share the host's constant share the copy.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
+
+use convoke_common::error::{Error, Result};
+use convoke_common::memory::Purpose;
+use convoke_common::world::Share;
+use convoke_graph::Tensor;
+use tokio::sync::{Mutex, oneshot};
+
+use super::{DeviceStep, DeviceTensor, KernelWatch, OwnedDevice};
+use crate::installed::InstalledProgram;
+
+/// Where a host tensor lies, and how many bytes it has.
+type Place = (usize, usize);
+
+/// The copies of constants that are on the device, by where the host's constants lie. An installed program keeps the
+/// host's constant as long as the copy, so that no other tensor is in its place.
+#[derive(Default)]
+pub struct ConstantCopies(Mutex<HashMap<Place, Weak<dyn Any + Send + Sync>>>);
+
+/// The watch of copies: no kernel runs.
+struct NoKernels;
+
+impl KernelWatch for NoKernels {
+    fn around(&self, _: u32, run: &mut dyn FnMut()) {
+        run();
+    }
+}
+
+fn place(tensor: &Tensor) -> Place {
+    (tensor.bytes().as_ptr() as usize, tensor.byte_len())
+}
+
+/// Copies the constants that a program's device nodes read to the device, and waits until they are there. Fails where
+/// the device's memory does not suffice.
+pub(crate) async fn copy_constants(
+    installed: &mut InstalledProgram,
+    owned: &OwnedDevice,
+    share: &Share,
+) -> Result<()> {
+    let needed = installed.code.constants_on_device();
+    if needed.is_empty() {
+        return Ok(());
+    }
+    let queue = owned
+        .device
+        .open(share, &owned.memory, Purpose::Weights, 0)?;
+    let cancel = Arc::<AtomicBool>::default();
+    let step = Arc::new(DeviceStep::new(cancel, Arc::new(NoKernels)));
+    // Installs copy one after the other, so that none copies what another one is copying.
+    let mut copies = owned.constants.0.lock().await;
+    let constants = &installed.code.constants;
+    let mut made = vec![None; constants.len()];
+    let mut new = vec![];
+    for c in needed {
+        let tensor = constants
+            .get(c as usize)
+            .ok_or_else(|| Error::internal("a constant without its tensor"))?;
+        let there = copies.get(&place(tensor)).and_then(Weak::upgrade);
+        let copy = match there {
+            Some(buffer) => DeviceTensor {
+                dtype: tensor.dtype(),
+                shape: tensor.shape().into(),
+                buffer,
+            },
+            None => {
+                let copy = queue.copy_in(&step, 0, tensor.clone());
+                new.push((place(tensor), Arc::downgrade(&copy.buffer)));
+                copy
+            }
+        };
+        made[c as usize] = Some(copy);
+    }
+    let (came, comes) = oneshot::channel();
+    queue.event(Box::new(move || {
+        let _ = came.send(());
+    }));
+    if comes.await.is_err() {
+        return Err(Error::internal("the device ended before its copies"));
+    }
+    if let Some(failure) = step.failure() {
+        let cancelled = || Error::internal("a copy to the device was cancelled");
+        return Err(failure.error.clone().unwrap_or_else(cancelled));
+    }
+    copies.retain(|_, copy| copy.strong_count() > 0);
+    copies.extend(new);
+    installed.device_constants = made;
+    Ok(())
+}

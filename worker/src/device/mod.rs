@@ -1,0 +1,226 @@
+//! The seam of devices with memory of their own, to which work is handed without waiting for it.
+//!
+//! ```text
+//! install   resolve(op) -> kernel                  open(memory) -> queue            split(program) -> copies are nodes
+//! step      copy_in(tensor) -> device tensor       launch(kernel, operands) -> device tensors       at once, in order
+//!           copy_out(device tensor) ┄┄┄> tensor    event ┄┄┄> all that was enqueued has ended           called back later
+//! ```
+//! A worker owns one device and its host. The device `cpu` is the host itself: its kernels are those of [`crate::cpu`],
+//! they return host tensors at once, and no value is copied. Any other device implements [`Device`]. Its worker divides
+//! the step part of each program between host and device ([`split`]): the device runs the nodes that it has kernels
+//! for, and values that the other side reads are copied, by nodes of their own.
+//!
+//! Invariants
+//! 1. What is enqueued takes effect in the order in which it was enqueued, as far as its results show: a launch reads
+//!    what earlier launches and copies wrote. A device that works on several streams waits for events between them.
+//! 2. Memory of a device tensor is used again only after everything enqueued that reads or writes it has ended.
+//! 3. No call waits for the device, and nothing is lost: every callback is called exactly once, with a result or an
+//!    error, even where the device fails or its queue is dropped.
+//! 4. A launch that fails fails later. Its results carry the failure, and so do the results of what reads them.
+
+mod constants;
+pub mod simgpu;
+mod split;
+#[cfg(test)]
+mod tests;
+
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use convoke_common::device_spec::DeviceId;
+use convoke_common::error::{Error, Result};
+use convoke_common::memory::{Ledger, Pool, Purpose};
+use convoke_common::world::{Compute, Share};
+use convoke_graph::graph::Attrs;
+use convoke_graph::ops::{ConcreteOutputs, OpDef};
+use convoke_graph::{DType, Shape, Tensor};
+use smallvec::SmallVec;
+
+pub use constants::ConstantCopies;
+pub(crate) use constants::copy_constants;
+pub use split::DeviceNode;
+pub(crate) use split::split;
+
+/// A tensor in the memory of a device. Clones share the memory.
+#[derive(Clone)]
+pub struct DeviceTensor {
+    /// The dtype of the elements.
+    pub dtype: DType,
+    /// The dimensions.
+    pub shape: Shape,
+    /// The memory, as the device's queue made it.
+    pub buffer: Arc<dyn Any + Send + Sync>,
+}
+
+impl DeviceTensor {
+    /// The type as text, as [`Tensor::signature`] writes it.
+    pub fn signature(&self) -> String {
+        let dims: Vec<String> = self.shape.iter().map(usize::to_string).collect();
+        format!("{}[{}]", self.dtype, dims.join(","))
+    }
+}
+
+/// An operand of a launch.
+pub enum DeviceOperand {
+    /// An optional operand that is left out.
+    Nothing,
+    /// A host operand, as the op's definition declares it ([`convoke_graph::ops::Memory::Host`]).
+    Host(Tensor),
+    /// A tensor on the device. Where the launch is its last reader, no other clone of it is kept, so that its memory may
+    /// be overwritten.
+    Device(DeviceTensor),
+}
+
+/// A kernel that a device resolved; only the device that made it can run it.
+pub type DeviceKernel = Arc<dyn Any + Send + Sync>;
+
+/// The op of a node, for which a device is asked for a kernel.
+pub struct DeviceOp<'a> {
+    pub def: &'static OpDef,
+    pub attrs: &'a Attrs,
+    /// The dtypes of the operands; `None` for one that is left out.
+    pub operands: &'a [Option<DType>],
+    /// Number of results.
+    pub outputs: usize,
+}
+
+/// The failure of a launch or a copy.
+#[derive(Debug)]
+pub struct DeviceFailure {
+    /// The step node whose launch failed.
+    pub node: u32,
+    /// The error; `None` where the step was cancelled.
+    pub error: Option<Error>,
+}
+
+/// Sees to what surrounds each kernel of a device that runs its kernels on compute threads.
+pub trait KernelWatch: Send + Sync {
+    /// Calls `run`, which runs the kernel of step node `node`.
+    fn around(&self, node: u32, run: &mut dyn FnMut());
+}
+
+/// One step's work on a device.
+pub struct DeviceStep {
+    /// Set once the step is cancelled. A device that can call back what it has not begun does so.
+    pub cancel: Arc<AtomicBool>,
+    pub watch: Arc<dyn KernelWatch>,
+    failed: OnceLock<Arc<DeviceFailure>>,
+}
+
+impl DeviceStep {
+    /// A step with no work yet.
+    pub fn new(cancel: Arc<AtomicBool>, watch: Arc<dyn KernelWatch>) -> DeviceStep {
+        DeviceStep {
+            cancel,
+            watch,
+            failed: OnceLock::new(),
+        }
+    }
+
+    /// Whether the step is cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
+    /// Notes a failure; the first one is kept.
+    pub fn fail(&self, failure: &Arc<DeviceFailure>) {
+        let _ = self.failed.set(failure.clone());
+    }
+
+    /// The first failure that was noted.
+    pub fn failure(&self) -> Option<&Arc<DeviceFailure>> {
+        self.failed.get()
+    }
+}
+
+/// One launch of a kernel.
+pub struct DeviceLaunch<'a> {
+    pub kernel: &'a DeviceKernel,
+    pub step: &'a Arc<DeviceStep>,
+    /// The step node that is launched.
+    pub node: u32,
+    pub operands: SmallVec<[DeviceOperand; 4]>,
+    /// Dtypes and shapes of the results.
+    pub outputs: &'a ConcreteOutputs,
+}
+
+/// Called with the host copy of a device tensor, or with the failure of what should have made it.
+pub type CopiedCallback = Box<dyn FnOnce(std::result::Result<Tensor, Arc<DeviceFailure>>) + Send>;
+
+/// Called once everything that was enqueued before has ended.
+pub type EventCallback = Box<dyn FnOnce() + Send>;
+
+/// One lease's queue at a device, with the device memory that the lease has reserved. The copies and launches of one
+/// queue take effect in the order in which they were enqueued. No call waits for the device.
+pub trait DeviceQueue: Send + Sync {
+    /// Copies a host tensor to the device. The tensor is kept until the copy has ended.
+    fn copy_in(&self, step: &Arc<DeviceStep>, node: u32, tensor: Tensor) -> DeviceTensor;
+
+    /// Enqueues a launch; returns its results, which are not there yet.
+    fn launch(&self, launch: DeviceLaunch<'_>) -> SmallVec<[DeviceTensor; 2]>;
+
+    /// Copies a tensor to the host, into memory of `pool`, and hands it to `then`.
+    fn copy_out(
+        &self,
+        step: &Arc<DeviceStep>,
+        node: u32,
+        tensor: DeviceTensor,
+        pool: &Pool,
+        then: CopiedCallback,
+    );
+
+    /// Calls `then` once everything that was enqueued before has ended, callbacks included.
+    fn event(&self, then: EventCallback);
+}
+
+/// A device with memory of its own.
+pub trait Device: Send + Sync {
+    /// The kernel of an op; `None` where the device has none, so that the op runs on the host.
+    fn resolve(&self, op: &DeviceOp<'_>) -> Option<DeviceKernel>;
+
+    /// Opens a queue that reserves `bytes` of device memory in `memory` for its life. Tensors beyond them are reserved
+    /// one by one. The work of the queue is charged to `share`.
+    fn open(
+        &self,
+        share: &Share,
+        memory: &Ledger,
+        purpose: Purpose,
+        bytes: u64,
+    ) -> Result<Arc<dyn DeviceQueue>>;
+}
+
+/// Opens the device of a worker; `None` where it is the host itself.
+pub fn open(
+    device: &DeviceId,
+    worker: &str,
+    compute: &Arc<dyn Compute>,
+    memory: u64,
+) -> Option<OwnedDevice> {
+    let opened: Arc<dyn Device> = match device.is_cpu() {
+        true => return None,
+        false => Arc::new(simgpu::SimGpu::new(compute.clone())),
+    };
+    Some(OwnedDevice::new(worker, opened, memory))
+}
+
+/// A worker's device, with its memory.
+#[derive(Clone)]
+pub struct OwnedDevice {
+    pub device: Arc<dyn Device>,
+    /// Counts the device's memory.
+    pub memory: Ledger,
+    /// The constants that are on the device.
+    pub constants: Arc<ConstantCopies>,
+}
+
+impl OwnedDevice {
+    /// A device with so much memory, none of which is used.
+    pub fn new(worker: &str, device: Arc<dyn Device>, memory: u64) -> OwnedDevice {
+        OwnedDevice {
+            device,
+            memory: Ledger::new(worker, memory),
+            constants: Arc::default(),
+        }
+    }
+}
