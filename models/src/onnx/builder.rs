@@ -1,7 +1,10 @@
 //! The function under construction: values with unique names, literals, nodes, and the types that are known so far,
 //! which the rewriting of older forms of ops needs.
+//!
+//! A function that a control-flow op runs has a builder of its own. Values of the enclosing function that it reads are
+//! its last parameters, except that small constants are copied.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use convoke_graph::graph::{Attr, Attrs, Function, Literal, Node, RunsAt, TensorType, ValueId};
@@ -22,6 +25,180 @@ struct ValueFacts {
     elements: Option<HostValue>,
     /// The content, for an inline literal.
     tensor: Option<Tensor>,
+    /// Whether the value depends on constants only.
+    constant: bool,
+}
+
+impl ValueFacts {
+    /// The value as an inline tensor of `dtype`, where all its elements are known.
+    fn small_constant(&self, dtype: DType) -> Option<Tensor> {
+        if let Some(t) = &self.tensor {
+            return Some(t.clone());
+        }
+        let known = self.elements.as_ref()?;
+        let (shape, elements) = (&known.shape, known.ints()?);
+        match dtype {
+            DType::I64 => Tensor::from_slice(shape, &elements).ok(),
+            DType::I32 => {
+                let narrow = elements.iter().map(|v| i32::try_from(*v));
+                let narrow: Result<Vec<_>, _> = narrow.collect();
+                Tensor::from_slice(shape, &narrow.ok()?).ok()
+            }
+            DType::Bool => {
+                let bools: Vec<bool> = elements.iter().map(|v| *v != 0).collect();
+                Tensor::from_bools(shape, &bools).ok()
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A function that a control-flow op runs.
+pub(super) struct Body {
+    pub f: Function,
+    /// The values of the enclosing function that are captured, each with the parameter that stands for it. These
+    /// parameters are the last ones, in this order.
+    pub captured: Vec<(ValueId, ValueId)>,
+    /// By value, its type where it is known.
+    types: Vec<Option<TensorType>>,
+}
+
+impl Body {
+    /// The type of result `i`, where it is known.
+    pub(super) fn result(&self, i: usize) -> Option<&TensorType> {
+        let (_, id) = self.f.results.get(i)?;
+        self.types.get(id.ix())?.as_ref()
+    }
+
+    /// Moves nodes that rearrange weights to `outer`, the enclosing function, so that they run once and not in every run
+    /// of the body. These are ops that cannot fail once their rules accept them.
+    pub(super) fn hoist(&mut self, outer: &mut Builder) -> Result<(), ModelError> {
+        let constant = self
+            .captured
+            .iter()
+            .filter(|(id, _)| outer.is_constant(*id));
+        let mut outside: HashMap<ValueId, ValueId> =
+            constant.map(|(id, here)| (*here, *id)).collect();
+        if outside.is_empty() {
+            return Ok(());
+        }
+        let inline = |(id, l): &(ValueId, Literal)| match l {
+            Literal::Inline(t) => Some((*id, t.clone())),
+            Literal::Range { .. } => None,
+        };
+        let literals: HashMap<_, _> = self.f.literals.iter().filter_map(inline).collect();
+        for node in std::mem::take(&mut self.f.nodes) {
+            let mut read = node.inputs.iter().flatten();
+            let known = read.all(|id| outside.contains_key(id) || literals.contains_key(id));
+            let of_weights = node
+                .inputs
+                .iter()
+                .flatten()
+                .any(|id| outside.contains_key(id));
+            let mut made = node.outputs.iter().map(|id| &self.types[id.ix()]);
+            let floats = made.all(|ty| ty.as_ref().is_some_and(|ty| ty.dtype.is_float()));
+            if !(known && of_weights && floats && HOISTED.contains(&&*node.op)) {
+                self.f.nodes.push(node);
+                continue;
+            }
+            let operand = |id: &Option<ValueId>| {
+                let id = (*id)?;
+                let copy = |t: &Tensor| outer.literal(&self.f.value(id).name, t.clone());
+                outside
+                    .get(&id)
+                    .copied()
+                    .or_else(|| literals.get(&id).map(copy))
+            };
+            let operands: Vec<_> = node.inputs.iter().map(operand).collect();
+            let names = node
+                .outputs
+                .iter()
+                .map(|id| self.f.value(*id).name.to_string());
+            let names: Vec<String> = names.collect();
+            let made = outer.emit(&node.op, &node.name, node.attrs, operands, &names)?;
+            for (here, id) in node.outputs.into_iter().zip(made) {
+                outside.insert(here, id);
+                self.captured.push((id, here));
+                self.f.params.push(here);
+            }
+        }
+        trim(&mut self.f, &mut self.captured);
+        Ok(())
+    }
+
+    /// Adds a Loop or Scan that runs the function to `b`, the enclosing one. The captured values follow the operands.
+    pub(super) fn emit(
+        mut self,
+        b: &mut Builder,
+        op: &str,
+        name: &str,
+        attrs: Attrs,
+        operands: impl Iterator<Item = Option<ValueId>>,
+        outputs: &[String],
+    ) -> Result<Vec<ValueId>, ModelError> {
+        self.hoist(b)?;
+        let captured = self.captured.iter().map(|(id, _)| Some(*id));
+        let operands: Vec<_> = operands.chain(captured).collect();
+        let attrs = attrs
+            .with("captured", Attr::Int(self.captured.len() as i64))
+            .with("body", Attr::Function(self.f.into()));
+        b.emit(op, name, attrs, operands, outputs)
+    }
+
+    /// Gives the function a parameter for each of `all`, values of the enclosing function, in place of those for the
+    /// values that it captures itself, which `all` includes.
+    pub(super) fn widen(&mut self, all: &[ValueId], outer: &Builder) {
+        let own = self.f.params.len() - self.captured.len();
+        self.f.params.truncate(own);
+        for (i, id) in all.iter().enumerate() {
+            let known = self.captured.iter().find(|(captured, _)| captured == id);
+            let param = match known {
+                Some((_, here)) => *here,
+                None => {
+                    let ty = outer.f.ty(*id).clone();
+                    self.f.add_value(format!("{}~unused{i}", self.f.name), ty)
+                }
+            };
+            self.f.params.push(param);
+        }
+    }
+}
+
+/// The ops that [`Body::hoist`] moves.
+const HOISTED: &[&str] = &[
+    "Add",
+    "Cast",
+    "Concat",
+    "Flatten",
+    "Identity",
+    "Mul",
+    "Neg",
+    "Reshape",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Sub",
+    "Transpose",
+    "Unsqueeze",
+];
+
+/// Drops nodes, constants and captured values on which no result depends.
+fn trim(f: &mut Function, captured: &mut Vec<(ValueId, ValueId)>) {
+    let mut read: HashSet<ValueId> = f.results.iter().map(|(_, id)| *id).collect();
+    let mut live = vec![false; f.nodes.len()];
+    for (node, live) in f.nodes.iter().zip(&mut live).rev() {
+        *live = node.outputs.iter().any(|o| read.contains(o));
+        if *live {
+            read.extend(node.inputs.iter().flatten());
+        }
+    }
+    let mut live = live.into_iter();
+    f.nodes.retain(|_| live.next().unwrap_or(true));
+    f.literals.retain(|(id, _)| read.contains(id));
+    let unread = captured.iter().map(|(_, here)| *here);
+    let unread: HashSet<ValueId> = unread.filter(|here| !read.contains(here)).collect();
+    f.params.retain(|id| !unread.contains(id));
+    captured.retain(|(_, here)| !unread.contains(here));
 }
 
 /// The most elements that a literal may have for its elements to be tracked.
@@ -37,6 +214,12 @@ pub(super) struct Builder {
     /// Literals that will lie in the sidecar: the index into `f.literals`, and the index of the decoding job.
     sidecar: Vec<(usize, usize)>,
     unsupported: Vec<UnsupportedNode>,
+    /// Whether the function is one that a control-flow op runs.
+    is_body: bool,
+    /// The values of the enclosing function that are captured, each with the parameter that stands for it.
+    captured: Vec<(ValueId, ValueId)>,
+    /// What stands for each value of the enclosing function that is read here: a parameter, or a copy of a constant.
+    stands_for: HashMap<ValueId, ValueId>,
     /// The version of the operator set of the node that is being imported, where the model imports that set.
     pub opset: Option<i64>,
 }
@@ -52,7 +235,19 @@ impl Builder {
             known: Vec::new(),
             sidecar: Vec::new(),
             unsupported: Vec::new(),
+            is_body: false,
+            captured: Vec::new(),
+            stands_for: HashMap::new(),
             opset: None,
+        }
+    }
+
+    /// The builder of a function that a control-flow op runs. Its first parameters are the op's own; those for captured
+    /// values follow.
+    pub(super) fn body(name: &str) -> Builder {
+        Builder {
+            is_body: true,
+            ..Builder::new(name)
         }
     }
 
@@ -80,9 +275,54 @@ impl Builder {
 
     /// Adds a parameter.
     pub(super) fn param(&mut self, name: &str, ty: TensorType) -> ValueId {
-        let id = self.value(name, Some(ty));
+        self.param_of(name, Some(ty))
+    }
+
+    /// Adds a parameter whose type may be unknown, because a node before it was rejected.
+    pub(super) fn param_of(&mut self, name: &str, ty: Option<TensorType>) -> ValueId {
+        let id = self.value(name, ty);
         self.f.params.push(id);
         id
+    }
+
+    /// The value that stands here for a value of the enclosing function.
+    pub(super) fn capture(&mut self, outer: &Builder, id: ValueId) -> ValueId {
+        if let Some(known) = self.stands_for.get(&id) {
+            return *known;
+        }
+        let name = outer.f.value(id).name.clone();
+        let here = match outer.known[id.ix()].small_constant(outer.f.ty(id).dtype) {
+            Some(t) => self.literal(&name, t),
+            None => {
+                let here = self.param_of(&name, outer.ty(id).cloned());
+                self.known[here.ix()].constant = outer.known[id.ix()].constant;
+                self.captured.push((id, here));
+                here
+            }
+        };
+        self.stands_for.insert(id, here);
+        here
+    }
+
+    /// Ends the function of a control-flow op, which yields `results`. What cannot be imported counts for `outer`, the
+    /// enclosing function.
+    pub(super) fn finish_body(mut self, results: &[ValueId], outer: &mut Builder) -> Body {
+        outer.unsupported.append(&mut self.unsupported);
+        let results = results.iter().enumerate();
+        self.f.results = results.map(|(i, id)| (format!("result{i}"), *id)).collect();
+        trim(&mut self.f, &mut self.captured);
+        let known = self.known.into_iter().zip(&self.f.values);
+        let types = known.map(|(k, v)| k.typed.then(|| v.ty.clone())).collect();
+        Body {
+            f: self.f,
+            captured: self.captured,
+            types,
+        }
+    }
+
+    /// Whether `id` depends on constants only.
+    pub(super) fn is_constant(&self, id: ValueId) -> bool {
+        self.known[id.ix()].constant
     }
 
     /// Adds an inline constant.
@@ -131,6 +371,7 @@ impl Builder {
             });
             known.tensor = Some(t.clone());
         }
+        self.known[id.ix()].constant = true;
         self.f.literals.push((id, literal));
         id
     }
@@ -165,6 +406,16 @@ impl Builder {
             opset: self.opset,
             reason,
         });
+    }
+
+    /// How many nodes could not be imported.
+    pub(super) fn unsupported_count(&self) -> usize {
+        self.unsupported.len()
+    }
+
+    /// Forgets all but the first `count` nodes that could not be imported, because the others are imported again.
+    pub(super) fn forget_unsupported(&mut self, count: usize) {
+        self.unsupported.truncate(count);
     }
 
     /// Fails when a node could not be imported.
@@ -223,6 +474,9 @@ impl Builder {
             }
             known.is_some()
         });
+        if self.is_body && (!def.pure_op || ops::is_custom(def.name)) {
+            surplus = Some("in a branch or loop".into());
+        }
         if let Some(reason) = surplus {
             self.unsupported(name, op, Some(reason));
             return Ok(self.stand_ins(outputs));
@@ -276,12 +530,15 @@ impl Builder {
             Dim::sym(&format!("{name}#{axis}"))
         };
         let inferred = ops::infer_op(def, &node.attrs, &inputs, node.outputs.len(), &fresh);
+        let mut read = node.inputs.iter().flatten();
+        let constant = def.pure_op && read.all(|id| self.known[id.ix()].constant);
         for (id, i) in node.outputs.iter().zip(inferred.unwrap_or_default()) {
             self.f.values[id.ix()].ty = i.ty;
             self.known[id.ix()] = ValueFacts {
                 typed: true,
                 elements: i.value,
                 tensor: None,
+                constant,
             };
         }
     }

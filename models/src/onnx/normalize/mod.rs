@@ -9,6 +9,7 @@
 mod contrib;
 mod conv_transpose;
 mod operands;
+mod recurrent;
 mod resize;
 mod softmax;
 
@@ -190,6 +191,7 @@ pub(super) fn standard(b: &mut Builder, c: ImportedNode) -> Outputs {
         "Dropout" => operands::dropout(b, c),
         "BatchNormalization" => operands::batch_norm(b, c),
         "ConvTranspose" => conv_transpose::conv_transpose(b, c),
+        "LSTM" | "GRU" | "RNN" => recurrent::recurrent(b, c),
         "DFT" if v < 20 => operands::dft(b, c),
         "Upsample" => resize::upsample(b, c),
         "Resize" => resize::resize(b, c),
