@@ -70,6 +70,12 @@ impl Body {
         self.types.get(id.ix())?.as_ref()
     }
 
+    /// The value of the enclosing function that the parameter `here` stands for.
+    pub(super) fn captures(&self, here: ValueId) -> Option<ValueId> {
+        let found = self.captured.iter().find(|(_, param)| *param == here);
+        found.map(|(id, _)| *id)
+    }
+
     /// Moves nodes that rearrange weights to `outer`, the enclosing function, so that they run once and not in every run
     /// of the body. These are ops that cannot fail once their rules accept them.
     pub(super) fn hoist(&mut self, outer: &mut Builder) -> Result<(), ModelError> {
@@ -317,6 +323,31 @@ impl Builder {
             f: self.f,
             captured: self.captured,
             types,
+        }
+    }
+
+    /// Whether `condition` says that a size equals 1.
+    pub(super) fn is_one(&self, condition: ValueId, size: &Dim) -> bool {
+        let made = |n: &&Node| n.outputs.contains(&condition);
+        let Some(node) = self.f.nodes.iter().rev().find(made) else {
+            return false;
+        };
+        let operands: Vec<_> = node.inputs.iter().flatten().collect();
+        let value = |id: &ValueId| match self.known[id.ix()].elements.as_ref()?.elements.as_slice()
+        {
+            [one] => Some(one.clone()),
+            _ => None,
+        };
+        let one = |d: &Dim| d.as_const() == Some(1);
+        match operands.as_slice() {
+            [condition] if matches!(&*node.op, "Cast" | "Identity" | "Squeeze" | "Reshape") => {
+                self.is_one(**condition, size)
+            }
+            [a, b] if &*node.op == "Equal" => match (value(a), value(b)) {
+                (Some(a), Some(b)) => (a == *size && one(&b)) || (b == *size && one(&a)),
+                _ => false,
+            },
+            _ => false,
         }
     }
 

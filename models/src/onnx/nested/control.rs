@@ -106,6 +106,13 @@ impl<'a> Importer<'a> {
             bodies.push(self.body(name, |i| i.graph(g, &[], &kept, name))?);
         }
         let outputs = self.kept_names(&node.output, &kept);
+        if let Some((x, axes)) = self.squeezed(condition, &bodies) {
+            let axes = self.b.ints(&format!("{name}/axes"), &axes)?;
+            let operands = vec![Some(x), Some(axes)];
+            let attrs = Attrs::default();
+            let out = self.b.emit("Squeeze", name, attrs, operands, &outputs)?;
+            return self.define_kept(&node.output, &kept, &out);
+        }
         for (i, output) in outputs.iter().enumerate() {
             let [Some(yes), Some(no)] = [&bodies[0], &bodies[1]].map(|b| b.result(i)) else {
                 continue;
@@ -142,6 +149,34 @@ impl<'a> Importer<'a> {
             .b
             .emit("If", name, attrs, operands.collect(), &outputs)?;
         self.define_kept(&node.output, &kept, &out)
+    }
+
+    /// The operand and the axes of a Squeeze that stands for an If: exporters write an If that removes an axis where its
+    /// size is 1, and otherwise yields the operand as it is. The rank of its result would depend on the size. What follows
+    /// is made for the lower rank, and Squeeze refuses another size when it runs.
+    fn squeezed(&self, condition: ValueId, branches: &[Body]) -> Option<(ValueId, Vec<i64>)> {
+        let [yes, no] = branches else { return None };
+        let (made, kept) = (yes.result(0)?, no.result(0)?);
+        let [node] = yes.f.nodes.as_slice() else {
+            return None;
+        };
+        if made.shape.len() + 1 != kept.shape.len() || &*node.op != "Squeeze" {
+            return None;
+        }
+        let x = yes.captures(node.inputs.first().copied().flatten()?)?;
+        let same = match no.f.nodes.as_slice() {
+            [] => no.f.results.first()?.1,
+            [copy] if &*copy.op == "Identity" => copy.inputs.first().copied().flatten()?,
+            _ => return None,
+        };
+        let axes = yes.f.inline(node.inputs.get(1).copied().flatten()?)?;
+        let axes = axes.to_i64s()?;
+        let [axis] = axes.as_slice() else { return None };
+        let rank = kept.shape.len() as i64;
+        let axis = if *axis < 0 { axis + rank } else { *axis };
+        let size = kept.shape.get(usize::try_from(axis).ok()?)?;
+        let asks = self.b.is_one(condition, size);
+        (no.captures(same)? == x && asks).then_some((x, axes))
     }
 
     /// Imports a Loop node.

@@ -126,6 +126,13 @@ pub(super) fn recurrent(b: &mut Builder, mut c: ImportedNode) -> Outputs {
         Some(_) => return Err(c.wrong("direction", "a direction").into()),
     };
     let activations = activations(&mut c, cell, reversed.len())?;
+    // Where a node before this one was refused, it is that which is reported.
+    if [0, 2]
+        .into_iter()
+        .any(|i| c.input(i).is_some_and(|id| b.ty(id).is_none()))
+    {
+        return Ok(b.stand_ins(&c.outputs));
+    }
     let layer = layer(b, &mut c, cell, reversed.len())?;
     let mut finals: [Vec<ValueId>; 2] = Default::default();
     let mut all = Vec::new();

@@ -186,6 +186,39 @@ fn branches_of_another_rank_are_unsupported() {
     fails(&m, Code::UnsupportedOp, message);
 }
 
+#[test]
+fn a_branch_that_removes_an_axis_of_size_one_is_a_squeeze() {
+    // As torch exports `squeeze(0)`: the result has a lower rank where the size is 1.
+    let select = |asked: i64, axis: i64| {
+        let long =
+            |name: &str, dims: &[i64], v: i64| raw(name, I64, dims, v.to_le_bytes().to_vec());
+        let yes = branch(
+            vec![long("axes", &[1], axis)],
+            vec![node("Squeeze", "x axes", "a", vec![])],
+            "a",
+        );
+        let no = branch(vec![], vec![unary("Identity", "x", "b")], "b");
+        let nodes = vec![
+            unary("Shape", "x", "shape"),
+            node("Gather", "shape zero", "size", vec![]),
+            node("Equal", "size one", "is_one", vec![]),
+            node("If", "is_one", "y", choice(yes, no)),
+        ];
+        let constants = vec![long("zero", &[], 0), long("one", &[], asked)];
+        let x = vec![value("x", F32, &["n", "m"])];
+        model(17, graph(x, constants, nodes, "y"))
+    };
+    let f = import(&select(1, 0));
+    let squeezed = f.nodes.iter().find(|n| &*n.name == "y_node").unwrap();
+    assert_eq!(&*squeezed.op, "Squeeze");
+    assert_eq!(f.ty(f.results[0].1).to_string(), "f32[m]");
+    // Another size, or the size of another axis, decides something else.
+    for other in [select(2, 0), select(1, 1)] {
+        let e = try_import(&other).unwrap_err();
+        assert_eq!(e.code(), Code::UnsupportedOp, "{e}");
+    }
+}
+
 /// The body of a loop that adds `u` to what it carries, and collects the sum and its negation.
 fn adding() -> GraphProto {
     let inputs = vec![
