@@ -1,6 +1,7 @@
 //! Control flow that data decides: If, Loop and Scan, with their bodies as functions.
 
 use convoke_graph::graph::{Attr, Attrs, TensorType, ValueId};
+use convoke_graph::ops::MOST_NESTED;
 use convoke_graph::{DType, Dim};
 
 use super::super::builder::{Body, Builder};
@@ -396,6 +397,12 @@ impl<'a> Importer<'a> {
     ) -> Result<Body, ModelError> {
         let outer = std::mem::replace(&mut self.b, Builder::body(name));
         self.enclosing.push(outer);
+        if self.enclosing.len() > MOST_NESTED {
+            return Err(ModelError::TooLarge {
+                what: "levels of branches and loops",
+                limit: MOST_NESTED as u64,
+            });
+        }
         let results = make(self)?;
         let inner = match self.enclosing.pop() {
             Some(outer) => std::mem::replace(&mut self.b, outer),

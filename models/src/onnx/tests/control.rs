@@ -108,6 +108,32 @@ fn bodies_read_any_graph_around_them() {
 }
 
 #[test]
+fn a_branch_counts_once_however_deep_it_is() {
+    let chain = |n: usize, input: &str| {
+        let name = |i: usize| match i {
+            0 => input.to_owned(),
+            i => format!("c{i}"),
+        };
+        let nodes = (0..n).map(|i| unary("Neg", &name(i), &name(i + 1)));
+        branch(vec![], nodes.collect(), &name(n))
+    };
+    let mut yes = chain(2000, "x");
+    for level in 0..3 {
+        let y = format!("y{level}");
+        let no = branch(vec![], vec![], "u");
+        yes = branch(vec![], vec![node("If", "go", &y, choice(yes, no))], &y);
+    }
+    let no = branch(vec![], vec![], "v");
+    let f = import(&with(
+        17,
+        vec![],
+        vec![node("If", "go", "y", choice(yes, no))],
+        "y",
+    ));
+    assert_eq!(lines(&f), ["If(go, go, x, u, v)"]);
+}
+
+#[test]
 fn what_one_branch_needs_is_computed_there() {
     let yes = branch(vec![], vec![unary("Relu", "c", "d")], "d");
     let no = branch(vec![], vec![node("Add", "shared x", "e", vec![])], "e");
