@@ -13,3 +13,4 @@
 mod branches;
 mod control;
 mod inline;
+mod scan;
