@@ -159,10 +159,22 @@ impl<'a> Importer<'a> {
     ) -> Result<(), ModelError> {
         let order = sort::order(&nodes)?;
         let needed = sort::needed(&nodes, &order, results.clone());
-        let moved = self.of_branches(&nodes, &order, &needed, results);
+        let branches = self.of_branches(&nodes, &order, &needed, results);
+        let mut moved: HashMap<usize, Vec<&NodeProto>> = HashMap::new();
+        for i in &order {
+            if let Some(branch) = branches[*i] {
+                moved.entry(branch).or_default().push(nodes[*i]);
+            }
+        }
+        // Where the graph is imported again, what was moved before no longer counts.
+        let nested = nodes.iter().flat_map(|n| &n.attribute);
+        for g in nested.filter_map(|a| a.g.as_ref()) {
+            self.moved.remove(&(std::ptr::from_ref(g) as usize));
+        }
+        self.moved.extend(moved);
         for i in order {
-            match moved[i] {
-                Some(branch) => self.moved.entry(branch).or_default().push(nodes[i]),
+            match branches[i] {
+                Some(_) => {}
                 None if needed[i] => self.node(nodes[i], i)?,
                 None => {
                     for output in nodes[i].output.iter().filter(|o| !o.is_empty()) {

@@ -164,6 +164,33 @@ fn what_one_branch_needs_is_computed_there() {
 }
 
 #[test]
+fn what_a_branch_needs_is_computed_there_in_each_import_of_a_body() {
+    // The size of the carried tensor changes, so the body is imported twice.
+    let inputs = vec![
+        value("i", I64, &[]),
+        value("c", BOOL, &[]),
+        value("s", F32, &[]),
+    ];
+    let yes = branch(vec![], vec![unary("Relu", "e", "f")], "f");
+    let no = branch(vec![], vec![], "s");
+    let nodes = vec![
+        unary("Exp", "s", "e"),
+        node("If", "go", "g", choice(yes, no)),
+        node("Concat", "g u", "t", vec![int("axis", 0)]),
+        unary("Identity", "c", "d"),
+    ];
+    let body = vec![graph_attr("body", graph(inputs, vec![], nodes, "d t"))];
+    let m = with(17, vec![], vec![node("Loop", "n go x", "y", body)], "y");
+    let f = import(&m);
+    let body = f.nodes[0].attrs.function("body").unwrap();
+    let at = body.nodes.iter().position(|n| &*n.op == "If").unwrap();
+    assert_eq!(
+        inside(body, at, "then_branch"),
+        ["Exp(y_node/s)", "Relu(y_node/g_node/e)"]
+    );
+}
+
+#[test]
 fn weights_of_a_body_are_the_models() {
     let weights = floats("w", &[3, 500], &[0.5; 1500]);
     let nodes = vec![
