@@ -154,3 +154,48 @@ async fn operands_that_do_not_fit_a_model_are_errors() {
     assert!(!e.message.is_empty());
     cluster.shutdown().await;
 }
+
+/// How far two results are apart at most, where one is ONNX Runtime's.
+const TOLERANCE: f32 = 1e-5;
+
+#[tokio::test]
+async fn control_flow_of_a_model_takes_each_way_with_the_same_bits_everywhere() {
+    let mut before: Vec<Vec<(String, HostTensor)>> = Vec::new();
+    for workers in [1, 3] {
+        let cluster = cluster(workers).await;
+        let model = cluster
+            .load(fixture("voice/model.onnx"))
+            .workers(workers as u32);
+        let model = model.await.unwrap();
+        let mut made = Vec::new();
+        for way in ["test", "quiet", "low_rate", "no_steps"] {
+            let file = fixture(&format!("voice/{way}.npz"));
+            let arrays = convoke::numpy::read_npz(file).unwrap();
+            let (expected, given): (Vec<_>, Vec<_>) = arrays
+                .into_iter()
+                .partition(|(name, _)| name.starts_with("expected/"));
+            let results = model.call(given).await.unwrap();
+            for (name, want) in &expected {
+                let got = &results[name.trim_start_matches("expected/")];
+                assert_eq!(got.shape(), want.shape(), "{way} {name}");
+                let pairs = got.as_slice::<f32>().unwrap().iter();
+                for (got, want) in pairs.zip(want.as_slice::<f32>().unwrap()) {
+                    assert!(
+                        (got - want).abs() <= TOLERANCE,
+                        "{way} {name}: {got}, {want}"
+                    );
+                }
+            }
+            if way == "no_steps" {
+                assert_eq!(results["energies"].shape(), [0, 3]);
+            }
+            made.push(results.0);
+        }
+        assert_eq!(model.plan().await.unwrap().parts.len(), workers);
+        if !before.is_empty() {
+            assert_eq!(made, before, "{workers} workers");
+        }
+        before = made;
+        cluster.shutdown().await;
+    }
+}

@@ -276,6 +276,24 @@ fn convolutions_take_bias_residual_and_activation() {
 }
 
 #[test]
+fn a_bias_that_is_made_behind_the_convolution_is_read_behind_it() {
+    check_all(
+        "param x: f32[1, 4, 8, 8]
+         weight w: f32[4, 4, 1, 1]
+         weight b: f32[1, 1, 1, 4]
+         a = Conv(x, w)
+         t = Transpose(b) {perm=[0, 3, 1, 2]}
+         y = Add(a, t)
+         result y",
+        r#"init t = Reshape(b, t:shape)
+         init t:vector = Reshape(t, t:dims)
+         init w:packed = PackConvW(w) {group=1}
+         y = FusedConv(x, w:packed, t:vector) {packed=1; w_shape=[4, 4, 1, 1]}
+         result y = y"#,
+    );
+}
+
+#[test]
 fn of_two_convolutions_the_later_takes_the_sum() {
     check(
         fuse::run,

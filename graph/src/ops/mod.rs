@@ -47,9 +47,9 @@ pub use def::{
 };
 use families::FAMILIES;
 pub use families::{
-    BinaryOp, ControlOp, ConvOp, FusedOp, HandleOp, IndexOp, MatMulOp, MovementOp, NormOp, PoolOp,
-    RandomOp, ReduceOp, ResizeOp, ScanOp, ShapeOp, SliceOp, UnaryOp, check_bodies, float_function,
-    parameter_default, split_loop, split_scan,
+    BinaryOp, ControlOp, ConvOp, FusedOp, HandleOp, IndexOp, MOST_NESTED, MatMulOp, MovementOp,
+    NormOp, PoolOp, RandomOp, ReduceOp, ResizeOp, ScanOp, ShapeOp, SliceOp, UnaryOp, check_bodies,
+    float_function, parameter_default, split_loop, split_scan,
 };
 pub use infer::{HostValues, fold_host, infer_op, infer_types};
 pub use kind::Op;

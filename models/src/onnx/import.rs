@@ -1,13 +1,13 @@
 //! Builds a function from the decoded messages of a model.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use convoke_graph::graph::{Attrs, TensorType, ValueId};
+use convoke_graph::graph::{Attrs, Literal, ValueId};
 use convoke_graph::{Tensor, ops};
 use prost::Message as _;
 
 use super::builder::Builder;
-use super::files::Files;
+use super::files::{Files, StoredConstant};
 use super::inputs;
 use super::normalize::{self, ImportFailure, ImportedNode, Outputs};
 use super::proto::{AttributeProto, ModelProto, NodeProto};
@@ -28,13 +28,23 @@ const EXPANDED: u64 = 4 << 20;
 const EXPANSION: u64 = 1 << 10;
 
 pub(super) struct Importer<'a> {
+    /// The function that nodes are added to.
     pub b: Builder,
+    /// The functions that enclose it, where it is one that a control-flow op runs; the outermost one first.
+    pub(super) enclosing: Vec<Builder>,
     pub files: Files<'a>,
     payloads: &'a [Payload],
-    functions: Functions<'a>,
+    pub(super) functions: Functions<'a>,
     pub(super) scopes: Vec<Scope<'a>>,
+    /// The constants of the outermost function that stand for constants of the functions in it, by the address of the
+    /// message that has them and their full names.
+    outermost: HashMap<(usize, String), ValueId>,
+    /// The nodes that are imported as part of a branch, by the address of the branch.
+    pub(super) moved: HashMap<usize, Vec<&'a NodeProto>>,
+    /// Number of symbols made so far.
+    pub(super) symbols: usize,
     /// Every name that something reads.
-    read: HashSet<&'a str>,
+    pub(super) read: HashSet<&'a str>,
     /// Number of nodes so far, including those of expanded functions.
     count: u64,
     /// Bytes that expanded nodes may still take, and the limit that they started from.
@@ -71,7 +81,7 @@ pub(super) fn import<'a>(
         .flat_map(|f| &f.node)
         .chain(&graph.node);
     nodes.for_each(|n| {
-        sort::reads(n, &mut |name| {
+        sort::all_reads(n, &mut |name| {
             read.insert(name);
         })
     });
@@ -85,10 +95,14 @@ pub(super) fn import<'a>(
     let most = EXPANDED + EXPANSION.saturating_mul(model.encoded_len() as u64);
     let mut i = Importer {
         b: Builder::new(graph.name()),
+        enclosing: vec![],
         files,
         payloads,
         functions: functions(&model.functions)?,
         scopes: vec![],
+        outermost: HashMap::new(),
+        moved: HashMap::new(),
+        symbols: 0,
         read,
         count: 0,
         left: most,
@@ -100,7 +114,10 @@ pub(super) fn import<'a>(
         scope.define(name, Some(id))?;
     }
     i.scopes.push(scope);
-    i.nodes(&graph.node, graph.output.iter().map(|o| o.name()))?;
+    i.nodes(
+        graph.node.iter().collect(),
+        graph.output.iter().map(|o| o.name()),
+    )?;
     for o in &graph.output {
         let id = i.resolve(o.name(), "the graph's outputs")?;
         let id = id.ok_or_else(|| undefined(o.name(), "the graph's outputs"))?;
@@ -133,21 +150,37 @@ impl<'a> Importer<'a> {
         &mut self.scopes[last]
     }
 
-    /// Imports the nodes that `results` depend on. Of the others only the names of their outputs are checked.
+    /// Imports the nodes that `results` depend on, except those that only one branch needs, which are imported with it.
+    /// Of the nodes that nothing needs only the names of their outputs are checked.
     pub(super) fn nodes(
         &mut self,
-        nodes: &'a [NodeProto],
-        results: impl Iterator<Item = &'a str>,
+        nodes: Vec<&'a NodeProto>,
+        results: impl Iterator<Item = &'a str> + Clone,
     ) -> Result<(), ModelError> {
-        let order = sort::order(nodes)?;
-        let needed = sort::needed(nodes, &order, results);
-        for i in order {
-            if needed[i] {
-                self.node(&nodes[i], i)?;
-                continue;
+        let order = sort::order(&nodes)?;
+        let needed = sort::needed(&nodes, &order, results.clone());
+        let branches = self.of_branches(&nodes, &order, &needed, results);
+        let mut moved: HashMap<usize, Vec<&NodeProto>> = HashMap::new();
+        for i in &order {
+            if let Some(branch) = branches[*i] {
+                moved.entry(branch).or_default().push(nodes[*i]);
             }
-            for output in nodes[i].output.iter().filter(|o| !o.is_empty()) {
-                self.scope().define(output, None)?;
+        }
+        // Where the graph is imported again, what was moved before no longer counts.
+        let nested = nodes.iter().flat_map(|n| &n.attribute);
+        for g in nested.filter_map(|a| a.g.as_ref()) {
+            self.moved.remove(&(std::ptr::from_ref(g) as usize));
+        }
+        self.moved.extend(moved);
+        for i in order {
+            match branches[i] {
+                Some(_) => {}
+                None if needed[i] => self.node(nodes[i], i)?,
+                None => {
+                    for output in nodes[i].output.iter().filter(|o| !o.is_empty()) {
+                        self.scope().define(output, None)?;
+                    }
+                }
             }
         }
         Ok(())
@@ -162,23 +195,66 @@ impl<'a> Importer<'a> {
     ) -> Result<Option<ValueId>, ModelError> {
         for s in (0..self.scopes.len()).rev() {
             let scope = &mut self.scopes[s];
-            if let Some(id) = scope.names.get(name) {
-                return Ok(*id);
+            let level = scope.level;
+            if let Some(id) = scope.names.get(name).copied() {
+                return Ok(id.map(|id| self.captured(id, level, self.enclosing.len())));
             }
             if let Some((key, t)) = scope.pending.remove_entry(name) {
                 let full = format!("{}{name}", scope.prefix);
                 let c = tensor::constant(t, &full, self.payloads)?;
-                let ty = c.ty();
-                let placed = self.files.place(&full, c)?;
-                let id = self.b.constant(&full, ty, placed);
+                let id = self.place(std::ptr::from_ref(t) as usize, &full, c, level)?;
                 self.scopes[s].names.insert(key, Some(id));
-                return Ok(Some(id));
+                return Ok(Some(self.captured(id, level, self.enclosing.len())));
             }
             if !scope.open {
                 break;
             }
         }
         Err(undefined(name, user))
+    }
+
+    /// Adds a constant to the function that `level` others enclose. The constant is known by the address of the message
+    /// that has it. Content that lies in a file belongs to the outermost function, whose value the others capture.
+    fn place(
+        &mut self,
+        address: usize,
+        full: &str,
+        c: tensor::Constant,
+        level: usize,
+    ) -> Result<ValueId, ModelError> {
+        let key = (address, full.to_owned());
+        if let Some(known) = self.outermost.get(&key) {
+            return Ok(self.captured(*known, 0, level));
+        }
+        let ty = c.ty();
+        match self.files.place(full, c)? {
+            inline @ StoredConstant::Literal(Literal::Inline(_)) => {
+                Ok(self.builder(level).constant(full, ty, inline))
+            }
+            placed => {
+                let id = self.builder(0).constant(full, ty, placed);
+                if level > 0 {
+                    self.outermost.insert(key, id);
+                }
+                Ok(self.captured(id, 0, level))
+            }
+        }
+    }
+
+    /// The function that `level` others enclose.
+    fn builder(&mut self, level: usize) -> &mut Builder {
+        self.enclosing.get_mut(level).unwrap_or(&mut self.b)
+    }
+
+    /// The value that stands for `id`, a value of the function that `from` others enclose, in the function that `to`
+    /// others enclose.
+    fn captured(&mut self, mut id: ValueId, from: usize, to: usize) -> ValueId {
+        for level in from + 1..=to {
+            let (outer, inner) = self.enclosing.split_at_mut(level);
+            let inner = inner.first_mut().unwrap_or(&mut self.b);
+            id = inner.capture(&outer[level - 1], id);
+        }
+        id
     }
 
     fn node(&mut self, n: &'a NodeProto, index: usize) -> Result<(), ModelError> {
@@ -214,7 +290,9 @@ impl<'a> Importer<'a> {
         }
         let out = match (domain, n.op_type()) {
             ("", "Constant") => self.constant(&name, outputs, &bound),
-            ("", "If") => return self.branch(&name, &inputs, &bound, outputs),
+            ("", "If") => return self.branch(&name, n, &inputs, &bound),
+            ("", "Loop") => return self.repeated(&name, n, &inputs, &bound),
+            ("", "Scan") => return self.scanned(&name, n, &inputs, &bound),
             _ => self.op(domain, n.op_type(), &name, inputs, &bound, outputs),
         };
         let out = self.reported(out, domain, n.op_type(), &name, outputs)?;
@@ -317,7 +395,7 @@ impl<'a> Importer<'a> {
             },
         };
         let graphs = |a: &AttributeProto| a.g.is_some() || !a.graphs.is_empty();
-        if matches!(op, "Loop" | "Scan" | "SequenceMap") || bound.iter().any(|(_, a)| graphs(a)) {
+        if bound.iter().any(|(_, a)| graphs(a)) {
             return Err(ImportFailure::Unsupported("control flow".into()));
         }
         let mut attributes = Attrs::default();
@@ -362,7 +440,7 @@ impl<'a> Importer<'a> {
         (domain == "com.microsoft").then_some(1)
     }
 
-    fn full_names(&mut self, names: &[String]) -> Vec<String> {
+    pub(super) fn full_names(&mut self, names: &[String]) -> Vec<String> {
         let prefix = self.scope().prefix.clone();
         let full = |n: &String| {
             if n.is_empty() {
@@ -397,9 +475,8 @@ impl<'a> Importer<'a> {
             "value" => {
                 let t = a.t.as_ref().ok_or_else(|| error("has no value"))?;
                 let c = tensor::constant(t, full, self.payloads)?;
-                let ty = c.ty();
-                let placed = self.files.place(full, c)?;
-                return Ok(vec![self.b.constant(full, ty, placed)]);
+                let address = std::ptr::from_ref(t) as usize;
+                return Ok(vec![self.place(address, full, c, self.enclosing.len())?]);
             }
             "value_int" => Tensor::scalar(a.i()),
             "value_float" => Tensor::scalar(a.f()),
@@ -407,18 +484,14 @@ impl<'a> Importer<'a> {
             "value_floats" => tensor(Tensor::from_slice(&[a.floats.len()], &a.floats))?,
             other => return Err(ImportFailure::Unsupported(format!("attribute '{other}'"))),
         };
-        let ty = TensorType::fixed(t.dtype(), t.shape());
-        let content = tensor::Content::Inline(t.clone());
         let (dtype, shape, bytes) = (t.dtype(), t.shape().to_vec(), t.byte_len() as u64);
-        let placed = self.files.place(
-            full,
-            tensor::Constant {
-                dtype,
-                shape,
-                bytes,
-                content,
-            },
-        )?;
-        Ok(vec![self.b.constant(full, ty, placed)])
+        let c = tensor::Constant {
+            dtype,
+            shape,
+            bytes,
+            content: tensor::Content::Inline(t),
+        };
+        let address = std::ptr::from_ref(*a) as usize;
+        Ok(vec![self.place(address, full, c, self.enclosing.len())?])
     }
 }

@@ -58,7 +58,8 @@ fn tensor_type(t: Option<&super::proto::TypeProto>) -> Option<&type_proto::Tenso
 fn symbol(d: &tensor_shape_proto::Dimension) -> Option<&str> {
     match d.value.as_ref()? {
         tensor_shape_proto::dimension::Value::DimParam(s) => {
-            Some(s.trim()).filter(|s| !s.is_empty())
+            // Some exporters write an unknown dimension as a question mark.
+            Some(s.trim()).filter(|s| !s.is_empty() && *s != "?")
         }
         _ => None,
     }

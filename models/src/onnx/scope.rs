@@ -23,6 +23,8 @@ pub(super) struct Scope<'a> {
     pub attrs: HashMap<&'a str, &'a AttributeProto>,
     /// The prefix of the names of values and nodes.
     pub prefix: String,
+    /// How many functions enclose the one that the values are in.
+    pub level: usize,
     /// Whether names of the enclosing scope are visible.
     pub open: bool,
     /// The domain and name of the model-local function that is being expanded, if the scope is that of one.

@@ -6,6 +6,19 @@ use std::collections::{BinaryHeap, HashMap, HashSet};
 use super::proto::{GraphProto, NodeProto};
 use crate::error::ModelError;
 
+/// Calls `see` with every name that is read by `node` or by a node of its nested graphs.
+pub(super) fn all_reads<'a>(node: &'a NodeProto, see: &mut dyn FnMut(&'a str)) {
+    node.input.iter().for_each(|n| see(n));
+    for g in node
+        .attribute
+        .iter()
+        .flat_map(|a| a.g.iter().chain(&a.graphs))
+    {
+        g.node.iter().for_each(|n| all_reads(n, see));
+        g.output.iter().for_each(|o| see(o.name()));
+    }
+}
+
 /// Calls `see` with every name that `node` reads, including those that its nested graphs capture.
 pub(super) fn reads<'a>(node: &'a NodeProto, see: &mut dyn FnMut(&'a str)) {
     node.input
@@ -19,16 +32,24 @@ pub(super) fn reads<'a>(node: &'a NodeProto, see: &mut dyn FnMut(&'a str)) {
     }
 }
 
-/// Calls `see` with every name that a graph reads. Names that the graph defines itself are included, which is harmless
-/// because names are unique in a model.
-fn graph_reads<'a>(g: &'a GraphProto, see: &mut dyn FnMut(&'a str)) {
-    g.node.iter().for_each(|n| reads(n, see));
+/// Calls `see` with every name that a nested graph reads from the graphs around it.
+pub(super) fn graph_reads<'a>(g: &'a GraphProto, see: &mut dyn FnMut(&'a str)) {
+    let inputs = g.input.iter().map(|i| i.name());
+    let constants = g.initializer.iter().map(|t| t.name());
+    let made = g.node.iter().flat_map(|n| &n.output).map(String::as_str);
+    let own: HashSet<&str> = inputs.chain(constants).chain(made).collect();
+    let mut see = |name: &'a str| {
+        if !own.contains(name) {
+            see(name);
+        }
+    };
+    g.node.iter().for_each(|n| reads(n, &mut see));
     g.output.iter().for_each(|o| see(o.name()));
 }
 
 /// The indices of `nodes` in an order in which each node follows the nodes that it reads from. Fails where there is a
 /// cycle.
-pub(super) fn order(nodes: &[NodeProto]) -> Result<Vec<usize>, ModelError> {
+pub(super) fn order(nodes: &[&NodeProto]) -> Result<Vec<usize>, ModelError> {
     let mut definer: HashMap<&str, usize> = HashMap::new();
     for (i, n) in nodes.iter().enumerate() {
         n.output.iter().for_each(|o| {
@@ -69,20 +90,20 @@ pub(super) fn order(nodes: &[NodeProto]) -> Result<Vec<usize>, ModelError> {
     }
     let stuck = stuck(&readers, waits.iter().map(|w| *w > 0).collect());
     Err(ModelError::Cycle {
-        nodes: stuck.into_iter().map(|i| node_name(&nodes[i], i)).collect(),
+        nodes: stuck.into_iter().map(|i| node_name(nodes[i], i)).collect(),
     })
 }
 
 /// Whether `results` depend on each node, where `order` is that of [`order`].
 pub(super) fn needed<'a>(
-    nodes: &'a [NodeProto],
+    nodes: &[&'a NodeProto],
     order: &[usize],
     results: impl Iterator<Item = &'a str>,
 ) -> Vec<bool> {
     let mut wanted: HashSet<&str> = results.collect();
     let mut needed = vec![false; nodes.len()];
     for i in order.iter().rev() {
-        let node = &nodes[*i];
+        let node = nodes[*i];
         if node.output.iter().any(|o| wanted.contains(o.as_str())) {
             reads(node, &mut |name| {
                 wanted.insert(name);
@@ -148,6 +169,7 @@ mod tests {
             node(&["a"], "b"),
             node(&["dead"], "c"),
         ];
+        let nodes: Vec<&NodeProto> = nodes.iter().collect();
         let order = order(&nodes).unwrap();
         let needed = needed(&nodes, &order, ["b"].into_iter());
         assert_eq!(needed, [true, false, true, false]);
@@ -156,6 +178,7 @@ mod tests {
     #[test]
     fn sorts_stably_and_finds_cycles() {
         let sorted = [node(&["x"], "a"), node(&["x"], "b"), node(&["b", "a"], "c")];
+        let order = |nodes: &[NodeProto]| order(&nodes.iter().collect::<Vec<_>>());
         assert_eq!(order(&sorted).unwrap(), [0, 1, 2]);
         let mixed = [node(&["b", "x"], "c"), node(&["x"], "a"), node(&["a"], "b")];
         assert_eq!(order(&mixed).unwrap(), [1, 2, 0]);

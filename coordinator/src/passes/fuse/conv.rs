@@ -30,7 +30,7 @@ pub fn find(e: &mut Edit, i: usize) -> Option<FusedNode> {
     if fused.inputs[2].is_none()
         && let Some((node, other, out)) = addition(e, value)
         && e.is_constant(other)
-        && let Some(bias) = as_vector(e, i, other, shape[0], shape.len() - 2)
+        && let Some(bias) = as_vector(e, node, other, shape[0], shape.len() - 2)
     {
         fused.inputs[2] = Some(bias);
         fused.nodes.push(node);

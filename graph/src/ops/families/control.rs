@@ -16,14 +16,14 @@
 
 use crate::Dim;
 use crate::dim::Bindings;
-use crate::graph::{Attrs, Function, RunsAt, TensorType};
+use crate::graph::{Attrs, Function, Node, RunsAt, TensorType};
 use crate::ops::cost::moved;
 use crate::ops::def::*;
 use crate::ops::kind::{Op, family};
 use crate::ops::shapes::*;
 
 /// The most levels of functions within functions.
-const MOST_NESTED: usize = 5;
+pub const MOST_NESTED: usize = 5;
 /// The most nodes whose rules a check of a function may have to run.
 const MOST_WORK: usize = 100_000;
 /// The most times that a body's rules are run until the types of its carried values have settled.
@@ -74,12 +74,18 @@ fn depth(f: &Function) -> usize {
     1 + nested.map(|(_, f)| depth(f)).max().unwrap_or(0)
 }
 
-/// The most nodes whose rules are run to check a function.
+/// The most nodes whose rules are run to check a function. Those of a branch run once.
 fn work(f: &Function) -> usize {
-    let nested = f.nodes.iter().flat_map(|n| n.attrs.functions());
-    nested.fold(f.nodes.len(), |sum, (_, body)| {
-        sum.saturating_add(work(body).saturating_mul(ROUNDS))
-    })
+    let nested = |n: &Node| {
+        let bodies = n.attrs.functions().map(|(_, body)| work(body));
+        let once = bodies.fold(0, usize::saturating_add);
+        match n.is(ControlOp::If) {
+            true => once,
+            false => once.saturating_mul(ROUNDS),
+        }
+    };
+    let nested = f.nodes.iter().map(nested);
+    nested.fold(f.nodes.len(), usize::saturating_add)
 }
 
 /// Checks the functions in a node's attributes by themselves, with the types that they declare.

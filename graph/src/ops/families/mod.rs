@@ -19,7 +19,7 @@ mod slice;
 mod unary;
 
 pub use binary::BinaryOp;
-pub use control::{ControlOp, check_bodies, split_loop, split_scan};
+pub use control::{ControlOp, MOST_NESTED, check_bodies, split_loop, split_scan};
 pub use conv::ConvOp;
 pub use fused::FusedOp;
 pub use handle::HandleOp;

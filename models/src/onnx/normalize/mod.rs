@@ -8,7 +8,9 @@
 
 mod contrib;
 mod conv_transpose;
+mod losses;
 mod operands;
+mod recurrent;
 mod resize;
 mod softmax;
 
@@ -190,6 +192,9 @@ pub(super) fn standard(b: &mut Builder, c: ImportedNode) -> Outputs {
         "Dropout" => operands::dropout(b, c),
         "BatchNormalization" => operands::batch_norm(b, c),
         "ConvTranspose" => conv_transpose::conv_transpose(b, c),
+        "LSTM" | "GRU" | "RNN" => recurrent::recurrent(b, c),
+        "NegativeLogLikelihoodLoss" => losses::negative_log_likelihood(b, c),
+        "SoftmaxCrossEntropyLoss" => losses::softmax_cross_entropy(b, c),
         "DFT" if v < 20 => operands::dft(b, c),
         "Upsample" => resize::upsample(b, c),
         "Resize" => resize::resize(b, c),

@@ -276,3 +276,43 @@ fn inputs_must_be_usable() {
     let message = format!("input 'x': dimensions [{big}, {big}] are too large");
     check(value("x", F32, &[&big, "n", &big]), &message);
 }
+
+#[test]
+fn loops_in_loops_whose_sizes_change_are_bounded() {
+    // Each level is imported again until its sizes have settled, which multiplies from level to level.
+    let nested = |levels: usize| {
+        let mut body: Option<GraphProto> = None;
+        for level in 0..levels {
+            let name = |what: &str| format!("{what}{level}");
+            let (s, t, d) = (name("s"), name("t"), name("d"));
+            let inputs = vec![
+                value(&name("i"), I64, &[]),
+                value(&name("c"), 9, &[]),
+                value(&s, F32, &["n"]),
+            ];
+            let inner = match body.take() {
+                None => node("Concat", &format!("{s} x"), &t, vec![int("axis", 0)]),
+                Some(g) => node(
+                    "Loop",
+                    &format!("_ {} {s}", name("c")),
+                    &t,
+                    vec![graph_attr("body", g)],
+                ),
+            };
+            let nodes = vec![node("Identity", &name("c"), &d, vec![]), inner];
+            body = Some(graph(inputs, vec![], nodes, &format!("{d} {t}")));
+        }
+        let body = graph_attr("body", body.unwrap());
+        let inputs = vec![value("x", F32, &["2"]), value("go", 9, &[])];
+        let n = node("Loop", "_ go x", "y", vec![body]);
+        model(17, graph(inputs, vec![], vec![n], "y"))
+    };
+    import(&nested(5));
+    for levels in [6, 15] {
+        fails(
+            &nested(levels),
+            Code::InvalidModel,
+            "the model has too many levels of branches and loops: at most 5 are accepted",
+        );
+    }
+}

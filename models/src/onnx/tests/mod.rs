@@ -1,6 +1,7 @@
 //! Tests that import whole models, which they build themselves.
 
 mod content;
+mod control;
 mod forms;
 mod hostile;
 mod seeds;

@@ -98,6 +98,77 @@ fn branches() -> ModelProto {
     model(17, graph(vec![value("x", F32, &["2"])], vec![], nodes, "y"))
 }
 
+/// A loop whose carried tensor grows, in a branch that the data decides.
+fn loops() -> ModelProto {
+    let inputs = vec![
+        value("i", I64, &[]),
+        value("c", 9, &[]),
+        value("s", F32, &[]),
+    ];
+    let nodes = vec![
+        node("Concat", "s x", "t", vec![int("axis", 0)]),
+        node("Identity", "c", "d", vec![]),
+    ];
+    let body = graph_attr("body", graph(inputs, vec![], nodes, "d t s"));
+    let yes = graph(
+        vec![],
+        vec![],
+        vec![node("Loop", "n c x", "a b", vec![body])],
+        "a",
+    );
+    let no = graph(vec![], vec![], vec![node("Relu", "z", "b", vec![])], "b");
+    let choice = vec![
+        graph_attr("then_branch", yes),
+        graph_attr("else_branch", no),
+    ];
+    let nodes = vec![node("Exp", "x", "z", vec![]), node("If", "c", "y", choice)];
+    let inputs = vec![
+        value("x", F32, &["2"]),
+        value("n", I64, &[]),
+        value("c", 9, &[]),
+    ];
+    model(17, graph(inputs, vec![], nodes, "y"))
+}
+
+/// A scan along the last axis.
+fn scan() -> ModelProto {
+    let inputs = vec![value("s", F32, &[]), value("a", F32, &[])];
+    let nodes = vec![node("Add", "s a", "t", vec![])];
+    let attributes = vec![
+        graph_attr("body", graph(inputs, vec![], nodes, "t t")),
+        int("num_scan_inputs", 1),
+        ints("scan_input_axes", &[-1]),
+        ints("scan_output_axes", &[1]),
+        ints("scan_output_directions", &[1]),
+    ];
+    let start = vec![floats("start", &[2], &[0., 1.])];
+    let n = node("Scan", "start x", "last y", attributes);
+    model(
+        17,
+        graph(vec![value("x", F32, &["2", "n"])], start, vec![n], "last y"),
+    )
+}
+
+fn gru() -> ModelProto {
+    let weights = |name: &str, dims: &[i64], count| floats(name, dims, &vec![0.5; count]);
+    let weights = vec![
+        weights("w", &[2, 6, 3], 36),
+        weights("r", &[2, 6, 2], 24),
+        weights("b", &[2, 12], 24),
+    ];
+    let attributes = vec![
+        text("direction", "bidirectional"),
+        float("clip", 3.0),
+        int("layout", 1),
+    ];
+    let n = node("GRU", "x w r b lengths", "y", attributes);
+    let inputs = vec![
+        value("x", F32, &["n", "4", "3"]),
+        value("lengths", 6, &["n"]),
+    ];
+    model(14, graph(inputs, weights, vec![n], "y"))
+}
+
 /// A model whose shape arithmetic ends in a reshape.
 fn shapes() -> ModelProto {
     let longs = |name: &str, v: &[i64]| {
@@ -186,6 +257,9 @@ fn seeds() -> Vec<Seed> {
         ("stored", stored()),
         ("functions", functions()),
         ("branches", branches()),
+        ("loops", loops()),
+        ("scan", scan()),
+        ("gru", gru()),
         ("shapes", shapes()),
     ];
     models.extend(older());

@@ -1,5 +1,12 @@
 //! The function under construction: values with unique names, literals, nodes, and the types that are known so far,
 //! which the rewriting of older forms of ops needs.
+//!
+//! A function that a control-flow op runs has a builder of its own. Values of the enclosing function that it reads are
+//! its last parameters, except that small constants are copied.
+
+mod body;
+
+pub(super) use body::Body;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,6 +29,32 @@ struct ValueFacts {
     elements: Option<HostValue>,
     /// The content, for an inline literal.
     tensor: Option<Tensor>,
+    /// Whether the value depends on constants only.
+    constant: bool,
+}
+
+impl ValueFacts {
+    /// The value as an inline tensor of `dtype`, where all its elements are known.
+    fn small_constant(&self, dtype: DType) -> Option<Tensor> {
+        if let Some(t) = &self.tensor {
+            return Some(t.clone());
+        }
+        let known = self.elements.as_ref()?;
+        let (shape, elements) = (&known.shape, known.ints()?);
+        match dtype {
+            DType::I64 => Tensor::from_slice(shape, &elements).ok(),
+            DType::I32 => {
+                let narrow = elements.iter().map(|v| i32::try_from(*v));
+                let narrow: Result<Vec<_>, _> = narrow.collect();
+                Tensor::from_slice(shape, &narrow.ok()?).ok()
+            }
+            DType::Bool => {
+                let bools: Vec<bool> = elements.iter().map(|v| *v != 0).collect();
+                Tensor::from_bools(shape, &bools).ok()
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The most elements that a literal may have for its elements to be tracked.
@@ -37,6 +70,12 @@ pub(super) struct Builder {
     /// Literals that will lie in the sidecar: the index into `f.literals`, and the index of the decoding job.
     sidecar: Vec<(usize, usize)>,
     unsupported: Vec<UnsupportedNode>,
+    /// Whether the function is one that a control-flow op runs.
+    is_body: bool,
+    /// The values of the enclosing function that are captured, each with the parameter that stands for it.
+    captured: Vec<(ValueId, ValueId)>,
+    /// What stands for each value of the enclosing function that is read here: a parameter, or a copy of a constant.
+    stands_for: HashMap<ValueId, ValueId>,
     /// The version of the operator set of the node that is being imported, where the model imports that set.
     pub opset: Option<i64>,
 }
@@ -52,7 +91,19 @@ impl Builder {
             known: Vec::new(),
             sidecar: Vec::new(),
             unsupported: Vec::new(),
+            is_body: false,
+            captured: Vec::new(),
+            stands_for: HashMap::new(),
             opset: None,
+        }
+    }
+
+    /// The builder of a function that a control-flow op runs. Its first parameters are the op's own; those for captured
+    /// values follow.
+    pub(super) fn body(name: &str) -> Builder {
+        Builder {
+            is_body: true,
+            ..Builder::new(name)
         }
     }
 
@@ -80,9 +131,74 @@ impl Builder {
 
     /// Adds a parameter.
     pub(super) fn param(&mut self, name: &str, ty: TensorType) -> ValueId {
-        let id = self.value(name, Some(ty));
+        self.param_of(name, Some(ty))
+    }
+
+    /// Adds a parameter whose type may be unknown, because a node before it was rejected.
+    pub(super) fn param_of(&mut self, name: &str, ty: Option<TensorType>) -> ValueId {
+        let id = self.value(name, ty);
         self.f.params.push(id);
         id
+    }
+
+    /// The value that stands here for a value of the enclosing function.
+    pub(super) fn capture(&mut self, outer: &Builder, id: ValueId) -> ValueId {
+        if let Some(known) = self.stands_for.get(&id) {
+            return *known;
+        }
+        let name = outer.f.value(id).name.clone();
+        let here = match outer.known[id.ix()].small_constant(outer.f.ty(id).dtype) {
+            Some(t) => self.literal(&name, t),
+            None => {
+                let here = self.param_of(&name, outer.ty(id).cloned());
+                self.known[here.ix()].constant = outer.known[id.ix()].constant;
+                self.captured.push((id, here));
+                here
+            }
+        };
+        self.stands_for.insert(id, here);
+        here
+    }
+
+    /// Ends the function of a control-flow op, which yields `results`. What cannot be imported counts for `outer`, the
+    /// enclosing function.
+    pub(super) fn finish_body(mut self, results: &[ValueId], outer: &mut Builder) -> Body {
+        outer.unsupported.append(&mut self.unsupported);
+        let results = results.iter().enumerate();
+        self.f.results = results.map(|(i, id)| (format!("result{i}"), *id)).collect();
+        let known = self.known.into_iter().zip(&self.f.values);
+        let types = known.map(|(k, v)| k.typed.then(|| v.ty.clone())).collect();
+        Body::new(self.f, self.captured, types)
+    }
+
+    /// Whether `condition` says that a size equals 1.
+    pub(super) fn is_one(&self, condition: ValueId, size: &Dim) -> bool {
+        let made = |n: &&Node| n.outputs.contains(&condition);
+        let Some(node) = self.f.nodes.iter().rev().find(made) else {
+            return false;
+        };
+        let operands: Vec<_> = node.inputs.iter().flatten().collect();
+        let value = |id: &ValueId| match self.known[id.ix()].elements.as_ref()?.elements.as_slice()
+        {
+            [one] => Some(one.clone()),
+            _ => None,
+        };
+        let one = |d: &Dim| d.as_const() == Some(1);
+        match operands.as_slice() {
+            [condition] if matches!(&*node.op, "Cast" | "Identity" | "Squeeze" | "Reshape") => {
+                self.is_one(**condition, size)
+            }
+            [a, b] if &*node.op == "Equal" => match (value(a), value(b)) {
+                (Some(a), Some(b)) => (a == *size && one(&b)) || (b == *size && one(&a)),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// Whether `id` depends on constants only.
+    pub(super) fn is_constant(&self, id: ValueId) -> bool {
+        self.known[id.ix()].constant
     }
 
     /// Adds an inline constant.
@@ -131,6 +247,7 @@ impl Builder {
             });
             known.tensor = Some(t.clone());
         }
+        self.known[id.ix()].constant = true;
         self.f.literals.push((id, literal));
         id
     }
@@ -165,6 +282,16 @@ impl Builder {
             opset: self.opset,
             reason,
         });
+    }
+
+    /// How many nodes could not be imported.
+    pub(super) fn unsupported_count(&self) -> usize {
+        self.unsupported.len()
+    }
+
+    /// Forgets all but the first `count` nodes that could not be imported, because the others are imported again.
+    pub(super) fn forget_unsupported(&mut self, count: usize) {
+        self.unsupported.truncate(count);
     }
 
     /// Fails when a node could not be imported.
@@ -223,6 +350,9 @@ impl Builder {
             }
             known.is_some()
         });
+        if self.is_body && (!def.pure_op || ops::is_custom(def.name)) {
+            surplus = Some("in a branch or loop".into());
+        }
         if let Some(reason) = surplus {
             self.unsupported(name, op, Some(reason));
             return Ok(self.stand_ins(outputs));
@@ -276,12 +406,15 @@ impl Builder {
             Dim::sym(&format!("{name}#{axis}"))
         };
         let inferred = ops::infer_op(def, &node.attrs, &inputs, node.outputs.len(), &fresh);
+        let mut read = node.inputs.iter().flatten();
+        let constant = def.pure_op && read.all(|id| self.known[id.ix()].constant);
         for (id, i) in node.outputs.iter().zip(inferred.unwrap_or_default()) {
             self.f.values[id.ix()].ty = i.ty;
             self.known[id.ix()] = ValueFacts {
                 typed: true,
                 elements: i.value,
                 tensor: None,
+                constant,
             };
         }
     }

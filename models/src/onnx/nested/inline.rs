@@ -1,11 +1,10 @@
-//! Inlining of nested graphs: calls of model-local functions, and branches that are known to be taken.
+//! Import of nested graphs into the function under construction, and calls of model-local functions.
 
 use convoke_graph::graph::ValueId;
 
-use super::import::{Importer, OPSETS, check_opset};
-use super::normalize::ImportFailure;
-use super::proto::{AttributeProto, FunctionProto, GraphProto};
-use super::scope::{Scope, opsets};
+use super::super::import::{Importer, OPSETS, check_opset};
+use super::super::proto::{AttributeProto, FunctionProto, GraphProto};
+use super::super::scope::{Scope, opsets};
 use crate::error::ModelError;
 
 /// Deepest nesting of functions and inlined branches.
@@ -22,84 +21,49 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// Imports an If node by inlining the branch that its condition selects. A condition that is not constant is
-    /// unsupported.
-    pub(super) fn branch(
-        &mut self,
-        name: &str,
-        inputs: &[Option<ValueId>],
-        bound: &[(&'a str, &'a AttributeProto)],
-        outputs: &'a [String],
-    ) -> Result<(), ModelError> {
-        let known = inputs
-            .first()
-            .copied()
-            .flatten()
-            .and_then(|id| self.b.elements(id));
-        let Some([condition]) = known.as_deref() else {
-            let reason = Err(ImportFailure::Unsupported(
-                "its condition is not constant".into(),
-            ));
-            let out = self.reported(reason, "", "If", name, outputs)?;
-            for (o, id) in outputs.iter().zip(out).filter(|(o, _)| !o.is_empty()) {
-                self.scope().define(o, Some(id))?;
-            }
-            return Ok(());
-        };
-        let wanted = if *condition != 0 {
-            "then_branch"
-        } else {
-            "else_branch"
-        };
-        let graph = bound
-            .iter()
-            .find(|(n, _)| *n == wanted)
-            .and_then(|(_, a)| a.g.as_ref());
-        let error = |reason: String| ModelError::Node {
-            node: name.into(),
-            op: "If".into(),
-            reason,
-        };
-        let graph = graph.ok_or_else(|| error(format!("has no {wanted}")))?;
-        let inner = Scope {
-            open: true,
-            prefix: format!("{name}/"),
-            ..Scope::default()
-        };
-        let results = self.graph(graph, inner, name)?;
-        if results.len() < outputs.len() {
-            return Err(error(format!("{wanted} has {} outputs", results.len())));
-        }
-        for (o, id) in outputs.iter().zip(results).filter(|(o, _)| !o.is_empty()) {
-            self.scope().define(o, id)?;
-        }
-        Ok(())
-    }
-
-    /// Imports a nested graph and returns its results.
-    fn graph(
+    /// Imports the graph `g` that is nested in node `name`, whose inputs are `params`, and returns the outputs for which
+    /// `kept` holds.
+    pub(super) fn graph(
         &mut self,
         g: &'a GraphProto,
-        mut inner: Scope<'a>,
+        params: &[ValueId],
+        kept: &[bool],
         name: &str,
-    ) -> Result<Vec<Option<ValueId>>, ModelError> {
+    ) -> Result<Vec<ValueId>, ModelError> {
         self.check_depth()?;
+        let mut inner = Scope {
+            open: true,
+            prefix: format!("{name}/"),
+            level: self.enclosing.len(),
+            // A nested graph may refer to attributes of the enclosing function.
+            attrs: self.scope().attrs.clone(),
+            ..Scope::default()
+        };
         inner.add_initializers(g)?;
-        // A nested graph may refer to attributes of the enclosing function.
-        inner.attrs = self.scope().attrs.clone();
+        for (input, id) in g.input.iter().zip(params) {
+            inner.define(input.name(), Some(*id))?;
+        }
         self.scopes.push(inner);
-        self.nodes(&g.node, g.output.iter().map(|o| o.name()))?;
-        let results = g
-            .output
-            .iter()
-            .map(|o| self.resolve(o.name(), name))
-            .collect();
+        let moved = self.moved.get(&(std::ptr::from_ref(g) as usize));
+        let moved = moved.into_iter().flatten().copied();
+        let nodes = moved.chain(&g.node).collect();
+        let outputs = g.output.iter().zip(kept).filter(|(_, kept)| **kept);
+        let outputs = outputs.map(|(o, _)| o.name());
+        self.nodes(nodes, outputs.clone())?;
+        let mut results = Vec::new();
+        for output in outputs {
+            let id = self.resolve(output, name)?;
+            results.push(id.ok_or_else(|| ModelError::Undefined {
+                value: output.into(),
+                user: name.into(),
+            })?);
+        }
         self.scopes.pop();
-        results
+        Ok(results)
     }
 
     /// Imports a call of a model-local function by inlining its nodes.
-    pub(super) fn call(
+    pub(in super::super) fn call(
         &mut self,
         f: &'a FunctionProto,
         name: &str,
@@ -129,6 +93,7 @@ impl<'a> Importer<'a> {
         let mut inner = Scope {
             opsets: opsets(&f.opset_import),
             prefix: format!("{name}/"),
+            level: self.enclosing.len(),
             function: Some(key),
             ..Scope::default()
         };
@@ -144,7 +109,7 @@ impl<'a> Importer<'a> {
             inner.define(formal, inputs.get(i).copied().flatten())?;
         }
         self.scopes.push(inner);
-        self.nodes(&f.node, f.output.iter().map(String::as_str))?;
+        self.nodes(f.node.iter().collect(), f.output.iter().map(String::as_str))?;
         let results: Result<Vec<_>, _> = f.output.iter().map(|o| self.resolve(o, name)).collect();
         self.scopes.pop();
         let results = results?;

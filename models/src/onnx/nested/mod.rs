@@ -1,0 +1,16 @@
+//! Graphs within a model's graph: model-local functions, and the bodies of control flow.
+//!
+//! ```text
+//! call of a function, branch that is known to be taken ──inline──> the function under construction
+//! other branch, body of Loop and Scan ──control──> a function of its own, an attribute of the node
+//! ```
+//!
+//! Invariants
+//! 1. What a body reads from outside is an operand of its node, or a copy of a small constant. Content that lies in files
+//!    belongs to the outermost function.
+//! 2. A body is imported with types that hold in each of its iterations.
+
+mod branches;
+mod control;
+mod inline;
+mod scan;
