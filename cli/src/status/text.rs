@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use convoke::ClusterStatus;
 use convoke_common::memory::Purpose;
 use convoke_common::rpc::{
-    ComputeUse, LeaseStatus, LinkStatus, MemberState, MemberStatus, QuarantineStatus,
+    ComputeUse, DeviceMemory, LeaseStatus, LinkStatus, MemberState, MemberStatus, QuarantineStatus,
     WeightsStatus, WorkerStatus,
 };
 
@@ -121,6 +121,7 @@ pub fn text(s: &ClusterStatus) -> String {
             text.push_str(&format!("weights loaded by {}: {from}\n", m.name));
         }
         text.push_str(&weights(&m.name, &w.weights));
+        text.push_str(&device(m, w.device_memory.as_ref()));
     }
     text.push_str(&format!(
         "through the coordinator: {} received, {} sent, {} of weights\n",
@@ -145,6 +146,20 @@ fn weights(of: &str, held: &WeightsStatus) -> String {
     }
     let [all, shared, unused] = [held.held_bytes, held.shared_bytes, held.unused_bytes].map(bytes);
     format!("weights held by {of}: {all}; {shared} shared, {unused} unused\n")
+}
+
+/// A line about a device that is not the host itself.
+fn device(m: &MemberStatus, memory: Option<&DeviceMemory>) -> String {
+    let Some(memory) = memory else {
+        return String::new();
+    };
+    let used = memory.used.values();
+    let used = used.fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+    let [used, all, peak] = [used, memory.budget, memory.peak].map(bytes);
+    format!(
+        "memory of {}/{}: {used} of {all} used, {peak} at most\n",
+        m.name, m.device
+    )
 }
 
 fn failed(at: &str, codes: &BTreeMap<String, u64>) -> String {

@@ -59,7 +59,7 @@ mod tests {
                 state => (state, None),
             };
             json!({
-                "name": name, "incarnation": "inc-1", "address": "", "host": "", "version": "", "threads": 1,
+                "name": name, "incarnation": "inc-1", "address": "", "host": "", "version": "", "device": "cpu:0", "threads": 1,
                 "memory_bytes": 1, "flops_per_second": 1.0, "last_seen_ms": 4000, "state": state, "remark": "",
                 "tripwire": true, "ops": [], "status": account,
             })
