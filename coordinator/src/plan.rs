@@ -6,15 +6,16 @@
 //! Invariants
 //! 1. Pure and deterministic: no clock, no randomness, no I/O.
 //! 2. Decisions that affect values are made by `optimise`, which knows nothing of the cluster.
-//! 3. Every program yielded passes [`Program::check`].
+//! 3. Every program yielded passes [`convoke_graph::program::Program::check`].
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use convoke_common::grant::Participant;
 use convoke_common::rpc::{PlanOptions, PlanSummary};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
-use convoke_graph::program::{Axes, DriverProgram, Program};
+use convoke_graph::program::{Axes, DriverProgram, HashedProgram};
 
 use crate::partition::{partition, summarise};
 use crate::passes::optimise;
@@ -37,7 +38,7 @@ pub struct PlannedPrograms {
     /// The workers in use; the caller adds the driver as the last participant.
     pub participants: Vec<Participant>,
     /// One program for each worker in use.
-    pub programs: Vec<Program>,
+    pub programs: Vec<HashedProgram>,
     pub driver: DriverProgram,
     /// Most bytes of one step's tensors at once on each worker in use.
     pub step_bytes: Vec<u64>,
@@ -69,6 +70,10 @@ pub fn plan(
             .map_err(|e| Error::internal(format!("partition: {e}")))?;
     }
     let summary = summarise(&placed, &parts, optimised.report);
+    let programs = parts.programs.into_iter().map(|program| {
+        HashedProgram::new(Arc::new(program))
+            .map_err(|e| Error::internal(format!("program cannot be encoded: {e}")))
+    });
     let participants = placed.team.workers.iter().map(|w| Participant {
         name: w.name.clone(),
         incarnation: w.incarnation,
@@ -77,7 +82,7 @@ pub fn plan(
     Ok(PlannedPrograms {
         participants: participants.collect(),
         workers: placed.team.indices.clone(),
-        programs: parts.programs,
+        programs: programs.collect::<Result<_>>()?,
         driver: parts.driver,
         step_bytes: parts.step_bytes,
         needed: placed

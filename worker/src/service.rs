@@ -12,10 +12,11 @@ use convoke_common::ids::{LeaseId, PlanId};
 use convoke_common::members::MemberConnection;
 use convoke_common::mutant;
 use convoke_common::rpc::{
-    LinkReport, MemoryUse, Progress, StreamKind, Worker, WorkerStatus, close,
+    InstallAnswer, LinkReport, MemoryUse, Progress, StreamKind, Worker, WorkerStatus, close,
 };
 use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
 use convoke_common::world::quic::{RecvStream, SendStream};
+use convoke_graph::program::Program;
 use convoke_rendezvous::{probe, remote};
 use tarpc::context::Context;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -192,8 +193,13 @@ struct Service {
 }
 
 impl Worker for Service {
-    async fn install(self, _: Context, grant: Grant) -> Result<()> {
-        self.holdings.install(grant).await
+    async fn install(
+        self,
+        _: Context,
+        grant: Grant,
+        program: Option<Arc<Program>>,
+    ) -> Result<InstallAnswer> {
+        self.holdings.install(grant, program).await
     }
 
     async fn progress(self, _: Context, plan: PlanId) -> Result<Progress> {

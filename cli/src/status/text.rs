@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use convoke::ClusterStatus;
 use convoke_common::memory::Purpose;
 use convoke_common::rpc::{
-    ComputeUse, DeviceMemory, LeaseStatus, LinkStatus, MemberState, MemberStatus, QuarantineStatus,
-    WeightsStatus, WorkerStatus,
+    ComputeUse, DeviceMemory, LeaseStatus, LinkStatus, MemberState, MemberStatus,
+    ProgramStoreStatus, QuarantineStatus, WeightsStatus, WorkerStatus,
 };
 
 use crate::values::{bytes, nanos};
@@ -121,6 +121,7 @@ pub fn text(s: &ClusterStatus) -> String {
             text.push_str(&format!("weights loaded by {}: {from}\n", m.name));
         }
         text.push_str(&weights(&m.name, &w.weights));
+        text.push_str(&programs(&m.name, &w.program_store));
         text.push_str(&device(m, w.device_memory.as_ref()));
     }
     text.push_str(&format!(
@@ -160,6 +161,15 @@ fn device(m: &MemberStatus, memory: Option<&DeviceMemory>) -> String {
         "memory of {}/{}: {used} of {all} used, {peak} at most\n",
         m.name, m.device
     )
+}
+
+fn programs(of: &str, store: &ProgramStoreStatus) -> String {
+    if store.held == 0 {
+        return String::new();
+    }
+    let ProgramStoreStatus { held, unused, .. } = store;
+    let [bytes, received] = [store.held_bytes, store.received_bytes].map(bytes);
+    format!("programs kept by {of}: {held} of {bytes}; {unused} unused, {received} received\n")
 }
 
 fn failed(at: &str, codes: &BTreeMap<String, u64>) -> String {

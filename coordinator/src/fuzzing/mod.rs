@@ -104,7 +104,7 @@ fn plan(input: &[u8]) -> bool {
         return false;
     };
     match compute(function, &cluster(), &options) {
-        Ok(planned) => planned.programs.iter().all(|p| p.check().is_ok()),
+        Ok(planned) => planned.programs.iter().all(|p| p.program().check().is_ok()),
         Err(error) => {
             std::hint::black_box(error.to_string());
             false

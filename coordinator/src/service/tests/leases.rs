@@ -87,6 +87,22 @@ async fn a_plan_needs_workers_and_sensible_options() {
 }
 
 #[tokio::test]
+async fn a_worker_that_asks_for_a_program_that_it_was_sent_fails_the_install() {
+    let rig = rig().await;
+    let forgetful = Script {
+        forgetful: true,
+        ..Script::default()
+    };
+    let worker = rig.worker("a", forgetful).await;
+    let client = rig.member(Role::Client, "").await;
+    let one = options(&model(), WorkerCount::Exactly(1));
+    let planned = client.plan(one).await.unwrap();
+    let error = client.install(&planned).await.unwrap_err();
+    assert_eq!(error.code, Code::ProtocolViolation, "{error}");
+    assert_eq!(worker.programs().len(), 1);
+}
+
+#[tokio::test]
 async fn a_lease_is_granted_by_all_and_ends_with_its_driver() {
     let rig = rig().await;
     let (a, b) = (
@@ -131,6 +147,9 @@ async fn a_lease_is_granted_by_all_and_ends_with_its_driver() {
 
     answer("", client.client.release(call(), leased.lease).await).unwrap();
     let second = client.install(&planned).await.unwrap();
+    for worker in [&a, &b] {
+        assert_eq!(worker.programs().len(), 1, "a known program is not sent");
+    }
     client.connection.close(0u32.into(), b"bye");
     for lease in [leased.lease, second.lease] {
         a.saw(&SeenCall::Release(lease)).await;
