@@ -8,26 +8,55 @@
 //! 2. Decisions that affect values are made by `optimise`, which knows nothing of the cluster.
 //! 3. Every program yielded passes [`convoke_graph::program::Program::check`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use convoke_common::grant::Participant;
 use convoke_common::rpc::{PlanOptions, PlanSummary};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
-use convoke_graph::program::{Axes, DriverProgram, HashedProgram};
+use convoke_graph::program::{Axes, ConstantId, DriverProgram, HashedProgram};
 
 use crate::partition::{partition, summarise};
 use crate::passes::optimise;
 use crate::place::{ClusterModel, check_pins, place};
 
 /// What a part of a plan needs of its worker's memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PartMemory {
     /// Bytes in all.
     pub all: u64,
-    /// Those of them that are weights, which leases of the same function share.
-    pub weights: u64,
+    /// The constants among them that leases share.
+    pub constants: Arc<PartConstants>,
+}
+
+/// The constants of a part that leases share.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct PartConstants {
+    /// The bytes of each.
+    bytes: BTreeMap<ConstantId, u64>,
+    total: u64,
+}
+
+impl PartConstants {
+    /// Constants with the bytes of each.
+    pub fn new(bytes: BTreeMap<ConstantId, u64>) -> PartConstants {
+        let sum = |sum: u64, bytes: &u64| sum.saturating_add(*bytes);
+        PartConstants {
+            total: bytes.values().fold(0, sum),
+            bytes,
+        }
+    }
+
+    /// The bytes of each constant.
+    pub fn each(&self) -> &BTreeMap<ConstantId, u64> {
+        &self.bytes
+    }
+
+    /// The bytes of all constants together.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
 }
 
 /// A plan as it is computed: the program of each worker, and the summary for the client.
@@ -88,9 +117,10 @@ pub fn plan(
         needed: placed
             .usage
             .iter()
-            .map(|usage| PartMemory {
+            .zip(placed.constants())
+            .map(|(usage, constants)| PartMemory {
                 all: usage.needed,
-                weights: usage.weights,
+                constants: Arc::new(PartConstants::new(constants)),
             })
             .collect(),
         axes: options.axes.clone(),

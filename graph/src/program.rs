@@ -12,6 +12,8 @@
 //! 2. A value has one definition: a literal, a recv slot, or one node's output.
 //! 3. Init nodes depend on literals and init nodes only.
 
+mod constants;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +23,8 @@ use crate::codec::{self, CodecError};
 use crate::dim::{Bindings, Dim};
 use crate::graph::{Attrs, Literal, TensorType, Value};
 use crate::ids::{FunctionId, ParticipantIx, ProgramId};
+
+pub use constants::{Constant, ConstantId, constants_of, constants_of_function};
 
 /// Operand index of an optional operand that is left out.
 pub const NO_OPERAND: u32 = u32::MAX;

@@ -148,8 +148,7 @@ impl Plans {
             let parts = kept.plan.participants.iter().zip(&kept.plan.parts);
             let parts = parts.filter(move |(p, _)| p.name == name && p.incarnation == incarnation);
             parts.map(|(_, part)| Charge {
-                size: Some((&kept.plan.token, part.needed)),
-                function: Some(kept.plan.function),
+                size: Some((&kept.plan.token, &part.needed)),
                 member: &kept.owner.name,
                 since: None,
             })

@@ -8,9 +8,11 @@
 //!    not of the cluster.
 //! 2. Building it and every walk over it is linear in nodes and operands.
 
+use convoke_graph::codec::CodecError;
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Function, Literal, Node, RunsAt, TensorType, ValueId};
 use convoke_graph::ops::{self, Cost, HandleOp};
+use convoke_graph::program::{ConstantId, NUMERICS_PROFILE, constants_of_function};
 
 use super::cut::UNPINNED;
 
@@ -140,6 +142,8 @@ pub struct Work {
     /// Where each constant is read from; `None` if it is computed or travels inside the graph.
     pub const_stored: Vec<Option<ArtifactBytes>>,
     pub const_is_literal: Vec<bool>,
+    /// What each constant is known by, if leases share it.
+    pub const_id: Vec<Option<ConstantId>>,
     /// The node indices of the init nodes, in order, and the constants that each reads and writes.
     pub inits: Vec<u32>,
     pub init_reads: Rows,
@@ -270,6 +274,18 @@ impl Work {
             Some(v) if node.is(HandleOp::HandleOut) => self.writer[*v as usize],
             _ => NONE,
         });
+    }
+
+    /// Notes what the constants of `f` are known by. Fails where an attribute cannot be encoded.
+    pub fn identify(&mut self, f: &Function) -> Result<(), CodecError> {
+        // Constants are compared with others of the same worker alone, which all have its device's layout.
+        let all = constants_of_function(f, NUMERICS_PROFILE, b"")?;
+        let id = |v: &ValueId| {
+            let constant = all.get(v.ix()).copied().flatten();
+            constant.filter(|c| c.is_shared).map(|c| c.id)
+        };
+        self.const_id = self.const_value.iter().map(id).collect();
+        Ok(())
     }
 
     /// Returns the positions that run beside `position`.

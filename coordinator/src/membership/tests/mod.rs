@@ -206,7 +206,7 @@ fn part(step_bytes: u64) -> PlanPart {
         step_bytes,
         needed: PartMemory {
             all: step_bytes << 20,
-            weights: 0,
+            constants: Arc::default(),
         },
     }
 }

@@ -29,12 +29,14 @@ fn two() -> PlanOptions {
 
 impl TestMember {
     async fn plan(&self, options: PlanOptions) -> Result<PlanAnswer> {
-        answer(
-            "",
-            self.client
-                .plan(call(), Arc::new(model()), options, Incarnation(9))
-                .await,
-        )
+        self.plan_of(model(), options).await
+    }
+
+    async fn plan_of(&self, f: Function, options: PlanOptions) -> Result<PlanAnswer> {
+        let planned = self
+            .client
+            .plan(call(), Arc::new(f), options, Incarnation(9));
+        answer("", planned.await)
     }
 
     async fn install(&self, planned: &PlanAnswer) -> Result<LeaseGrant> {
@@ -539,4 +541,52 @@ async fn what_a_worker_reports_is_taken_and_may_be_freed_meanwhile() {
     tokio::time::timeout(Duration::from_secs(5), empty)
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn a_model_is_planned_where_half_of_its_constants_are() {
+    let rig = rig().await;
+    let _workers = [
+        rig.worker("a", Script::default()).await,
+        rig.worker("b", Script::default()).await,
+    ];
+    let client = rig.member(Role::Client, "").await;
+    // Two products with the first two MiB of a file, and two with the MiB that come after `skipped` more.
+    let products = |skipped: usize| {
+        let skipped: String = (0..skipped)
+            .map(|i| format!("weight s{i}: f32[512, 512]\n"))
+            .collect();
+        parse(&format!(
+            "param x: f32[4, 512]
+             weight v: f32[512, 512]
+             weight w: f32[512, 512]
+             {skipped}
+             weight y: f32[512, 512]
+             weight z: f32[512, 512]
+             a = MatMul(x, v)
+             b = MatMul(a, w)
+             c = MatMul(b, y)
+             d = MatMul(c, z)
+             result d"
+        ))
+    };
+    let one = |f: &Function, pins: &[(&str, &str)]| PlanOptions {
+        pins: pins
+            .iter()
+            .map(|(n, d)| ((*n).into(), (*d).into()))
+            .collect(),
+        ..options(f, WorkerCount::Exactly(1))
+    };
+    let at = |planned: &PlanAnswer| planned.participants[0].name.clone();
+    let (first, other) = (products(0), products(2));
+    let planned = client.plan_of(other.clone(), one(&other, &[])).await;
+    assert_eq!(at(&planned.unwrap()), "a");
+    let pinned = one(&first, &[("*", "b")]);
+    let planned = client.plan_of(first, pinned).await.unwrap();
+    let lease = client.install(&planned).await.unwrap().lease;
+    let planned = client.plan_of(other.clone(), one(&other, &[])).await;
+    assert_eq!(at(&planned.unwrap()), "b");
+    answer("", client.client.release(call(), lease).await).unwrap();
+    let planned = client.plan_of(other.clone(), one(&other, &[])).await;
+    assert_eq!(at(&planned.unwrap()), "a");
 }
