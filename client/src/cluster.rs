@@ -1,5 +1,6 @@
 //! A client's connection to a cluster.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,7 +142,14 @@ impl Cluster {
         self.eager.fail_when_full(fails);
     }
 
-    /// This client's end of the rendezvous: its leases, its links, and what it refused.
+    /// How many frames and streams of workers this client refused, by reason.
+    pub fn refused(&self) -> BTreeMap<String, u64> {
+        let mut refused = self.session.hub.refused();
+        refused.extend(self.session.refused.counted());
+        refused
+    }
+
+    /// This client's end of the rendezvous: its leases and its links.
     pub fn hub(&self) -> &Arc<Hub> {
         &self.session.hub
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::admission::{bind_towards, lookup};
+use convoke_common::counters::Counters;
 use convoke_common::credentials::Credentials;
 use convoke_common::detection::{Detector, WatchedConnection};
 use convoke_common::error::{Code, Error, Result};
@@ -13,9 +14,9 @@ use convoke_common::grant::Participant;
 use convoke_common::identity::{JoinToken, Role};
 use convoke_common::ids::Incarnation;
 use convoke_common::memory::Ledger;
-use convoke_common::rpc::{self, StreamKind, close};
+use convoke_common::rpc::{self, StreamKind, StreamService, close};
 use convoke_common::rpc_transport::call_context;
-use convoke_common::world::quic::Connection;
+use convoke_common::world::quic::{Connection, RecvStream, SendStream};
 use convoke_common::world::{Endpoint, EndpointOptions, World};
 use convoke_rendezvous::artifacts;
 use convoke_rendezvous::remote::Dialler;
@@ -25,10 +26,29 @@ use tokio::time::Instant;
 use crate::coordinator::{CoordinatorLink, CoordinatorRoute};
 use crate::sources::Sources;
 
-/// How long a worker may take to send the first byte of a stream that it opened, which tells the stream's kind.
-const FIRST_BYTE_BOUND: Duration = Duration::from_secs(5);
+/// Streams of one worker that are served at once; each answers one request for chunks of an artifact.
+const STREAMS: usize = 64;
 /// How often a wait for workers asks how many have joined.
 const WAIT_PERIOD: Duration = Duration::from_millis(500);
+
+/// Serves what a client offers to a worker: its artifacts.
+struct ArtifactService {
+    world: World,
+    sources: Arc<Sources>,
+}
+
+impl StreamService for ArtifactService {
+    fn admit(&self, kind: StreamKind) -> std::result::Result<(), &'static str> {
+        match kind {
+            StreamKind::Artifact => Ok(()),
+            _ => Err(rpc::FORBIDDEN),
+        }
+    }
+
+    async fn serve(self: Arc<Self>, _: StreamKind, send: SendStream, recv: RecvStream) {
+        artifacts::serve(self.world.clone(), self.sources.clone(), send, recv).await;
+    }
+}
 
 /// A client that has joined a cluster, with its connections and the artifacts that it serves.
 pub(crate) struct ClusterPresence {
@@ -38,6 +58,8 @@ pub(crate) struct ClusterPresence {
     pub(crate) ledger: Ledger,
     pub(crate) coordinator: CoordinatorLink,
     pub(crate) endpoint: Endpoint,
+    /// How many streams of workers were refused, by reason.
+    pub(crate) refused: Arc<Counters>,
     dialler: Arc<Dialler>,
 }
 
@@ -102,6 +124,7 @@ impl ClusterPresence {
             ledger: Ledger::new("client", u64::MAX >> 1),
             coordinator,
             endpoint,
+            refused: Arc::default(),
             world,
         }))
     }
@@ -155,19 +178,14 @@ impl ClusterPresence {
 
     /// Serves the artifact streams that a worker opens.
     fn serve(&self, connection: Connection) {
-        let (world, sources) = (self.world.clone(), self.sources.clone());
+        let (world, refused) = (self.world.clone(), self.refused.clone());
+        let service = Arc::new(ArtifactService {
+            world: self.world.clone(),
+            sources: self.sources.clone(),
+        });
         self.world.spawn(async move {
-            while let Ok((send, mut recv)) = connection.accept_bi().await {
-                let (w, sources) = (world.clone(), sources.clone());
-                world.spawn(async move {
-                    let mut kind = [0];
-                    let read = tokio::time::timeout(FIRST_BYTE_BOUND, recv.read_exact(&mut kind));
-                    let known = matches!(read.await, Ok(Ok(())));
-                    if known && StreamKind::from_byte(kind[0]) == Some(StreamKind::Artifact) {
-                        artifacts::serve(w, sources, send, recv).await;
-                    }
-                });
-            }
+            let spawn = |stream| drop(world.spawn(stream));
+            rpc::serve_streams(&connection, STREAMS, spawn, &refused, service).await;
         });
     }
 

@@ -5,6 +5,7 @@
 
 pub(crate) mod services;
 mod status;
+mod streams;
 
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ pub use status::{
     MemberState, MemberStatus, MemoryUse, ProgramStatus, ProgramStoreStatus, QuarantineStatus,
     STEPS, Sources, StepFailure, WeightsStatus, WorkerStatus,
 };
+pub use streams::{FORBIDDEN, StreamService, serve_stream_of, serve_streams};
 
 /// What a bidirectional stream carries; this is its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -342,8 +342,7 @@ impl ClusterCa {
         };
         let now = world.wall.unix_seconds();
         let certificate = self.issue(&key.csr()?, &grant, now, world.rng.as_ref())?;
-        let identity = OwnIdentity::new(key, certificate, self.certificate.clone())?;
-        Ok(identity.trusting(self.authorities().split_off(1)))
+        OwnIdentity::of_chain(key, certificate, self.authorities().into_iter())
     }
 }
 

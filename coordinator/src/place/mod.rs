@@ -41,7 +41,7 @@ pub use memory::{InitDependencies, Usage, needed};
 pub use pins::{Pins, check as check_pins};
 pub use schedule::Schedule;
 pub use too_small::{human, no_room};
-pub use work::{NONE, Rows, Work};
+pub use work::{NONE, Work};
 
 use eligibility::Eligibility;
 use search::Search;
