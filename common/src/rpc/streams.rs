@@ -92,3 +92,89 @@ async fn kind_of(recv: &mut RecvStream) -> Result<StreamKind, &'static str> {
         _ => Err("stream_silent"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::identity::testing::rig;
+    use crate::identity::{Role, dial, greet};
+
+    /// Echoes one byte after the first, on streams of one kind, and notes how many streams it serves at once.
+    #[derive(Default)]
+    struct Echo {
+        now: AtomicUsize,
+        most: AtomicUsize,
+    }
+
+    impl StreamService for Echo {
+        fn admit(&self, kind: StreamKind) -> Result<(), &'static str> {
+            match kind {
+                StreamKind::Probe => Ok(()),
+                _ => Err(FORBIDDEN),
+            }
+        }
+
+        async fn serve(self: Arc<Self>, _: StreamKind, mut send: SendStream, mut recv: RecvStream) {
+            let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most.fetch_max(now, Ordering::SeqCst);
+            let mut byte = [0];
+            if recv.read_exact(&mut byte).await.is_ok() {
+                // The peer may be gone.
+                let _ = send.write_all(&byte).await;
+                let _ = send.finish();
+            }
+            self.now.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Opens a stream, and sends these bytes; the result is what comes back, or `None` where the stream is reset.
+    async fn answer(connection: &Connection, bytes: &[u8]) -> Option<Vec<u8>> {
+        let (mut send, mut recv) = connection.open_bi().await.expect("open");
+        // A stream that is reset meanwhile takes no more.
+        let _ = send.write_all(bytes).await;
+        let _ = send.finish();
+        let read = timeout(FIRST_BYTE_BOUND * 2, recv.read_to_end(8)).await;
+        read.expect("an answer in time").ok()
+    }
+
+    #[tokio::test]
+    async fn streams_are_served_a_few_at_once_and_others_are_counted() {
+        let rig = rig();
+        let server = rig.member(Role::Coordinator).await;
+        let peer = rig.member(Role::Worker).await;
+        let (echo, refused) = (Arc::<Echo>::default(), Arc::<Counters>::default());
+        let (addr, served, counts) = (server.local_addr(), echo.clone(), refused.clone());
+        tokio::spawn(async move {
+            let incoming = server.accept().await.expect("open");
+            let greeted = greet(incoming, FIRST_BYTE_BOUND).await.expect("in");
+            let spawn = |stream| drop(tokio::spawn(stream));
+            serve_streams(&greeted.connection, 2, spawn, &counts, served).await;
+        });
+        let dialled = dial(&peer, addr, Role::Coordinator, FIRST_BYTE_BOUND).await;
+        let connection = dialled.expect("dialled").connection;
+        let (probe, artifact) = (StreamKind::Probe as u8, StreamKind::Artifact as u8);
+        // Nine at once, of which three may not be opened: they get no answer, and take no place for long.
+        let said = [vec![], vec![0xee, 1], vec![artifact, 1]];
+        let wrong = said.iter().map(|bytes| answer(&connection, bytes));
+        let right = (0..6u8).map(|i| {
+            let connection = connection.clone();
+            async move { answer(&connection, &[probe, i]).await }
+        });
+        let (wrong, right) = tokio::join!(
+            futures::future::join_all(wrong),
+            futures::future::join_all(right)
+        );
+        assert_eq!(wrong, [None, None, None]);
+        let expected: Vec<_> = (0..6u8).map(|i| Some(vec![i])).collect();
+        assert_eq!(right, expected);
+        assert!(echo.most.load(Ordering::SeqCst) <= 2);
+        let counted: Vec<_> = refused.counted().into_iter().collect();
+        let one = |name: &str| (name.to_owned(), 1);
+        assert_eq!(
+            counted,
+            [FORBIDDEN, "stream_silent", "stream_unknown"].map(one)
+        );
+    }
+}
