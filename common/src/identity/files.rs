@@ -10,9 +10,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::ca::{BACKDATE, CERTIFICATE_LIFE, IdentityError};
-use super::csr::OwnKey;
-use super::subject::{BadSubject, PeerIdentity};
+use crate::identity::authority::ca::{BACKDATE, CERTIFICATE_LIFE, IdentityError};
+use crate::identity::authority::csr::OwnKey;
+use crate::identity::certificate::subject::{BadSubject, PeerIdentity};
 use crate::world::{FileMode, Store};
 
 const IDENTITY_FILE: &str = "identity.pem";
@@ -313,9 +313,9 @@ impl IdentityFiles {
 mod tests {
     use std::time::Duration;
 
-    use super::super::subject::{Role, TokenId};
-    use super::super::testing::rig;
     use super::*;
+    use crate::identity::certificate::subject::{Role, TokenId};
+    use crate::identity::testing::rig;
     use crate::world::testing::Scratch;
     use std::os::unix::fs::PermissionsExt;
 

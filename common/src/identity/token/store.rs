@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::budget::Budget;
-use super::subject::{CaHash, Role, TokenId};
-use super::token::{ID_LENGTH, JoinToken, SECRET_LENGTH, TokenSecret, base32};
+use crate::identity::certificate::subject::{CaHash, Role, TokenId};
+use crate::identity::token::budget::Budget;
+use crate::identity::token::{ID_LENGTH, JoinToken, SECRET_LENGTH, TokenSecret, base32};
 use crate::world::Rng;
 
 /// The BLAKE3 context that separates hashes of token secrets from all other hashes.
@@ -174,7 +174,7 @@ impl TokenStore {
         self.tokens.iter().map(info).collect()
     }
 
-    /// The ids of all revoked tokens: a [`RevocationList`](super::RevocationList) starts with them.
+    /// The ids of all revoked tokens: a [`RevocationList`](crate::identity::RevocationList) starts with them.
     pub fn revoked(&self) -> Vec<TokenId> {
         let revoked = self.tokens.iter().filter(|(_, record)| record.revoked);
         revoked.map(|(id, _)| id.clone()).collect()

@@ -3,7 +3,7 @@
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ED25519};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 
-use super::ca::IdentityError;
+use crate::identity::authority::ca::IdentityError;
 use crate::world::Rng;
 
 /// The DER bytes before the seed of an Ed25519 key in PKCS #8 (RFC 8410, section 7).
@@ -21,25 +21,25 @@ impl OwnKey {
         Self::from_pkcs8(&[&PKCS8_PREFIX[..], &seed].concat())
     }
 
-    pub(super) fn from_pkcs8(der: &[u8]) -> Result<Self, IdentityError> {
+    pub(in crate::identity) fn from_pkcs8(der: &[u8]) -> Result<Self, IdentityError> {
         KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(der), &PKCS_ED25519)
             .map(Self)
             .map_err(IdentityError::crypto("read the private key"))
     }
 
-    pub(super) fn pkcs8(&self) -> &[u8] {
+    pub(in crate::identity) fn pkcs8(&self) -> &[u8] {
         self.0.serialized_der()
     }
 
-    pub(super) fn public_key(&self) -> &[u8] {
+    pub(in crate::identity) fn public_key(&self) -> &[u8] {
         self.0.public_key_raw()
     }
 
-    pub(super) fn pair(&self) -> &KeyPair {
+    pub(in crate::identity) fn pair(&self) -> &KeyPair {
         &self.0
     }
 
-    pub(super) fn into_pair(self) -> KeyPair {
+    pub(in crate::identity) fn into_pair(self) -> KeyPair {
         self.0
     }
 

@@ -1,9 +1,9 @@
-use super::super::ca::CERTIFICATE_LIFE;
-use super::super::subject::{CaHash, peer_ca};
-use super::super::testing::{Rig, START, rig};
-use super::super::tls::TlsConfigs;
-use super::super::tls::{AskedNames, name_asked_for};
 use super::*;
+use crate::identity::authority::ca::CERTIFICATE_LIFE;
+use crate::identity::certificate::subject::{CaHash, peer_ca};
+use crate::identity::connection::tls::TlsConfigs;
+use crate::identity::connection::tls::{AskedNames, name_asked_for};
+use crate::identity::testing::{Rig, START, rig};
 use crate::world::NetError;
 use std::sync::atomic::Ordering;
 use tokio::task::JoinHandle;
@@ -102,7 +102,7 @@ async fn a_newcomer_refuses_another_cluster_and_any_worker() {
 /// The chain shown ends in the right CA, whose hash is no secret, but the leaf is not signed by it.
 #[tokio::test]
 async fn a_newcomer_refuses_a_leaf_under_a_borrowed_ca() {
-    let (rig, attacker) = (rig(), super::super::testing::rig());
+    let (rig, attacker) = (rig(), crate::identity::testing::rig());
     let mut forged = attacker.identity(Role::Coordinator, "c");
     forged.replace_ca(rig.ca.certificate().clone());
     let server = rig.endpoint(&rig.tls(&forged)).await;
@@ -132,14 +132,14 @@ async fn another_cluster_is_refused_on_both_sides() {
 /// A dialler that knows neither a member's CA nor a token learns that something listens, and no more.
 #[tokio::test]
 async fn who_does_not_know_the_cluster_is_shown_no_certificate() {
-    let (rig, other) = (rig(), super::super::testing::rig());
+    let (rig, other) = (rig(), crate::identity::testing::rig());
     for role in [Role::Coordinator, Role::Worker] {
         let server = rig.member(role).await;
         for name in ["convoke", "localhost", "c"] {
             let mut tls = other.tls(&other.identity(Role::Client, "c"));
             tls.asks_for = AskedNames::new(vec![name.to_owned()]);
             // A verifier that is called has been shown a certificate.
-            let asked = super::super::testing::accept_any(&mut tls);
+            let asked = crate::identity::testing::accept_any(&mut tls);
             let stranger = other.endpoint(&tls).await;
             let (dialled, greeted) = meet(&server, &stranger, role).await;
             assert_eq!(rejected(dialled), (Side::Peer, TlsCause::OtherCluster));
@@ -150,7 +150,7 @@ async fn who_does_not_know_the_cluster_is_shown_no_certificate() {
         }
         let mut tls = other.tls(&other.identity(Role::Client, "c"));
         tls.asks_for = AskedNames::new(vec![name_asked_for(&rig.ca.hash())]);
-        let asked = super::super::testing::accept_any(&mut tls);
+        let asked = crate::identity::testing::accept_any(&mut tls);
         let informed = other.endpoint(&tls).await;
         let (_, greeted) = meet(&server, &informed, role).await;
         assert!(greeted.is_err() && asked.load(Ordering::Relaxed), "{role}");
@@ -196,13 +196,13 @@ async fn certificates_have_their_time() {
 async fn an_expired_authority_is_refused() {
     let rig = rig();
     rig.wall
-        .set(START + super::super::ca::CA_LIFE.as_secs() - 60);
+        .set(START + crate::identity::authority::ca::CA_LIFE.as_secs() - 60);
     let server = rig.member(Role::Coordinator).await;
     let worker = rig.member(Role::Worker).await;
     let (dialled, _) = meet(&server, &worker, Role::Coordinator).await;
     dialled.expect("a minute is left");
     rig.wall
-        .set(START + super::super::ca::CA_LIFE.as_secs() + 60);
+        .set(START + crate::identity::authority::ca::CA_LIFE.as_secs() + 60);
     let (dialled, _) = meet(&server, &worker, Role::Coordinator).await;
     assert_eq!(rejected(dialled), (Side::Us, TlsCause::OutOfDate));
 }

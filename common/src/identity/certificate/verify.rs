@@ -18,13 +18,13 @@ use rustls::{
 };
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-use super::files::{AUTHORITIES, validity};
-use super::revocation::RevocationList;
-use super::subject::{CaHash, PeerIdentity, Role};
-use super::tls::SERVER_NAME;
+use crate::identity::certificate::revocation::RevocationList;
+use crate::identity::certificate::subject::{CaHash, PeerIdentity, Role};
+use crate::identity::connection::tls::SERVER_NAME;
+use crate::identity::files::{AUTHORITIES, validity};
 
 /// Ed25519 is the only signature algorithm that this cluster accepts.
-pub(super) static ALGORITHMS: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
+pub(in crate::identity) static ALGORITHMS: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
     all: &[webpki::ring::ED25519],
     mapping: &[(SignatureScheme::ED25519, &[webpki::ring::ED25519])],
 };
@@ -45,7 +45,7 @@ fn refuse(error: webpki::Error) -> rustls::Error {
     error.into()
 }
 
-pub(super) fn verify_leaf(
+pub(in crate::identity) fn verify_leaf(
     leaf: &CertificateDer<'_>,
     ca: &CertificateDer<'_>,
     shown: &[CertificateDer<'_>],
@@ -80,20 +80,20 @@ struct Membership {
 
 /// The authorities that a member trusts; renewal replaces them in place.
 #[derive(Debug)]
-pub(super) struct TrustedAuthorities(RwLock<Vec<CertificateDer<'static>>>);
+pub(in crate::identity) struct TrustedAuthorities(RwLock<Vec<CertificateDer<'static>>>);
 
 impl TrustedAuthorities {
-    pub(super) fn new(authorities: Vec<CertificateDer<'static>>) -> Arc<Self> {
+    pub(in crate::identity) fn new(authorities: Vec<CertificateDer<'static>>) -> Arc<Self> {
         Arc::new(Self(RwLock::new(authorities)))
     }
 
-    pub(super) fn replace(&self, authorities: Vec<CertificateDer<'static>>) {
+    pub(in crate::identity) fn replace(&self, authorities: Vec<CertificateDer<'static>>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = authorities;
     }
 
     /// Verifies a leaf certificate under any of the authorities, and returns its holder. If none accepts it, the error
     /// is that of the authority that signed it.
-    pub(super) fn verify(
+    pub(in crate::identity) fn verify(
         &self,
         leaf: &CertificateDer<'_>,
         shown: &[CertificateDer<'_>],
@@ -130,7 +130,7 @@ impl Membership {
 }
 
 /// Checks that the certificate is a server's. The name for which the dialler asked only makes the listener answer, see
-/// [`name_asked_for`](super::tls::name_asked_for).
+/// [`name_asked_for`](crate::identity::connection::tls::name_asked_for).
 fn verify_server_name(leaf: &CertificateDer<'_>) -> Result<(), rustls::Error> {
     let name = ServerName::try_from(SERVER_NAME)
         .map_err(|_| rustls::Error::General("the name of servers is none".to_owned()))?;
@@ -148,14 +148,17 @@ enum Servers {
 }
 
 /// The dialler's verifier of a server's certificate.
-pub(super) struct VerifyServer(Servers);
+pub(in crate::identity) struct VerifyServer(Servers);
 
 impl VerifyServer {
-    pub(super) fn member(trusted: Arc<TrustedAuthorities>, revoked: Arc<RevocationList>) -> Self {
+    pub(in crate::identity) fn member(
+        trusted: Arc<TrustedAuthorities>,
+        revoked: Arc<RevocationList>,
+    ) -> Self {
         Self(Servers::Members(Membership { trusted, revoked }))
     }
 
-    pub(super) fn coordinator_of(hash: CaHash) -> Self {
+    pub(in crate::identity) fn coordinator_of(hash: CaHash) -> Self {
         Self(Servers::CoordinatorOf(hash))
     }
 }
@@ -224,10 +227,13 @@ impl ServerCertVerifier for VerifyServer {
 
 /// The listener's verifier of a dialler's certificate. A dialler without one is let in, for the join service alone.
 #[derive(Debug)]
-pub(super) struct VerifyClient(Membership);
+pub(in crate::identity) struct VerifyClient(Membership);
 
 impl VerifyClient {
-    pub(super) fn member(trusted: Arc<TrustedAuthorities>, revoked: Arc<RevocationList>) -> Self {
+    pub(in crate::identity) fn member(
+        trusted: Arc<TrustedAuthorities>,
+        revoked: Arc<RevocationList>,
+    ) -> Self {
         Self(Membership { trusted, revoked })
     }
 }

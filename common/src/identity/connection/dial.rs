@@ -7,7 +7,7 @@ use std::time::Duration;
 use quinn::{Connection, ConnectionError, VarInt};
 use tokio::time::{Instant, timeout_at};
 
-use super::subject::{PeerIdentity, Role, peer_identity};
+use crate::identity::certificate::subject::{PeerIdentity, Role, peer_identity};
 use crate::world::hello::{self, CLOSE_VERSION, HelloError};
 use crate::world::{Endpoint, Incoming, admit_all_streams, welcome};
 
@@ -47,7 +47,7 @@ pub enum TlsCause {
 impl TlsCause {
     /// The cause for a TLS alert's number (RFC 8446, section 6); `by_listener` says whether the listener sent the
     /// alert.
-    pub(super) fn from_alert(alert: u64, by_listener: bool) -> Self {
+    pub(in crate::identity) fn from_alert(alert: u64, by_listener: bool) -> Self {
         match alert {
             // A listener shows no certificate to a dialler that does not ask for the listener's cluster.
             49 if by_listener => Self::OtherCluster,
@@ -166,7 +166,7 @@ fn refused(addr: SocketAddr, error: impl ToString) -> DialError {
 }
 
 /// The TLS alert in a QUIC error code, for the codes that carry an alert.
-pub(super) fn alert(code: quinn::TransportErrorCode) -> Option<u64> {
+pub(in crate::identity) fn alert(code: quinn::TransportErrorCode) -> Option<u64> {
     let code = u64::from(code);
     (0x100..0x200).contains(&code).then_some(code & 0xff)
 }
@@ -347,7 +347,7 @@ pub async fn greet(
 }
 
 /// As [`greet`], but a peer with a certificate has no more than it needs to say what its connection is for.
-pub(super) async fn greet_first(
+pub(in crate::identity) async fn greet_first(
     incoming: Incoming,
     timeout: Duration,
 ) -> Result<InboundConnection, AcceptError> {

@@ -7,9 +7,9 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use std::time::Duration;
 
-use super::files::validity;
-use super::subject::PeerIdentity;
-use super::verify::verify_leaf;
+use crate::identity::certificate::subject::PeerIdentity;
+use crate::identity::certificate::verify::verify_leaf;
+use crate::identity::files::validity;
 
 /// A bound for certificates: a member's has about 600 bytes.
 const LARGEST_CERTIFICATE: usize = 4096;
@@ -39,10 +39,10 @@ pub fn former_holder(
 
 #[cfg(test)]
 mod tests {
-    use super::super::csr::OwnKey;
-    use super::super::subject::Role;
-    use super::super::testing::rig;
     use super::*;
+    use crate::identity::authority::csr::OwnKey;
+    use crate::identity::certificate::subject::Role;
+    use crate::identity::testing::rig;
 
     #[test]
     fn only_who_has_the_key_of_a_genuine_certificate_was_its_holder() {
@@ -58,7 +58,7 @@ mod tests {
             former_holder(ca, own.certificate(), &other.csr().expect("request")),
             None
         );
-        let stranger = super::super::testing::rig();
+        let stranger = crate::identity::testing::rig();
         let stranger = stranger.ca.certificate();
         assert_eq!(former_holder(stranger, own.certificate(), &request), None);
         assert_eq!(former_holder(ca, b"", &request), None);

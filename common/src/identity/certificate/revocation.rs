@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock};
 
-use super::subject::TokenId;
+use crate::identity::certificate::subject::TokenId;
 
 /// A set of token ids that a process's TLS settings share: an entry takes effect on the next handshake. Closing the
 /// connections that exist is up to their owners.

@@ -11,12 +11,14 @@ use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ServerConfig, SignatureScheme};
 
-use super::ca::IdentityError;
-use super::files::OwnIdentity;
-use super::revocation::RevocationList;
-use super::subject::{CaHash, Role};
-use super::token::base32;
-use super::verify::{ALGORITHMS, TrustedAuthorities, VerifyClient, VerifyServer};
+use crate::identity::authority::ca::IdentityError;
+use crate::identity::certificate::revocation::RevocationList;
+use crate::identity::certificate::subject::{CaHash, Role};
+use crate::identity::certificate::verify::{
+    ALGORITHMS, TrustedAuthorities, VerifyClient, VerifyServer,
+};
+use crate::identity::files::OwnIdentity;
+use crate::identity::token::base32;
 use crate::world::{WallClock, WallTime};
 
 /// The DNS name in every server certificate. Certificates hold no addresses: members are known by role and key.
@@ -31,7 +33,7 @@ const NAME_LENGTH: usize = 20;
 /// The server name for which diallers of the cluster with this CA ask. Members and the bearers of tokens know the CA's
 /// hash; a dialler that does not know it cannot ask, and is shown no certificate. The name travels in the clear: it
 /// keeps out diallers that guess, but not those that have listened to the network.
-pub(super) fn name_asked_for(ca: &CaHash) -> String {
+pub(in crate::identity) fn name_asked_for(ca: &CaHash) -> String {
     let name = blake3::derive_key(NAME_CONTEXT, ca.as_bytes());
     let (name, _) = name.split_at(NAME_LENGTH);
     format!("c{}", base32(name))

@@ -11,9 +11,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::dial::{AcceptError, InboundConnection, TlsCause, alert, greet_first};
 use crate::admission::chain;
 use crate::counters::Counters;
+use crate::identity::connection::dial::{
+    AcceptError, InboundConnection, TlsCause, alert, greet_first,
+};
 use crate::places::{Place, Places};
 use crate::world::Incoming;
 use crate::world::quic::ConnectionError;
@@ -105,10 +107,10 @@ fn reason(error: &AcceptError) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::dial::dial;
-    use super::super::subject::{Role, TokenId};
-    use super::super::testing::rig;
     use super::*;
+    use crate::identity::certificate::subject::{Role, TokenId};
+    use crate::identity::connection::dial::dial;
+    use crate::identity::testing::rig;
 
     const SOON: Duration = Duration::from_secs(10);
 

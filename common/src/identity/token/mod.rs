@@ -2,27 +2,30 @@
 //!
 //! Id, secret and hash are base32 without padding, in lower case; reading takes either case.
 
+pub(in crate::identity) mod budget;
+pub(in crate::identity) mod store;
+
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
 use data_encoding::BASE32_NOPAD_NOCASE;
 
-use super::subject::{CaHash, Role, TokenId};
+use crate::identity::certificate::subject::{CaHash, Role, TokenId};
 use crate::world::{Store, StoreError};
 
 const PREFIX: &str = "convoke1";
 
 /// The bytes of a secret: 160 random bits cannot be guessed, and keep the line short.
-pub(super) const SECRET_LENGTH: usize = 20;
+pub(in crate::identity) const SECRET_LENGTH: usize = 20;
 
 /// The bytes of an id, which are eight characters of base32.
-pub(super) const ID_LENGTH: usize = 5;
+pub(in crate::identity) const ID_LENGTH: usize = 5;
 
 /// A bound for token files: a token has about 110 characters.
 const LARGEST_FILE: u64 = 4096;
 
-pub(super) fn base32(bytes: &[u8]) -> String {
+pub(in crate::identity) fn base32(bytes: &[u8]) -> String {
     BASE32_NOPAD_NOCASE.encode(bytes).to_ascii_lowercase()
 }
 
@@ -40,7 +43,7 @@ fn unbase32<const N: usize>(text: &str) -> Option<[u8; N]> {
 
 /// The secret half of a token.
 #[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct TokenSecret(pub(super) [u8; SECRET_LENGTH]);
+pub struct TokenSecret(pub(in crate::identity) [u8; SECRET_LENGTH]);
 
 impl fmt::Debug for TokenSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

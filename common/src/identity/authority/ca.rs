@@ -15,11 +15,15 @@ use rcgen::{
 };
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
 
-use super::budget::Budget;
-use super::csr::OwnKey;
-use super::files::{OwnIdentity, Pem, parse_pem, pem_text, read_pem, validity, write_pem};
-use super::subject::{BadSubject, CaHash, PeerName, Role, Serial, TokenId, to_uri};
-use super::tls::SERVER_NAME;
+use crate::identity::authority::csr::OwnKey;
+use crate::identity::certificate::subject::{
+    BadSubject, CaHash, PeerName, Role, Serial, TokenId, to_uri,
+};
+use crate::identity::connection::tls::SERVER_NAME;
+use crate::identity::files::{
+    OwnIdentity, Pem, parse_pem, pem_text, read_pem, validity, write_pem,
+};
+use crate::identity::token::budget::Budget;
 use crate::world::{FileMode, Rng, Store, StoreError, World};
 
 /// How long the CA's certificate is valid.
@@ -29,7 +33,7 @@ pub const CA_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
 pub const CERTIFICATE_LIFE: Duration = Duration::from_secs(7 * 86_400);
 
 /// Certificates are valid from this long before they are made, because clocks differ.
-pub(super) const BACKDATE: Duration = Duration::from_secs(3600);
+pub(in crate::identity) const BACKDATE: Duration = Duration::from_secs(3600);
 
 /// A bound for signing requests: one with an Ed25519 key has about 200 bytes.
 const LARGEST_REQUEST: usize = 4096;
@@ -86,7 +90,7 @@ pub enum IdentityError {
 }
 
 impl IdentityError {
-    pub(super) fn crypto(what: &'static str) -> impl FnOnce(rcgen::Error) -> Self {
+    pub(in crate::identity) fn crypto(what: &'static str) -> impl FnOnce(rcgen::Error) -> Self {
         move |source| Self::Crypto { what, source }
     }
 }
@@ -386,9 +390,9 @@ fn leaf(grant: &Grant, now: u64, serial: Serial) -> Result<CertificateParams, Id
 
 #[cfg(test)]
 mod tests {
-    use super::super::subject::PeerIdentity;
-    use super::super::testing::rig;
     use super::*;
+    use crate::identity::certificate::subject::PeerIdentity;
+    use crate::identity::testing::rig;
     use crate::world::testing::Scratch;
 
     fn grant(role: Role) -> Grant {
@@ -446,7 +450,7 @@ mod tests {
 
     #[test]
     fn members_of_either_authority_trust_each_other_until_the_former_is_retired() {
-        use super::super::verify::TrustedAuthorities;
+        use crate::identity::certificate::verify::TrustedAuthorities;
         use rustls::pki_types::UnixTime;
         use webpki::KeyUsage;
 

@@ -7,8 +7,8 @@ use std::str::FromStr;
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 
-use super::budget::Budget;
-use super::files::validity;
+use crate::identity::files::validity;
+use crate::identity::token::budget::Budget;
 
 /// What a peer may do. Each service decides which of its calls a role may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -235,7 +235,7 @@ pub struct PeerIdentity {
 const SCHEME: &str = "convoke:/";
 
 /// The URI that a certificate carries for this holder.
-pub(super) fn to_uri(
+pub(in crate::identity) fn to_uri(
     role: Role,
     name: &PeerName,
     token_id: &TokenId,
@@ -260,7 +260,9 @@ impl PeerIdentity {
     }
 
     /// Reads the identity in a certificate. The caller must have verified that the certificate is genuine.
-    pub(super) fn from_certificate(der: &CertificateDer<'_>) -> Result<Self, BadSubject> {
+    pub(in crate::identity) fn from_certificate(
+        der: &CertificateDer<'_>,
+    ) -> Result<Self, BadSubject> {
         let certificate =
             webpki::EndEntityCert::try_from(der).map_err(|_| BadSubject::Certificate)?;
         let mut uris = certificate.valid_uri_names();
