@@ -14,9 +14,9 @@ use convoke_worker::{Threads, Worker, WorkerConfig};
 use futures::future::join_all;
 
 use crate::cluster::Cluster;
+use crate::cluster::presence::ClusterPresence;
+use crate::cluster::runtime::NetThread;
 use crate::eager::Sessions;
-use crate::presence::ClusterPresence;
-use crate::runtime::NetThread;
 
 /// How long the parts of an embedded cluster may take to end.
 const SHUTDOWN_BOUND: Duration = Duration::from_secs(5);

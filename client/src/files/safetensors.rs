@@ -22,13 +22,13 @@ use convoke_graph::ops::HandleOp;
 use convoke_graph::{DType, Dim};
 use convoke_models::{StoredTensor, StoredTensors, stored_header, stored_tensors};
 
-use crate::builder::{ModelBuilder, Origin};
-use crate::callbacks;
+use crate::calls::function::Inner;
+use crate::calls::step::{Call, CompiledFunction};
 use crate::cluster::Cluster;
+use crate::cluster::callbacks;
 use crate::device::Device;
-use crate::function::Inner;
 use crate::model::CallOptions;
-use crate::step::{Call, CompiledFunction};
+use crate::model::builder::{ModelBuilder, Origin};
 use crate::tensor::Tensor;
 use crate::trace::TracedFunction;
 

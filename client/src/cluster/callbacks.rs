@@ -17,8 +17,8 @@ use convoke_common::error::{Code, Error, Result};
 use futures::FutureExt;
 use tokio::sync::Notify;
 
-use crate::builder::Phase;
-use crate::runtime::NetThread;
+use crate::cluster::runtime::NetThread;
+use crate::model::builder::Phase;
 
 /// A closure that runs for longer than this causes a warning in the log.
 const LONG: Duration = Duration::from_secs(1);

@@ -1,6 +1,6 @@
 //! Array files that the fuzzer starts from.
 
-#[path = "../../../fuzz/src/seed.rs"]
+#[path = "../../../../fuzz/src/seed.rs"]
 mod seed;
 
 use std::io::Cursor;

@@ -11,18 +11,18 @@ use convoke_graph::Tensor as HostTensor;
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::TensorType;
 
-use crate::axes::{self, DynamicAxis};
-use crate::builder::{ModelBuilder, Origin};
-use crate::callbacks;
+use crate::calls::axes::{self, DynamicAxis};
+use crate::calls::function::Inner;
+use crate::calls::partial::CallResult;
+use crate::calls::step::{Call, CompiledFunction};
 use crate::cluster::Cluster;
+use crate::cluster::callbacks;
 use crate::device::unscoped;
-use crate::function::Inner;
 use crate::model::CallOptions;
-use crate::nesting;
-use crate::partial::CallResult;
-use crate::step::{Call, CompiledFunction};
+use crate::model::builder::{ModelBuilder, Origin};
 use crate::tensor::Tensor;
 use crate::trace::Trace;
+use crate::trace::nesting;
 
 /// How many signatures a function keeps traces for. Beyond that, the trace that was not used for longest is dropped.
 const SIGNATURES: usize = 32;

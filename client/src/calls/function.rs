@@ -13,15 +13,15 @@ use convoke_graph::program::Axes;
 use convoke_graph::{Printable, Tensor, printable};
 use tokio::sync::Notify;
 
-use crate::attempts::Attempts;
-use crate::builder::ModelBuilder;
-use crate::callbacks::Progress;
-use crate::lease::Lease;
+use crate::calls::attempts::Attempts;
+use crate::calls::lease::Lease;
+use crate::calls::partial::CallResult;
+use crate::cluster::callbacks::Progress;
+use crate::cluster::presence::ClusterPresence;
+use crate::cluster::runtime::NetThread;
+use crate::cluster::sources::ServedFiles;
+use crate::model::builder::ModelBuilder;
 use crate::model::{ArrayType, CallOptions, Retry};
-use crate::partial::CallResult;
-use crate::presence::ClusterPresence;
-use crate::runtime::NetThread;
-use crate::sources::ServedFiles;
 
 /// A function with its options, its bounds, and the lease that it runs under.
 pub(crate) struct Inner {

@@ -10,7 +10,7 @@ use convoke_rendezvous::driver::Driver;
 
 use crate::model::{CallOptions, Model, Outputs};
 use crate::tensor::Tensor;
-use crate::traced::Function;
+use crate::trace::traced::Function;
 
 /// A model or a function whose calls give a result or an error for each output, made by [`Model::partial`] or
 /// [`Function::partial`]. It shares everything with the model or the function, and its clones do as well.

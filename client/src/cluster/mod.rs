@@ -1,5 +1,13 @@
 //! A client's connection to a cluster.
 
+pub(crate) mod callbacks;
+pub(crate) mod coordinator;
+#[cfg(feature = "embedded")]
+pub(crate) mod embedded;
+pub(crate) mod presence;
+pub(crate) mod runtime;
+pub(crate) mod sources;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,11 +23,11 @@ use convoke_graph::graph::Function;
 use convoke_models::Source;
 use convoke_rendezvous::Hub;
 
-use crate::builder::{ModelBuilder, Origin};
-use crate::callbacks::Reports;
+use crate::cluster::callbacks::Reports;
+use crate::cluster::presence::ClusterPresence;
+use crate::cluster::runtime::NetThread;
 use crate::eager::Sessions;
-use crate::presence::ClusterPresence;
-use crate::runtime::NetThread;
+use crate::model::builder::{ModelBuilder, Origin};
 
 /// A secret that lets a client in: one line, as `convoke token create --role client` prints it.
 #[derive(Debug, Clone)]
@@ -63,7 +71,7 @@ pub struct Cluster {
     pub(crate) session: Arc<ClusterPresence>,
     pub(crate) eager: Arc<Sessions>,
     #[cfg(feature = "embedded")]
-    pub(crate) embedded: Option<Arc<crate::embedded::Parts>>,
+    pub(crate) embedded: Option<Arc<crate::cluster::embedded::Parts>>,
     pub(crate) net: NetThread,
 }
 

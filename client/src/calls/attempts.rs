@@ -10,7 +10,7 @@ use convoke_common::error::{Code, Error, Result};
 use convoke_common::mutant;
 use tokio::time::Instant;
 
-use crate::lease::WorkerProcess;
+use crate::calls::lease::WorkerProcess;
 use crate::model::{CallOptions, Retry};
 
 /// How often one call runs again at most.

@@ -23,8 +23,8 @@ use convoke_rendezvous::remote::Dialler;
 use convoke_rendezvous::{Hub, Link, Peer};
 use tokio::time::Instant;
 
-use crate::coordinator::{CoordinatorLink, CoordinatorRoute};
-use crate::sources::Sources;
+use crate::cluster::coordinator::{CoordinatorLink, CoordinatorRoute};
+use crate::cluster::sources::Sources;
 
 /// Streams of one worker that are served at once; each answers one request for chunks of an artifact.
 const STREAMS: usize = 64;

@@ -1,5 +1,8 @@
 //! Loaded models: functions that the cluster runs, with named inputs and outputs.
 
+pub(crate) mod builder;
+pub(crate) mod explain;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +12,9 @@ use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Function, TensorType, ValueId};
 use convoke_graph::{DType, Shape, Tensor};
 
+use crate::calls::function::Inner;
+use crate::calls::partial::CallResult;
 use crate::cluster::Cluster;
-use crate::function::Inner;
-use crate::partial::CallResult;
 
 /// A loaded model. Dropping the last clone unloads it.
 #[derive(Clone)]

@@ -12,11 +12,11 @@ use convoke_graph::graph::{Function as Graph, TensorType};
 use convoke_graph::{Dim, Printable, printable};
 use convoke_models::Source;
 
-use crate::builder::{ModelBuilder, Origin, Phase};
 use crate::cluster::Cluster;
+use crate::model::builder::{ModelBuilder, Origin, Phase};
 use crate::model::{Signature, signatures};
 use crate::tensor::Tensor;
-use crate::traced::Function;
+use crate::trace::traced::Function;
 
 /// The options of an import; await the builder to import the model.
 #[must_use = "a model is imported when this is awaited"]

@@ -14,13 +14,13 @@ use futures::stream::FuturesUnordered;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use crate::attempts::{Attempts, FailedAttempt};
+use crate::calls::attempts::{Attempts, FailedAttempt};
+use crate::calls::function::Inner;
+use crate::calls::lease::{Lease, named};
+use crate::calls::partial::CallResult;
 use crate::cluster::Cluster;
 use crate::eager::{LateShape, SessionOwner, WorkerSession, stranger};
-use crate::function::Inner;
-use crate::lease::{Lease, named};
 use crate::model::CallOptions;
-use crate::partial::CallResult;
 use crate::tensor::{LocalTensor, PendingTensor, PlacedBy, Tensor};
 use crate::trace::TracedFunction;
 

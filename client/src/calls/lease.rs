@@ -20,15 +20,15 @@ use tokio::sync::{OwnedRwLockReadGuard, RwLock, oneshot};
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use crate::attempts::{Attempts, FailedAttempt};
-use crate::builder::Phase;
-use crate::callbacks::Progress;
-use crate::coordinator::is_away;
+use crate::calls::attempts::{Attempts, FailedAttempt};
+use crate::calls::function::Inner;
+use crate::calls::partial::CallResult;
+use crate::cluster::callbacks::Progress;
+use crate::cluster::coordinator::is_away;
+use crate::cluster::presence::ClusterPresence;
+use crate::cluster::runtime::NetThread;
 use crate::eager::direct::Line;
-use crate::function::Inner;
-use crate::partial::CallResult;
-use crate::presence::ClusterPresence;
-use crate::runtime::NetThread;
+use crate::model::builder::Phase;
 
 /// How often the coordinator is asked for the progress of a load.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(200);

@@ -13,12 +13,12 @@ use convoke_common::rpc::WorkerCount;
 use convoke_graph::graph::Function;
 use convoke_models::{LoadOptions, Source, onnx};
 
-use crate::attempts::Rerun;
-use crate::callbacks::Progress;
+use crate::calls::attempts::Rerun;
+use crate::calls::function::Inner;
 use crate::cluster::Cluster;
-use crate::function::Inner;
+use crate::cluster::callbacks::Progress;
+use crate::cluster::presence::ClusterPresence;
 use crate::model::{Model, Retry};
-use crate::presence::ClusterPresence;
 
 /// How long a load waits for the number of workers that it asks for.
 const WORKERS_BOUND: Duration = Duration::from_secs(30);

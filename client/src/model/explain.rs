@@ -5,9 +5,9 @@ use convoke_common::rpc::{Intent, PlanSummary};
 use convoke_graph::dim::Bindings;
 use convoke_graph::printable;
 
-use crate::builder::ModelBuilder;
-use crate::function::typed;
+use crate::calls::function::typed;
 use crate::model::ArrayType;
+use crate::model::builder::ModelBuilder;
 
 impl ModelBuilder {
     /// Plans the model for inputs of these types (tensors, or [`ArrayType`]), and returns which worker would get which

@@ -7,6 +7,11 @@
 //!    with. A tensor that a body of control flow uses from outside is a parameter of the body, and an operand of the op
 //!    that runs the body.
 
+pub(crate) mod control;
+pub(crate) mod import;
+pub(crate) mod nesting;
+pub(crate) mod traced;
+
 mod splice;
 
 use std::cell::RefCell;
