@@ -9,8 +9,9 @@ use convoke_common::rpc::{
     ProgramStoreStatus, QuarantineStatus, WeightsStatus, WorkerStatus,
 };
 
-use crate::values::{bytes, nanos};
-use crate::{budget, output};
+use crate::text::budget;
+use crate::text::output;
+use crate::text::values::{bytes, nanos};
 
 /// Formats the status as tables and lines.
 pub fn text(s: &ClusterStatus) -> String {

@@ -14,9 +14,9 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::{Instant, timeout};
 
 use crate::args::{LogArgs, LogFormat};
-use crate::daemon::Ready;
-use crate::failure::Failure;
-use crate::signals::Signals;
+use crate::commands::daemon::Ready;
+use crate::process::signals::Signals;
+use crate::text::failure::Failure;
 
 /// How long a child may take to say that it is ready.
 const START_BOUND: Duration = Duration::from_secs(30);

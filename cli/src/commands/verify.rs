@@ -5,8 +5,8 @@ use convoke::{ArrayType, DType, HostTensor as Tensor, Outputs};
 use convoke_graph::{Element, Printable, printable};
 use serde::Serialize;
 
-use crate::model::ExpectedOutput;
-use crate::output;
+use crate::commands::model::ExpectedOutput;
+use crate::text::output;
 
 /// Largest allowed error of f32 and f64 outputs, relative to the largest expected value.
 const TOLERANCE: f64 = 1e-4;

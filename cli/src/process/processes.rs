@@ -11,9 +11,9 @@ use convoke_coordinator::token_file;
 use serde::Serialize;
 
 use crate::args::{LogArgs, UpArgs};
-use crate::children::{Process, Recipe, child, spawn};
-use crate::failure::Failure;
-use crate::machine;
+use crate::process::children::{Process, Recipe, child, spawn};
+use crate::process::machine;
+use crate::text::failure::Failure;
 
 /// How long a process may take to stop, beyond the drain bound of its steps. It exceeds the bound that the process sets
 /// for itself.

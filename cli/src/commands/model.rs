@@ -8,9 +8,9 @@ use convoke_graph::{DType, Printable};
 use half::bf16;
 
 use crate::args::ModelArgs;
-use crate::failure::Failure;
-use crate::machine;
-use crate::values::Bound;
+use crate::process::machine;
+use crate::text::failure::Failure;
+use crate::text::values::Bound;
 
 /// The prefix of the names of arrays that are expected outputs, not inputs.
 const EXPECTED: &str = "expected/";

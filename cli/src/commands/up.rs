@@ -4,11 +4,11 @@ use convoke_common::error::{Code, Error};
 use futures::future::join_all;
 
 use crate::args::{LogArgs, UpArgs};
-use crate::children::{Process, stop};
-use crate::failure::Failure;
-use crate::output;
-use crate::processes::{Cluster, RunDir, STOP_BOUND, start};
-use crate::signals::Signals;
+use crate::process::children::{Process, stop};
+use crate::process::processes::{Cluster, RunDir, STOP_BOUND, start};
+use crate::process::signals::Signals;
+use crate::text::failure::Failure;
+use crate::text::output;
 
 /// Starts the cluster, prints how to connect to it, waits for a signal and stops the processes.
 pub async fn up(args: UpArgs, log: LogArgs, json: bool) -> Result<(), Failure> {

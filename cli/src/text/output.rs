@@ -6,7 +6,7 @@ use convoke_graph::Printable;
 use convoke_graph::printable::screen;
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::text::failure::Failure;
 
 /// Writes a line to stderr.
 pub fn note(line: &str) {

@@ -7,7 +7,7 @@ use convoke_common::admission::chain;
 use convoke_common::error::{Code, Error};
 use serde::Serialize;
 
-use crate::output;
+use crate::text::output;
 
 /// Why a command did not succeed.
 #[derive(Debug)]

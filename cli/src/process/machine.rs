@@ -8,9 +8,9 @@ use convoke_common::error::{Code, Error};
 use convoke_common::world::{Disk, Store, SystemRng};
 use convoke_graph::Printable;
 
-use crate::failure::Failure;
-use crate::output;
-use crate::values::bytes;
+use crate::text::failure::Failure;
+use crate::text::output;
+use crate::text::values::bytes;
 
 /// The fraction of memory that a worker offers by default; the rest is left to the system.
 const OFFERED: f64 = 0.8;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::failure::Failure;
-use crate::output;
+use crate::text::failure::Failure;
+use crate::text::output;
 
 /// How long the network thread may be blocked. By then, peers have given up the process.
 const BOUND: Duration = Duration::from_secs(10);

@@ -4,12 +4,12 @@ use convoke::{PartSummary, PinSummary, PlanSummary};
 use serde::Serialize;
 
 use crate::args::PlanArgs;
-use crate::cluster::{exactly, with_cluster};
-use crate::failure::Failure;
-use crate::model::{Arrays, builder, pinned};
-use crate::output;
-use crate::progress::Progress;
-use crate::values::{bytes, nanos};
+use crate::commands::cluster::{exactly, with_cluster};
+use crate::commands::model::{Arrays, builder, pinned};
+use crate::text::failure::Failure;
+use crate::text::output;
+use crate::text::progress::Progress;
+use crate::text::values::{bytes, nanos};
 
 /// The largest number of cut edges, and of pins, that are listed for people; `--json` lists all.
 const LISTED: usize = 20;

@@ -11,8 +11,10 @@ use convoke_coordinator::admin::{AdminClient, socket_in};
 use serde::Serialize;
 
 use crate::args::{AdminArgs, TokenCommand, TokenRole};
-use crate::failure::Failure;
-use crate::{budget, machine, output};
+use crate::process::machine;
+use crate::text::budget;
+use crate::text::failure::Failure;
+use crate::text::output;
 
 /// The coordinator's state folder: the one that is given, or the default.
 pub fn coordinator_dir(given: Option<PathBuf>) -> Result<PathBuf, Failure> {

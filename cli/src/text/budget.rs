@@ -8,8 +8,8 @@ use convoke_common::members::OpenConnections;
 use convoke_common::memory::TokenHolding;
 use serde::Serialize;
 
-use crate::output;
-use crate::values::{bytes, parse_size};
+use crate::text::output;
+use crate::text::values::{bytes, parse_size};
 
 /// What all members of a token may hold together.
 #[derive(Debug, Clone, Copy, Args)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use convoke::Phase;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::output;
+use crate::text::output;
 
 const BYTES: &str = "{msg:24} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}";
 const STEPS: &str = "{msg:24} [{bar:30}] {pos}/{len} {per_sec}, {eta} left";

@@ -13,9 +13,9 @@ use convoke_coordinator::{backup_folder, restore as restore_folder};
 use serde::Serialize;
 
 use crate::args::AdminArgs;
-use crate::failure::Failure;
-use crate::output;
-use crate::token::{client, coordinator_dir};
+use crate::commands::token::{client, coordinator_dir};
+use crate::text::failure::Failure;
+use crate::text::output;
 
 #[derive(Debug, Subcommand)]
 pub enum CaCommand {

@@ -16,12 +16,14 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use crate::args::{CoordinatorArgs, WorkerArgs};
-use crate::failure::Failure;
-use crate::folders::StateFolder;
-use crate::health::Health;
-use crate::signals::Signals;
-use crate::values::bytes;
-use crate::{machine, output, watchdog};
+use crate::process::folders::StateFolder;
+use crate::process::health::Health;
+use crate::process::machine;
+use crate::process::signals::Signals;
+use crate::process::watchdog;
+use crate::text::failure::Failure;
+use crate::text::output;
+use crate::text::values::bytes;
 
 /// How long a coordinator may take to shut down.
 const SHUTDOWN_BOUND: Duration = Duration::from_secs(10);
@@ -65,7 +67,7 @@ pub async fn stopped(signals: &mut Signals, attached: bool) -> Result<(), Failur
 /// Runs a coordinator until it is stopped.
 pub async fn coordinator(args: CoordinatorArgs, json: bool) -> Result<(), Failure> {
     let mut signals = Signals::hear()?;
-    let state_dir = crate::token::coordinator_dir(args.state_dir)?;
+    let state_dir = crate::commands::token::coordinator_dir(args.state_dir)?;
     let config = CoordinatorConfig {
         listen: args.listen,
         state_dir: Some(state_dir.clone()),

@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use crate::args::{DrainArgs, QuarantineCommand};
-use crate::failure::Failure;
-use crate::output;
-use crate::token::client;
+use crate::commands::token::client;
+use crate::text::failure::Failure;
+use crate::text::output;
 
 #[derive(Serialize)]
 struct DrainOutput {

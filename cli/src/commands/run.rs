@@ -14,13 +14,14 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::args::{ModelArgs, RetryWhen, RunArgs};
-use crate::cluster::{exactly, with_cluster};
-use crate::failure::Failure;
-use crate::model::{Arrays, builder, check_bounds, check_given, pinned};
-use crate::progress::Progress;
-use crate::values::{bytes, millis};
-use crate::verify::{Verdict, comparable, compare, differing, preview};
-use crate::{output, plan};
+use crate::commands::cluster::{exactly, with_cluster};
+use crate::commands::model::{Arrays, builder, check_bounds, check_given, pinned};
+use crate::commands::plan;
+use crate::commands::verify::{Verdict, comparable, compare, differing, preview};
+use crate::text::failure::Failure;
+use crate::text::output;
+use crate::text::progress::Progress;
+use crate::text::values::{bytes, millis};
 
 /// The most values that are shown of an output.
 const SHOWN: usize = 8;

@@ -12,10 +12,13 @@ use convoke_coordinator::admin::{AdminClient, socket_in};
 use serde::Serialize;
 
 use crate::args::StatusArgs;
-use crate::failure::Failure;
-use crate::signals::Signals;
-use crate::token::coordinator_dir;
-use crate::{cluster, health, machine, output};
+use crate::commands::cluster;
+use crate::commands::token::coordinator_dir;
+use crate::process::health;
+use crate::process::machine;
+use crate::process::signals::Signals;
+use crate::text::failure::Failure;
+use crate::text::output;
 use text::text;
 use verdict::verdict;
 

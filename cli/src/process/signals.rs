@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal as Kind, kill_process};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::failure::Failure;
+use crate::text::failure::Failure;
 
 /// How long after a signal [`end_anyway`] waits for the process to end by itself.
 const GRACE: Duration = Duration::from_secs(1);

@@ -5,9 +5,10 @@ use std::time::Duration;
 use convoke::{Cluster, Embedded, Token};
 
 use crate::args::ClusterArgs;
-use crate::failure::Failure;
-use crate::signals::Signals;
-use crate::{machine, output};
+use crate::process::machine;
+use crate::process::signals::Signals;
+use crate::text::failure::Failure;
+use crate::text::output;
 
 /// How long leaving or ending a cluster may take.
 const SHUTDOWN_BOUND: Duration = Duration::from_secs(10);

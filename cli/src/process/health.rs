@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
-use crate::machine;
+use crate::process::machine;
 
 /// The socket's name in the state folder.
 const SOCKET: &str = "worker.sock";
