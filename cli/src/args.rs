@@ -12,9 +12,9 @@ use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use convoke::DeviceId;
 
 use crate::bench::args::{BenchArgs, FloorArgs};
-use crate::budget::BudgetArgs;
-use crate::failure::Failure;
-use crate::values::{
+use crate::text::budget::BudgetArgs;
+use crate::text::failure::Failure;
+use crate::text::values::{
     Bound, Pin, Ttl, parse_bound, parse_duration, parse_named, parse_period, parse_pin, parse_size,
     parse_ttl,
 };
@@ -131,15 +131,15 @@ pub enum Command {
     Quarantine(QuarantineCommand),
     /// The cluster's certificate authority; on the coordinator's machine
     #[command(subcommand)]
-    Ca(crate::backup::CaCommand),
+    Ca(crate::commands::backup::CaCommand),
     /// Forget a worker that is gone: its name is free, and `status` does not show it; on the coordinator's machine
     Forget(DrainArgs),
     /// Copy the coordinator's state and certificate authority into a file, whether it runs or not; on its machine. The
     /// file holds the authority's private key
-    Backup(crate::backup::BackupArgs),
+    Backup(crate::commands::backup::BackupArgs),
     /// Make a coordinator's state folder from a backup. Tokens that were revoked since the backup are valid again:
     /// revoke them once more
-    Restore(crate::backup::BackupArgs),
+    Restore(crate::commands::backup::BackupArgs),
 }
 
 impl Command {

@@ -26,33 +26,12 @@ compile_error!("Convoke runs on Linux on x86-64 and aarch64; other platforms are
 // The product binary must not be built with mutants.
 const _: () = assert!(!convoke_common::mutant::BUILT_IN);
 
-mod allocator;
 mod args;
-mod backup;
 mod bench;
-mod budget;
-mod children;
-mod cluster;
-mod daemon;
-mod drain;
-mod failure;
-mod folders;
-mod health;
-mod machine;
-mod model;
-mod output;
-mod plan;
-mod processes;
-mod progress;
-mod run;
-mod signals;
-mod status;
+mod commands;
+mod process;
 mod telemetry;
-mod token;
-mod up;
-mod values;
-mod verify;
-mod watchdog;
+mod text;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -60,7 +39,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches};
 
 use args::{Cli, Command};
-use failure::Failure;
+use commands::{backup, daemon, drain, plan, run, status, token, up};
+use process::allocator;
+use text::failure::{self, Failure};
 use tracing::Instrument;
 
 /// Runs the command line of this process; a binary's `main` calls it. Custom ops that were registered before the call

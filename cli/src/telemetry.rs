@@ -20,8 +20,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::args::{Command, LogArgs, LogFormat};
-use crate::failure::Failure;
-use crate::{machine, output};
+use crate::process::machine;
+use crate::text::failure::Failure;
+use crate::text::output;
 
 /// OpenTelemetry's environment variable for the address to which traces are exported.
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";

@@ -1,4 +1,5 @@
-//! Real processes that have weights already: another client and a longer axis load nothing, and memory counts once.
+//! Real processes that have weights and programs already: another client and a longer axis load nothing, no program is
+//! sent again, and memory counts once.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![allow(
@@ -69,6 +70,8 @@ async fn a_second_client_loads_nothing_and_memory_counts_once() {
     let once = report(&first, 1).await;
     assert_eq!((once.loaded.clients, counted(&once)), (ALL, [ALL, 0]));
     assert_eq!(once.weights.shared_bytes, 0);
+    let programs = once.program_store;
+    assert_eq!((programs.held, programs.received), (1, 1));
 
     let theirs = load(&second, &function, 4).await;
     assert!(call(&theirs, 4).await == expected);
@@ -86,7 +89,9 @@ async fn a_second_client_loads_nothing_and_memory_counts_once() {
     assert_eq!((counted(&none), none.weights.unused_bytes), ([0, ALL], ALL));
     let again = load(&second, &function, 4).await;
     assert!(call(&again, 4).await == expected);
-    assert_eq!(report(&first, 1).await.loaded.clients, ALL);
+    let thrice = report(&first, 1).await;
+    assert_eq!(thrice.loaded.clients, ALL);
+    assert_eq!(thrice.program_store, programs, "no program was sent again");
     again.unload().await.unwrap();
     first.shutdown().await;
     second.shutdown().await;

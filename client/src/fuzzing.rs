@@ -6,7 +6,7 @@ use std::path::Path;
 
 use convoke_common::fuzzing::{MemoryBound, Target};
 
-use crate::numpy;
+use crate::files::numpy;
 
 /// The fuzz targets of this crate.
 pub const TARGETS: &[Target] = &[

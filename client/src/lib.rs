@@ -16,42 +16,24 @@
 
 #![deny(missing_docs)]
 
-mod attempts;
-mod axes;
-mod builder;
-mod callbacks;
+mod calls;
 mod cluster;
-mod control;
-mod coordinator;
 mod device;
 mod eager;
-#[cfg(feature = "embedded")]
-mod embedded;
-mod explain;
-mod function;
+mod files;
 #[doc(hidden)]
 pub mod fuzzing;
 mod host;
-mod import;
-mod lease;
 mod model;
-mod nesting;
-pub mod numpy;
-mod partial;
 mod prepare;
-mod presence;
-mod runtime;
-mod safetensors;
-mod sources;
-mod step;
 mod tensor;
 mod trace;
-mod traced;
 
-pub use attempts::Rerun;
-pub use builder::{ModelBuilder, Phase};
+pub use calls::attempts::Rerun;
+pub use calls::partial::{Partial, PartialOutputs};
+#[cfg(feature = "embedded")]
+pub use cluster::embedded::{Embedded, embedded};
 pub use cluster::{Cluster, Token, connect, connect_in};
-pub use control::{Count, cond, for_loop, scan, while_loop};
 pub use convoke_common::device_spec::DeviceId;
 pub use convoke_common::rpc::{
     ClusterStatus, CutEdge, PartSummary, PinPart, PinSummary, PlanSummary,
@@ -61,19 +43,19 @@ pub use convoke_graph::graph::{Attr, Attrs, TensorType};
 pub use convoke_graph::{DType, Dim, Element, Tensor as HostTensor};
 pub use convoke_models::Source;
 pub use device::{CacheStats, Device, DeviceSet, Held, ScopedFuture, with_device};
-#[cfg(feature = "embedded")]
-pub use embedded::{Embedded, embedded};
+pub use files::numpy;
+pub use files::safetensors::LoadTensors;
 pub use host::{FromHost, ToHost};
-pub use import::{ImportBuilder, Imported};
+pub use model::builder::{ModelBuilder, Phase};
 pub use model::{ArrayType, CallOptions, Model, Outputs, Retry, Signature};
-pub use partial::{Partial, PartialOutputs};
 pub use prepare::PreparedOp;
-pub use safetensors::LoadTensors;
 pub use tensor::{
     Arg, Axes, HostArg, Index, Indices, Operand, OptArg, OptHostArg, Scalar, Seed, Tensor, display,
     fetch_all, issue, op, options,
 };
-pub use traced::Function;
+pub use trace::control::{Count, cond, for_loop, scan, while_loop};
+pub use trace::import::{ImportBuilder, Imported};
+pub use trace::traced::Function;
 
 /// Functions as graphs, for programs that build graphs themselves.
 pub mod graph {

@@ -1,8 +1,6 @@
-//! What a worker gets to install its part of a lease: the program, and who takes part.
+//! What a worker gets to install its part of a lease: the hash of the program, and who takes part.
 
-use std::sync::Arc;
-
-use convoke_graph::ids::ParticipantIx;
+use convoke_graph::ids::{ParticipantIx, ProgramId};
 use convoke_graph::program::{Axes, Program};
 use serde::{Deserialize, Serialize};
 
@@ -21,12 +19,13 @@ pub struct Participant {
     pub address: String,
 }
 
-/// What a worker needs to install its part of a lease.
+/// What a worker needs to install its part of a lease, besides the program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Grant {
     pub lease: LeaseId,
     pub plan: PlanId,
-    pub program: Arc<Program>,
+    /// The content hash of the program, under which the worker may have it.
+    pub program: ProgramId,
     /// The index of the receiver in `participants`.
     pub me: ParticipantIx,
     /// The workers, then the driver.
@@ -39,17 +38,18 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Checks the program and the number of steps in flight, and that every participant that the program names exists.
-    pub fn check(&self) -> Result<()> {
-        self.program.check()?;
+    /// Checks the program of the grant and the number of steps in flight, and that every participant that the program
+    /// names exists.
+    pub fn check(&self, program: &Program) -> Result<()> {
+        program.check()?;
         let violation = |why: &str| Err(Error::new(Code::ProtocolViolation, why));
         if !(1..=MOST_IN_FLIGHT).contains(&self.in_flight) {
             return violation("the grant is for more steps in flight than there may be, or none");
         }
         let members = self.participants.len();
         let known = |ix: ParticipantIx| usize::from(ix) < members && ix != self.me;
-        let sources = self.program.recvs.iter().map(|r| r.from);
-        let mut named = sources.chain(self.program.sends.iter().map(|s| s.to));
+        let sources = program.recvs.iter().map(|r| r.from);
+        let mut named = sources.chain(program.sends.iter().map(|s| s.to));
         if usize::from(self.me) < members && named.all(known) {
             Ok(())
         } else {

@@ -402,6 +402,12 @@ impl Reservation {
         self.purpose = purpose;
     }
 
+    /// Makes the reservation one that several owners use at once. Its owner is the first to be charged; while nobody is,
+    /// it counts for the purpose `unused`.
+    pub fn shared(self, unused: Purpose) -> (SharedReservation, Charge) {
+        SharedReservation::of(self, unused)
+    }
+
     /// Releases all of the reservation except `bytes`.
     pub fn shrink(&mut self, bytes: u64) {
         let give = self.bytes.saturating_sub(bytes);

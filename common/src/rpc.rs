@@ -5,6 +5,7 @@
 
 pub(crate) mod services;
 mod status;
+mod streams;
 
 use std::time::Duration;
 
@@ -25,9 +26,10 @@ use crate::world::World;
 pub use services::{Coordinator, Joining, Worker};
 pub use status::{
     ClusterStatus, ComputeUse, DeathStatus, DeviceMemory, LeaseStatus, LinkStatus, MeasuredLink,
-    MemberState, MemberStatus, MemoryUse, ProgramStatus, QuarantineStatus, STEPS, Sources,
-    StepFailure, WeightsStatus, WorkerStatus,
+    MemberState, MemberStatus, MemoryUse, ProgramStatus, ProgramStoreStatus, QuarantineStatus,
+    STEPS, Sources, StepFailure, WeightsStatus, WorkerStatus,
 };
+pub use streams::{FORBIDDEN, StreamService, serve_stream_of, serve_streams};
 
 /// What a bidirectional stream carries; this is its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -359,6 +361,15 @@ impl PlanAnswer {
 pub struct LeaseGrant {
     pub lease: LeaseId,
     pub in_flight: u32,
+}
+
+/// A worker's answer to an install that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InstallAnswer {
+    /// The worker's part of the lease is installed.
+    Installed,
+    /// Nothing was done: the worker does not have the program that the grant names.
+    NeedsProgram,
 }
 
 /// The progress of an install.

@@ -6,27 +6,57 @@
 //! Invariants
 //! 1. Pure and deterministic: no clock, no randomness, no I/O.
 //! 2. Decisions that affect values are made by `optimise`, which knows nothing of the cluster.
-//! 3. Every program yielded passes [`Program::check`].
+//! 3. Every program yielded passes [`convoke_graph::program::Program::check`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use convoke_common::grant::Participant;
 use convoke_common::rpc::{PlanOptions, PlanSummary};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
-use convoke_graph::program::{Axes, DriverProgram, Program};
+use convoke_graph::program::{Axes, ConstantId, DriverProgram, HashedProgram};
 
 use crate::partition::{partition, summarise};
 use crate::passes::optimise;
 use crate::place::{ClusterModel, check_pins, place};
 
 /// What a part of a plan needs of its worker's memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PartMemory {
     /// Bytes in all.
     pub all: u64,
-    /// Those of them that are weights, which leases of the same function share.
-    pub weights: u64,
+    /// The constants among them that leases share.
+    pub constants: Arc<PartConstants>,
+}
+
+/// The constants of a part that leases share.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct PartConstants {
+    /// The bytes of each.
+    bytes: BTreeMap<ConstantId, u64>,
+    total: u64,
+}
+
+impl PartConstants {
+    /// Constants with the bytes of each.
+    pub fn new(bytes: BTreeMap<ConstantId, u64>) -> PartConstants {
+        let sum = |sum: u64, bytes: &u64| sum.saturating_add(*bytes);
+        PartConstants {
+            total: bytes.values().fold(0, sum),
+            bytes,
+        }
+    }
+
+    /// The bytes of each constant.
+    pub fn each(&self) -> &BTreeMap<ConstantId, u64> {
+        &self.bytes
+    }
+
+    /// The bytes of all constants together.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
 }
 
 /// A plan as it is computed: the program of each worker, and the summary for the client.
@@ -37,7 +67,7 @@ pub struct PlannedPrograms {
     /// The workers in use; the caller adds the driver as the last participant.
     pub participants: Vec<Participant>,
     /// One program for each worker in use.
-    pub programs: Vec<Program>,
+    pub programs: Vec<HashedProgram>,
     pub driver: DriverProgram,
     /// Most bytes of one step's tensors at once on each worker in use.
     pub step_bytes: Vec<u64>,
@@ -69,6 +99,10 @@ pub fn plan(
             .map_err(|e| Error::internal(format!("partition: {e}")))?;
     }
     let summary = summarise(&placed, &parts, optimised.report);
+    let programs = parts.programs.into_iter().map(|program| {
+        HashedProgram::new(Arc::new(program))
+            .map_err(|e| Error::internal(format!("program cannot be encoded: {e}")))
+    });
     let participants = placed.team.workers.iter().map(|w| Participant {
         name: w.name.clone(),
         incarnation: w.incarnation,
@@ -77,15 +111,16 @@ pub fn plan(
     Ok(PlannedPrograms {
         participants: participants.collect(),
         workers: placed.team.indices.clone(),
-        programs: parts.programs,
+        programs: programs.collect::<Result<_>>()?,
         driver: parts.driver,
         step_bytes: parts.step_bytes,
         needed: placed
             .usage
             .iter()
-            .map(|usage| PartMemory {
+            .zip(placed.constants())
+            .map(|(usage, constants)| PartMemory {
                 all: usage.needed,
-                weights: usage.weights,
+                constants: Arc::new(PartConstants::new(constants)),
             })
             .collect(),
         axes: options.axes.clone(),

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
 
 use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
@@ -20,7 +21,7 @@ use convoke_graph::program::Axes;
 use convoke_graph::tensor::Tensor;
 use convoke_graph::{DType, Dim, ops};
 
-use crate::place::{ClusterModel, WorkerModel};
+use crate::place::{ClusterModel, PresentConstants, WorkerModel};
 
 /// Parses the function that `text` describes, with inferred types, and verifies it.
 pub fn parse(text: &str) -> Function {
@@ -31,7 +32,9 @@ pub fn parse(text: &str) -> Function {
         .for_each(|l| b.line(l));
     let mut f = b.f;
     if b.bytes > 0 {
-        let chunks = vec![[0; 32]; b.bytes.div_ceil(CHUNK) as usize];
+        // No two chunks are equal; those of another function are.
+        let chunks = (0..b.bytes.div_ceil(CHUNK)).map(|i| [i as u8; 32]);
+        let chunks = chunks.collect();
         f.artifacts = vec![ArtifactMeta::new("weights".into(), b.bytes, chunks)];
     }
     f.name = "test".into();
@@ -251,6 +254,9 @@ pub fn cluster(n: usize, memory: u64) -> ClusterModel {
         device: DeviceId::default(),
         threads: 2,
         memory,
+        budget: memory,
+        constants: PresentConstants::default(),
+        presence: Arc::default(),
         offered: memory,
         holders: vec![],
         load_buffer: 0,

@@ -44,10 +44,47 @@ pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError> {
 pub fn encode_within<T: Serialize + ?Sized>(value: &T, limit: u64) -> Result<Vec<u8>, CodecError> {
     // With a limit bincode measures before it writes.
     let result = bincode().with_limit(limit).serialize(value);
-    result.map_err(|error| match *error {
+    result.map_err(|error| failed(error, limit))
+}
+
+fn failed(error: bincode::Error, limit: u64) -> CodecError {
+    match *error {
         bincode::ErrorKind::SizeLimit => CodecError::TooLarge { limit },
         _ => CodecError::Encode(error),
-    })
+    }
+}
+
+/// Hashes bytes as they are written, and counts them.
+#[derive(Default)]
+struct Hashing {
+    hasher: blake3::Hasher,
+    bytes: u64,
+}
+
+impl std::io::Write for Hashing {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.hasher.update(bytes);
+        self.bytes += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The BLAKE3 hash of a value's encoding, and the number of its bytes, of which there may be [`MAX_MESSAGE`]. The
+/// encoding itself is not kept.
+pub fn hash<T: Serialize + ?Sized>(value: &T) -> Result<([u8; 32], u64), CodecError> {
+    let limit = MAX_MESSAGE as u64;
+    let mut hashing = Hashing::default();
+    let result = bincode()
+        .with_limit(limit)
+        .serialize_into(&mut hashing, value);
+    match result {
+        Ok(()) => Ok((*hashing.hasher.finalize().as_bytes(), hashing.bytes)),
+        Err(error) => Err(failed(error, limit)),
+    }
 }
 
 /// The number of bytes that a value takes when encoded; nothing is written.
@@ -86,6 +123,8 @@ mod tests {
         let too_large = decode_within::<(u64, u16)>(&bytes, 9);
         assert!(matches!(too_large, Err(CodecError::TooLarge { limit: 9 })));
         assert!(matches!(decode::<u64>(&bytes), Err(CodecError::Decode(_))));
+        let hashed = hash(&(1u64, 2u16)).expect("fits");
+        assert_eq!(hashed, (*blake3::hash(&bytes).as_bytes(), 10));
         // A length that exceeds the remaining bytes allocates nothing.
         let huge = encode(&u64::MAX).expect("fits");
         assert!(matches!(

@@ -14,6 +14,7 @@
 pub mod artifact;
 pub mod block;
 pub mod codec;
+pub mod csr;
 pub mod dim;
 pub mod dtype;
 pub mod graph;

@@ -12,6 +12,8 @@
 //! 2. A value has one definition: a literal, a recv slot, or one node's output.
 //! 3. Init nodes depend on literals and init nodes only.
 
+mod constants;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +23,8 @@ use crate::codec::{self, CodecError};
 use crate::dim::{Bindings, Dim};
 use crate::graph::{Attrs, Literal, TensorType, Value};
 use crate::ids::{FunctionId, ParticipantIx, ProgramId};
+
+pub use constants::{Constant, ConstantId, constants_of, constants_of_function};
 
 /// Operand index of an optional operand that is left out.
 pub const NO_OPERAND: u32 = u32::MAX;
@@ -95,12 +99,6 @@ pub enum ProgramError {
 }
 
 impl Program {
-    /// The content hash of the program.
-    pub fn id(&self) -> Result<ProgramId, CodecError> {
-        let bytes = codec::encode(self)?;
-        Ok(ProgramId(*blake3::hash(&bytes).as_bytes()))
-    }
-
     /// Checks all invariants of [`crate::program`].
     pub fn check(&self) -> Result<(), ProgramError> {
         let bad = |why: String| Err(ProgramError::Malformed(why));
@@ -188,6 +186,41 @@ impl Program {
         }
         self.artifacts.iter().try_for_each(ArtifactMeta::check)?;
         Ok(())
+    }
+}
+
+/// A program with its content hash, which was computed from it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HashedProgram {
+    program: Arc<Program>,
+    id: ProgramId,
+    bytes: u64,
+}
+
+impl HashedProgram {
+    /// Hashes a program. Fails where its encoding exceeds [`codec::MAX_MESSAGE`].
+    pub fn new(program: Arc<Program>) -> Result<HashedProgram, CodecError> {
+        let (hash, bytes) = codec::hash(&*program)?;
+        Ok(HashedProgram {
+            program,
+            id: ProgramId(hash),
+            bytes,
+        })
+    }
+
+    /// The program itself.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// The content hash: the BLAKE3 hash of the program's encoding.
+    pub fn id(&self) -> ProgramId {
+        self.id
+    }
+
+    /// Bytes that the program takes when encoded.
+    pub fn encoded_bytes(&self) -> u64 {
+        self.bytes
     }
 }
 

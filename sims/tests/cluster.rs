@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use convoke::{CallOptions, Retry};
 use convoke_common::error::{Code, Error};
+use convoke_common::identity::Role;
+use convoke_common::rpc::{StreamKind, open_stream};
 use convoke_graph::Tensor;
 use convoke_sims::cluster::{Cluster, Host, Setup, Task};
 use convoke_sims::draw::Draw;
@@ -343,6 +345,29 @@ fn an_injected_panic_is_the_steps_error_and_nobody_elses() {
     assert_eq!(site.as_deref(), Some("w2"), "{error}");
     second.expect("the worker lives");
     assert!(cluster.panics().is_empty(), "{:?}", cluster.panics());
+}
+
+#[test]
+fn a_client_counts_the_streams_that_it_refuses() {
+    let mut cluster = settled(9);
+    let model = spec(9).build();
+    let _loaded = load(&mut cluster, &model);
+    let opened = cluster.on_worker(0, move |worker| async move {
+        let links = worker.hub().links();
+        let mut clients = links.iter().filter(|l| l.peer().role == Role::Client);
+        let link = clients.next().expect("a link to the client");
+        let connection = link.connection().expect("over the network");
+        for kind in [StreamKind::Worker, StreamKind::Probe] {
+            let (_send, mut recv) = open_stream(connection, kind).await.expect("open");
+            recv.read_to_end(1).await.expect_err("it is reset");
+        }
+    });
+    assert!(cluster.run_until(CALL, |_| opened.is_over()));
+    opened.take().expect("the worker lives");
+    let counted = cluster.on_client(0, move |c| async move { c.refused() });
+    assert!(cluster.run_until(CALL, |_| counted.is_over()));
+    let counted = counted.take().expect("the client lives");
+    assert_eq!(counted, [("stream_forbidden".to_owned(), 2)].into());
 }
 
 #[test]

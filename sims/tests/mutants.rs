@@ -155,7 +155,7 @@ fn a_client_is_long_away() -> Scenario {
     )
 }
 
-const MUTANTS: [Mutant; 37] = [
+const MUTANTS: [Mutant; 39] = [
     mutant(
         "abandoned-install",
         "an install that failed is not undone at the workers that had finished",
@@ -190,6 +190,12 @@ const MUTANTS: [Mutant; 37] = [
         "cause-renamed",
         "the driver takes every failure for another than its participant reported",
         &[AGREEMENT],
+        anywhere,
+    ),
+    mutant(
+        "charge-outlives-user",
+        "whoever has used shared weights stays charged for them",
+        &[REST],
         anywhere,
     ),
     mutant(
@@ -250,6 +256,12 @@ const MUTANTS: [Mutant; 37] = [
         "plans-outlive-clients",
         "the coordinator keeps the plans of clients that have gone",
         &[REST],
+        anywhere,
+    ),
+    mutant(
+        "programs-merged",
+        "a worker takes any program that it has for the one that it is to install",
+        &[RESULTS, ENDS, CAUSE],
         anywhere,
     ),
     mutant(

@@ -198,7 +198,7 @@ fn weights_that_the_worker_still_has_are_not_loaded() {
 fn at_once(seed: u64, source: &Source, dies: bool) -> u64 {
     let mut cluster = settled_with(seed, 2);
     let slow = Wire {
-        delay: (50, 60),
+        delay: (20, 24),
         ..Wire::default()
     };
     cluster.wire(Host::Client(0), Host::Worker(0), slow);

@@ -18,11 +18,10 @@ use convoke_common::members::Members;
 use convoke_common::memory::{Ledger, Pool, Purpose, Reservation};
 use convoke_common::mutant;
 use convoke_common::rpc::{
-    DeviceMemory, HeldLease, MemoryUse, ProgramStatus, Progress, WorkerStatus,
+    DeviceMemory, HeldLease, InstallAnswer, MemoryUse, ProgramStatus, Progress, WorkerStatus,
 };
 use convoke_common::world::{Endpoint, Share, World};
-use convoke_graph::codec;
-use convoke_graph::program::{NUMERICS_PROFILE, model_name};
+use convoke_graph::program::{HashedProgram, NUMERICS_PROFILE, Program, model_name};
 use convoke_rendezvous::artifacts::ArtifactSource;
 use convoke_rendezvous::eager::EagerService;
 use convoke_rendezvous::remote::Dialler;
@@ -38,6 +37,7 @@ use crate::executor::{Engine, Executor};
 use crate::install::{self, Counter};
 use crate::load_buffer::LoadBuffer;
 use crate::loader::{ClientSource, LoadedBytes, Loader};
+use crate::programs::{ProgramPayment, ProgramStore};
 use crate::records::{Records, account_of, share_of};
 use crate::weights::WeightStore;
 use links::{gone, lends};
@@ -45,8 +45,9 @@ use links::{gone, lends};
 /// How long an install waits for the memory of released leases: kernels notice their end within milliseconds.
 const SETTLE_BOUND: Duration = Duration::from_secs(1);
 
-/// Bytes that a program's graph takes in memory for each byte that it takes on the wire.
-const GRAPH: u64 = 4;
+/// Bytes that the lowered form of a program, which each lease has of its own, takes in memory for each byte that the
+/// program takes on the wire.
+const LOWERED: u64 = 1;
 
 /// Probes that are answered at once.
 const PROBES: usize = 4;
@@ -58,7 +59,8 @@ struct InstalledLease {
     name: String,
     weights_bytes: u64,
     _weights: Pool,
-    _graph: Reservation,
+    _code: Reservation,
+    _program: ProgramPayment,
     _pins: Option<Pins>,
 }
 
@@ -154,6 +156,7 @@ pub struct Holdings {
     loaded: Arc<LoadedBytes>,
     load_buffer: Arc<LoadBuffer>,
     weights: Arc<WeightStore>,
+    programs: Arc<ProgramStore>,
     held: Mutex<BTreeMap<LeaseId, InstalledLease>>,
     /// Released leases whose memory a kernel may still use.
     ending: Mutex<Vec<(Weak<Lease>, Weak<Executor>)>>,
@@ -180,6 +183,7 @@ impl Holdings {
         let load_buffer = LoadBuffer::reserve(&ledger);
         let weights = WeightStore::new(&ledger);
         let records = Records::new(&me.name, &ledger);
+        let programs = ProgramStore::new(&records);
         let members = Members::new(accept::bounds(ledger.limit()));
         let eager = Sessions::new(engine.clone(), ledger.clone());
         let hub = Hub::new(me.clone());
@@ -207,6 +211,7 @@ impl Holdings {
             loaded: Arc::default(),
             load_buffer: Arc::new(load_buffer),
             weights,
+            programs,
             held: Mutex::default(),
             ending: Mutex::default(),
             installing: Mutex::default(),
@@ -238,8 +243,19 @@ impl Holdings {
         self.served.end(&self.revoked);
     }
 
-    /// Installs this worker's part of a lease.
-    pub async fn install(self: &Arc<Self>, grant: Grant) -> Result<()> {
+    /// Installs this worker's part of a lease. Where the worker neither has the program of the grant nor was sent it,
+    /// nothing is done, and the answer says so.
+    pub async fn install(
+        self: &Arc<Self>,
+        grant: Grant,
+        sent: Option<Arc<Program>>,
+    ) -> Result<InstallAnswer> {
+        if let Some(refusal) = self.engine.gate.refusal() {
+            return Err(refusal.clone());
+        }
+        let Some(program) = self.programs.find(&grant.program, sent)? else {
+            return Ok(InstallAnswer::NeedsProgram);
+        };
         let underway = Arc::new(RunningInstall {
             plan: grant.plan,
             counter: Arc::default(),
@@ -254,7 +270,8 @@ impl Holdings {
         step_event!("install", key);
         // The drop ends the listing when the install is cancelled, too.
         let _listed = InstallListing(self, key);
-        self.install_counted(grant, &underway).await
+        let installed = self.install_counted(grant, &program, &underway).await;
+        installed.map(|()| InstallAnswer::Installed)
     }
 
     fn forgone(&self) -> MutexGuard<'_, EarlyReleases> {
@@ -322,17 +339,15 @@ impl Holdings {
     async fn install_counted(
         self: &Arc<Self>,
         grant: Grant,
+        hashed: &HashedProgram,
         underway: &RunningInstall,
     ) -> Result<()> {
-        if let Some(refusal) = self.engine.gate.refusal() {
-            return Err(refusal.clone());
-        }
         if self.forgone().0.contains(&grant.lease) {
             return Err(released_early(grant.lease));
         }
         let violation = |why: &str| Err(Error::new(Code::ProtocolViolation, why));
-        let program = grant.program.clone();
-        grant.check()?;
+        let program = hashed.program().clone();
+        grant.check(&program)?;
         if program.profile != NUMERICS_PROFILE {
             let msg = format!(
                 "worker {} computes under profile {NUMERICS_PROFILE}, the plan under {}",
@@ -344,7 +359,7 @@ impl Holdings {
         if !mine.is_some_and(|p| p.name == self.me.name && p.incarnation == self.me.incarnation) {
             return violation("the grant is for another worker");
         }
-        let links = self.links(&grant).await?;
+        let links = self.links(&grant, &program).await?;
         self.settled().await;
         if underway.released.load(Ordering::Relaxed) {
             return Err(released_early(grant.lease));
@@ -352,9 +367,9 @@ impl Holdings {
         let needed: Vec<Arc<Link>> = links.iter().flatten().cloned().collect();
         let driver = &grant.participants[grant.participants.len() - 1];
         let ledger = account_of(&self.ledger, links.last().and_then(Option::as_ref));
-        let written = codec::size(&*program).map_err(|e| Error::internal(e.to_string()))?;
         let records = self.records.of(links.last().and_then(Option::as_ref));
-        let graph = records.reserve(written.saturating_mul(GRAPH))?;
+        let code = records.reserve(hashed.encoded_bytes().saturating_mul(LOWERED))?;
+        let paid = self.programs.keep(hashed, &records)?;
         let weights = Pool::new(&ledger, Purpose::Weights, 0)?;
         let client = self.client_source(driver, &links);
         let loader = Loader::new(
@@ -448,7 +463,8 @@ impl Holdings {
             name,
             weights_bytes: ready.weights_bytes,
             _weights: ready.weights,
-            _graph: graph,
+            _code: code,
+            _program: paid,
             _pins: ready.pins,
         };
         self.held().insert(lease.id, held);
@@ -664,6 +680,7 @@ impl Holdings {
             cache_bytes: self.cache.as_ref().map_or(0, |c| c.bytes()),
             loaded: self.loaded.get(),
             weights: self.weights.status(),
+            program_store: self.programs.status(),
             holdings: self.records.holdings(),
             connections: self.members.open(),
             compute: self.engine.compute.turns(),

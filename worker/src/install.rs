@@ -14,8 +14,7 @@ use convoke_common::memory::Pool;
 use convoke_common::world::Share;
 use convoke_graph::Tensor;
 use convoke_graph::graph::Literal;
-use convoke_graph::program::{NO_OPERAND, Program, ProgramNode};
-use convoke_graph::tensor::INLINE;
+use convoke_graph::program::{ConstantId, NO_OPERAND, Program, ProgramNode, constants_of};
 
 use crate::cache::Pins;
 use crate::cpu::Inputs;
@@ -25,7 +24,7 @@ use crate::init;
 use crate::installed::InstalledProgram;
 use crate::loader::Loader;
 use crate::order::Range;
-use crate::weights::{ConstantId, Constants, WeightStore, identify};
+use crate::weights::{Constants, LAYOUT, WeightStore};
 
 /// Bytes of weights loaded so far, and of all that the install loads.
 #[derive(Debug, Default)]
@@ -131,18 +130,14 @@ impl Load<'_> {
     /// The constants that steps read: those that the weight store is to have, and the lease's own.
     fn constants(&self) -> Result<(BTreeMap<u32, ConstantId>, Vec<u32>)> {
         let (mut stored, mut own) = (BTreeMap::new(), vec![]);
-        for (v, known) in identify(self.program)?.into_iter().enumerate() {
-            let Some(known) = known.filter(|_| self.step_reads[v] > 0) else {
+        let constants = constants_of(self.program, LAYOUT);
+        let constants = constants.map_err(|e| Error::internal(e.to_string()))?;
+        for (v, constant) in constants.into_iter().enumerate() {
+            let Some(constant) = constant.filter(|_| self.step_reads[v] > 0) else {
                 continue;
             };
-            let ty = &self.program.values[v].ty;
-            let shape = ty.fixed_shape();
-            let bytes = shape.and_then(|shape| Tensor::size_of(ty.dtype, &shape).ok());
-            let inline = matches!(self.literals[v], Some(Literal::Inline(_)));
-            // A tensor that lies in itself takes no memory, and is worth a place only where weights are loaded for it.
-            let worth = known.loads || bytes.is_some_and(|bytes| bytes > INLINE);
-            match worth && !inline {
-                true => drop(stored.insert(v as u32, known.id)),
+            match constant.is_shared {
+                true => drop(stored.insert(v as u32, constant.id)),
                 false => own.push(v as u32),
             }
         }

@@ -10,41 +10,12 @@ use convoke_common::memory::Charge;
 use convoke_graph::program::{NO_OPERAND, Program, ProgramNode};
 use convoke_graph::{DType, Tensor, ops};
 
+pub use convoke_graph::csr::Csr;
+
 use crate::code::{InstrKind, LoweredProgram};
 use crate::cpu::{self, Kernel};
 use crate::device::{self, Device, DeviceTensor};
 use crate::executor::HandleAccess;
-
-/// Rows of indices in compressed form: all rows concatenated, with the start of each.
-#[derive(Debug, Default)]
-pub struct Csr {
-    start: Vec<u32>,
-    items: Vec<u32>,
-}
-
-impl Csr {
-    /// Groups `pairs` of (row, item) into `rows` rows; items keep their order.
-    pub fn group(rows: usize, pairs: &[(u32, u32)]) -> Csr {
-        let mut start = vec![0u32; rows + 1];
-        pairs.iter().for_each(|(r, _)| start[*r as usize + 1] += 1);
-        for i in 0..rows {
-            start[i + 1] += start[i];
-        }
-        let mut at = start.clone();
-        let mut items = vec![0; pairs.len()];
-        for (r, item) in pairs {
-            items[at[*r as usize] as usize] = *item;
-            at[*r as usize] += 1;
-        }
-        Csr { start, items }
-    }
-
-    /// The items of `row`.
-    pub fn row(&self, row: u32) -> &[u32] {
-        let r = row as usize;
-        &self.items[self.start[r] as usize..self.start[r + 1] as usize]
-    }
-}
 
 /// A program with all that its steps need, made by its install.
 pub struct InstalledProgram {

@@ -35,6 +35,7 @@ pub mod loader;
 mod measure;
 pub mod ops;
 mod order;
+pub mod programs;
 mod records;
 mod service;
 mod shell;

@@ -4,12 +4,14 @@
 //! understands commands, and commands take nothing from tensors that were planned. Beyond that part, records take the
 //! worker's memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use convoke_common::error::Result;
 use convoke_common::identity::PeerIdentity;
 use convoke_common::ids::LeaseId;
-use convoke_common::memory::{Ledger, Owner, Purpose, Reservation, TokenHolding};
+use convoke_common::memory::{
+    Charge, Ledger, Owner, Purpose, Reclaim, Reservation, SharedReservation, TokenHolding,
+};
 use convoke_common::mutant;
 use convoke_common::world::{AccountId, Share};
 use convoke_rendezvous::Link;
@@ -73,18 +75,50 @@ impl Records {
         }
     }
 
-    /// The records of the peer at the other end of a link: its limit of them is in proportion to its limit of the
-    /// memory.
+    /// The records of the peer at the other end of a link.
     pub fn of(&self, link: Option<&Arc<Link>>) -> Records {
-        let all = account_of(&self.all, link);
-        let own = match all.owner() {
-            None => self.own.clone(),
-            Some(owner) => self.own.of(Owner {
-                limit: in_proportion(owner.limit, self.own.limit(), all.limit()),
-                ..owner.clone()
-            }),
-        };
+        match account_of(&self.all, link).owner() {
+            None => self.clone(),
+            Some(owner) => self.on_behalf_of(owner.clone()),
+        }
+    }
+
+    /// The records of an owner of the worker's memory: its limit of them is in proportion to its limit of the memory.
+    pub fn on_behalf_of(&self, owner: Owner) -> Records {
+        let own = self.own.of(Owner {
+            limit: in_proportion(owner.limit, self.own.limit(), self.all.limit()),
+            ..owner.clone()
+        });
+        let all = self.all.of(owner);
         Records { own, all }
+    }
+
+    /// Bytes of the part of the worker's memory that is kept for records.
+    pub fn own_part(&self) -> u64 {
+        self.own.limit()
+    }
+
+    /// Bytes of that part that are in use.
+    #[cfg(test)]
+    pub fn own_used(&self) -> u64 {
+        self.own.total_and_peak().0
+    }
+
+    /// Has `from` free memory of the records' own part where it is needed.
+    pub fn reclaim_from(&self, from: Weak<dyn Reclaim>) {
+        self.own.reclaim_from(from);
+    }
+
+    /// Reserves bytes of the records' own part, for what several owners may use at once. This owner is the first to be
+    /// charged.
+    pub fn share(&self, bytes: u64) -> Result<(SharedReservation, Charge)> {
+        let reservation = self.own.reserve(Purpose::Definitions, bytes)?;
+        Ok(reservation.shared(Purpose::Definitions))
+    }
+
+    /// Charges the owner for bytes of the records' own part that others use as well.
+    pub fn charge(&self, shared: &SharedReservation) -> Result<Charge> {
+        shared.charge(&self.own)
     }
 
     /// Reserves bytes for one record, first of the records' own part, then of the worker's memory.
@@ -199,15 +233,10 @@ mod tests {
         assert_eq!(in_proportion(64, 16, 128), 8);
         assert_eq!(in_proportion(u64::MAX, 16, 128), 16);
         let all = Ledger::new("w0", 160 << 20);
-        let mut records = Records::new("w0", &all);
-        records.all = all.of(Owner {
+        let records = Records::new("w0", &all).on_behalf_of(Owner {
             token: "aaaa".parse().unwrap(),
             member: "client-1".into(),
             limit: 80 << 20,
-        });
-        records.own = records.own.of(Owner {
-            limit: 5 << 20,
-            ..records.all.owner().unwrap().clone()
         });
         let held = records.reserve(4 << 20).unwrap();
         assert_eq!(records.holdings()[0].limit, 80 << 20);

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use convoke_common::detection::WatchedConnection;
 use convoke_common::error::Result;
@@ -12,19 +11,18 @@ use convoke_common::ids::{LeaseId, PlanId};
 use convoke_common::members::MemberConnection;
 use convoke_common::mutant;
 use convoke_common::rpc::{
-    LinkReport, MemoryUse, Progress, StreamKind, Worker, WorkerStatus, close,
+    FORBIDDEN, InstallAnswer, LinkReport, MemoryUse, Progress, StreamKind, StreamService, Worker,
+    WorkerStatus, close, serve_streams,
 };
 use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
 use convoke_common::world::quic::{RecvStream, SendStream};
+use convoke_graph::program::Program;
 use convoke_rendezvous::{probe, remote};
 use tarpc::context::Context;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::accept::ServedConnection;
 use crate::holdings::Holdings;
 
-/// How long a peer may take to send the first byte of a new stream, which states its kind.
-const FIRST_BYTE_BOUND: Duration = Duration::from_secs(5);
 /// Streams of one peer that are served at once, lanes and tensors not counted; further ones wait.
 const STREAMS: usize = 16;
 /// Streams of the coordinator that are served at once: installs take long, and must not hold up a release.
@@ -40,39 +38,32 @@ pub fn serve_connection(
     entered: Option<MemberConnection>,
 ) {
     let world = holdings.world.clone();
-    let holdings = holdings.clone();
-    let places = Arc::new(Semaphore::new(match role {
+    let most = match role {
         Role::Coordinator => COORDINATOR_STREAMS,
         Role::Worker | Role::Client => STREAMS,
-    }));
+    };
     let peer = Arc::new(ServedPeer {
+        holdings: holdings.clone(),
         watched,
         role,
         name,
         entered,
         has_lane: AtomicBool::new(false),
     });
-    let standing = ServedConnection::enter(&holdings, peer.watched.connection());
-    world.spawn(async move {
+    let standing = ServedConnection::enter(holdings, peer.watched.connection());
+    world.clone().spawn(async move {
         let _standing = standing;
         let connection = peer.watched.connection();
         let identity = peer_identity(connection);
         let over = async {
             match &identity {
-                Some(identity) => membership_over(holdings.world.wall.as_ref(), identity).await,
+                Some(identity) => membership_over(world.wall.as_ref(), identity).await,
                 None => std::future::pending().await,
             }
         };
-        let served = async {
-            while let Ok(place) = places.clone().acquire_owned().await {
-                let Ok((send, recv)) = connection.accept_bi().await else {
-                    return;
-                };
-                // The task ends with the stream, and so with the connection.
-                let stream = serve_stream_of(holdings.clone(), peer.clone(), place, send, recv);
-                holdings.world.spawn(stream);
-            }
-        };
+        let spawn = |stream| drop(world.spawn(stream));
+        let refused = &peer.holdings.refused;
+        let served = serve_streams(connection, most, spawn, refused, peer.clone());
         tokio::select! {
             biased;
             () = over => connection.close(close::MEMBERSHIP_OVER.into(), MEMBERSHIP_OVER),
@@ -81,33 +72,9 @@ pub fn serve_connection(
     });
 }
 
-/// Serves a stream that a peer opened, or refuses it where the peer may not open one of its kind.
-async fn serve_stream_of(
-    holdings: Arc<Holdings>,
-    peer: Arc<ServedPeer>,
-    _place: OwnedSemaphorePermit,
-    mut send: SendStream,
-    mut recv: RecvStream,
-) {
-    let refused = match peer.kind(&mut recv).await {
-        Ok(kind) => {
-            serve_one(holdings, &peer, kind, send, recv).await;
-            if mutant!("served-stream-stays") {
-                std::future::pending::<()>().await;
-            }
-            return;
-        }
-        Err(refused) => refused,
-    };
-    tracing::debug!(peer = peer.name, "{refused}");
-    holdings.refused.count(refused);
-    // Both calls fail only where the peer has ended the stream itself.
-    let _ = send.reset(close::REFUSED.into());
-    let _ = recv.stop(close::REFUSED.into());
-}
-
 /// A peer whose streams are served.
 struct ServedPeer {
+    holdings: Arc<Holdings>,
     watched: WatchedConnection,
     role: Role,
     name: String,
@@ -117,72 +84,68 @@ struct ServedPeer {
     has_lane: AtomicBool,
 }
 
-impl ServedPeer {
-    /// The kind of a new stream, if the peer may open such a stream; else the name that the refusal is counted under.
-    async fn kind(&self, recv: &mut RecvStream) -> Result<StreamKind, &'static str> {
-        let mut first = [0];
-        let read = tokio::time::timeout(FIRST_BYTE_BOUND, recv.read_exact(&mut first)).await;
-        if !matches!(read, Ok(Ok(()))) {
-            return Err("stream_silent");
-        }
-        let kind = StreamKind::from_byte(first[0]).ok_or("stream_unknown")?;
+impl StreamService for ServedPeer {
+    fn admit(&self, kind: StreamKind) -> std::result::Result<(), &'static str> {
         match (kind, self.role) {
-            (StreamKind::Worker, Role::Coordinator) => Ok(kind),
+            (StreamKind::Worker, Role::Coordinator) => Ok(()),
             (StreamKind::Lane, Role::Worker | Role::Client) => {
                 match self.has_lane.swap(true, Ordering::Relaxed) {
-                    false => Ok(kind),
+                    false => Ok(()),
                     true => Err("stream_second_lane"),
                 }
             }
-            (StreamKind::Tripwire | StreamKind::Probe, _) => Ok(kind),
-            _ => Err("stream_forbidden"),
+            (StreamKind::Tripwire | StreamKind::Probe, _) => Ok(()),
+            _ => Err(FORBIDDEN),
+        }
+    }
+
+    async fn serve(self: Arc<Self>, kind: StreamKind, send: SendStream, recv: RecvStream) {
+        self.serve_one(kind, send, recv).await;
+        if mutant!("served-stream-stays") {
+            std::future::pending::<()>().await;
         }
     }
 }
 
-async fn serve_one(
-    holdings: Arc<Holdings>,
-    peer: &ServedPeer,
-    kind: StreamKind,
-    send: SendStream,
-    recv: RecvStream,
-) {
-    match kind {
-        StreamKind::Worker => {
-            serve_stream(send, recv, Service { holdings }.serve(), MAX_FRAME).await;
-        }
-        StreamKind::Lane => {
-            if let Some(Err(why)) = peer.entered.as_ref().map(MemberConnection::carry) {
-                holdings.refused.count("lane_no_memory");
-                let connection = peer.watched.connection();
-                connection.close(close::NO_MEMORY.into(), why.message.as_bytes());
-                return;
+impl ServedPeer {
+    async fn serve_one(&self, kind: StreamKind, send: SendStream, recv: RecvStream) {
+        let holdings = &self.holdings;
+        match kind {
+            StreamKind::Worker => {
+                let holdings = holdings.clone();
+                serve_stream(send, recv, Service { holdings }.serve(), MAX_FRAME).await;
             }
-            let watched = peer.watched.clone();
-            let (world, role, name) = (holdings.world.clone(), peer.role, &*peer.name);
-            let linked =
-                remote::accept_lane(&world, &holdings.hub, watched, role, name, send, recv);
-            if let Err(e) = linked.await {
-                tracing::warn!(peer = name, "no link: {e}");
-                holdings.refused.count("lane_greeting");
-                // A connection is of no use without a lane.
-                let connection = peer.watched.connection();
-                connection.close(close::REFUSED.into(), b"no lane");
+            StreamKind::Lane => self.serve_lane(send, recv).await,
+            StreamKind::Tripwire => {
+                let detector = &holdings.detector;
+                detector.expect_tripwire(&self.watched, send, recv).await;
             }
-        }
-        StreamKind::Tripwire => {
-            holdings
-                .detector
-                .expect_tripwire(&peer.watched, send, recv)
-                .await
-        }
-        StreamKind::Probe => {
-            // The semaphore is never closed.
-            if let Ok(_place) = holdings.probes.acquire().await {
-                probe::serve(send, recv).await;
+            StreamKind::Probe => {
+                // The semaphore is never closed.
+                if let Ok(_place) = holdings.probes.acquire().await {
+                    probe::serve(send, recv).await;
+                }
             }
+            StreamKind::Join | StreamKind::Coordinator | StreamKind::Artifact => {}
         }
-        StreamKind::Join | StreamKind::Coordinator | StreamKind::Artifact => {}
+    }
+
+    /// Makes a link of the connection. Without a lane a connection is of no use, and is closed.
+    async fn serve_lane(&self, send: SendStream, recv: RecvStream) {
+        let (holdings, connection) = (&self.holdings, self.watched.connection());
+        if let Some(Err(why)) = self.entered.as_ref().map(MemberConnection::carry) {
+            holdings.refused.count("lane_no_memory");
+            connection.close(close::NO_MEMORY.into(), why.message.as_bytes());
+            return;
+        }
+        let (world, hub, watched) = (&holdings.world, &holdings.hub, self.watched.clone());
+        let linked =
+            remote::accept_lane(world, hub, watched, self.role, &self.name, send, recv).await;
+        if let Err(e) = linked {
+            tracing::warn!(peer = self.name, "no link: {e}");
+            holdings.refused.count("lane_greeting");
+            connection.close(close::REFUSED.into(), b"no lane");
+        }
     }
 }
 
@@ -192,8 +155,13 @@ struct Service {
 }
 
 impl Worker for Service {
-    async fn install(self, _: Context, grant: Grant) -> Result<()> {
-        self.holdings.install(grant).await
+    async fn install(
+        self,
+        _: Context,
+        grant: Grant,
+        program: Option<Arc<Program>>,
+    ) -> Result<InstallAnswer> {
+        self.holdings.install(grant, program).await
     }
 
     async fn progress(self, _: Context, plan: PlanId) -> Result<Progress> {

@@ -18,7 +18,7 @@
     reason = "it measures real processes in real time"
 )]
 
-#[path = "../../src/allocator.rs"]
+#[path = "../../src/process/allocator.rs"]
 mod allocator;
 #[path = "../../tests/common/mod.rs"]
 mod common;

@@ -1,6 +1,6 @@
 //! The catalogue of measurements, and the choice of those that a run does.
 
-use crate::failure::Failure;
+use crate::text::failure::Failure;
 
 /// The cluster that a measurement needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,8 +14,8 @@ use super::report::Baseline;
 use super::turns::{Samples, beside, millis};
 use super::{cpu, floor};
 use crate::args::LogArgs;
-use crate::children::{Process, own_binary};
-use crate::failure::Failure;
+use crate::process::children::{Process, own_binary};
+use crate::text::failure::Failure;
 
 /// How long one run of a command may take.
 const BOUND: Duration = Duration::from_secs(60);

@@ -1,5 +1,7 @@
 //! Measures how long the planning of an imported function for three workers takes: optimise, place, partition.
 
+use std::sync::Arc;
+
 use convoke::{DType, TensorType};
 use convoke_common::device_spec::DeviceId;
 use convoke_common::error::{Error, Result};
@@ -7,7 +9,7 @@ use convoke_common::ids::Incarnation;
 use convoke_common::rpc::{Intent, PlanOptions, WorkerCount};
 use convoke_coordinator::partition::partition;
 use convoke_coordinator::passes::optimise;
-use convoke_coordinator::place::{ClusterModel, WorkerModel, place};
+use convoke_coordinator::place::{ClusterModel, PresentConstants, WorkerModel, place};
 use convoke_graph::Dim;
 use convoke_graph::artifact::{ArtifactMeta, CHUNK};
 use convoke_graph::graph::{Attrs, Function, Literal, Node, RunsAt, ValueId};
@@ -96,7 +98,10 @@ fn cluster() -> ClusterModel {
         device: DeviceId::default(),
         threads: 8,
         memory: 64 << 30,
+        budget: 64 << 30,
         offered: 64 << 30,
+        constants: PresentConstants::default(),
+        presence: Arc::default(),
         holders: vec![],
         load_buffer: 64 << 20,
         flops: 5e11,

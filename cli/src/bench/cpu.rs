@@ -2,7 +2,7 @@
 
 use convoke_common::error::{Code, Error, Result};
 
-use crate::children::Process;
+use crate::process::children::Process;
 
 /// The CPU time that each process has used, in seconds of user and kernel mode.
 pub fn taken(processes: &[Process]) -> Result<Vec<f64>> {

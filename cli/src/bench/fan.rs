@@ -11,7 +11,7 @@ use convoke_common::error::{Error, Result};
 use super::cpu::{own, taken};
 use super::steps::node;
 use super::turns::{Samples, alone, bounded};
-use crate::children::Process;
+use crate::process::children::Process;
 
 /// Steps in a turn, one after the other.
 const STEPS: usize = 50;

@@ -43,13 +43,14 @@ use self::places::{OwnCluster, RemoteCluster};
 use self::report::{Measurement, Report};
 use self::turns::bounded;
 use crate::args::{LogArgs, UpArgs};
-use crate::children::{Process, stop};
-use crate::cluster::{connect, leave};
-use crate::failure::Failure;
-use crate::processes::{RunDir, STOP_BOUND, start};
-use crate::progress::Progress;
-use crate::signals::{Signals, end_anyway};
-use crate::{machine, output};
+use crate::commands::cluster::{connect, leave};
+use crate::process::children::{Process, stop};
+use crate::process::machine;
+use crate::process::processes::{RunDir, STOP_BOUND, start};
+use crate::process::signals::{Signals, end_anyway};
+use crate::text::failure::Failure;
+use crate::text::output;
+use crate::text::progress::Progress;
 
 pub use self::floor::run_part;
 

@@ -11,8 +11,8 @@ use super::report::{Baseline, Measurement};
 use super::turns::Samples;
 use super::{cold, compile, devices, eager, exec, fan, remote, steps, transfers};
 use crate::args::LogArgs;
-use crate::children::Process;
-use crate::failure::Failure;
+use crate::process::children::Process;
+use crate::text::failure::Failure;
 
 /// The error of a measurement that is asked for in a place where it cannot be done.
 fn misplaced(bench: &Bench) -> Failure {

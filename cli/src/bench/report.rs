@@ -4,8 +4,9 @@ use serde::Serialize;
 
 use super::catalogue::Bench;
 use super::turns::Samples;
-use crate::values::bytes;
-use crate::{machine, output};
+use crate::process::machine;
+use crate::text::output;
+use crate::text::values::bytes;
 
 /// How many times slower than usual a floor may be. A slower one shows that the machine is busy or throttled.
 const SUSPECT: f64 = 1.3;

@@ -36,9 +36,9 @@ use tokio::sync::oneshot;
 pub(crate) use self::prepared::{Key, RememberedPlace};
 pub(crate) use self::session::{Issue, LateShape, WorkerSession, stranger};
 
+use crate::cluster::presence::ClusterPresence;
+use crate::cluster::runtime::NetThread;
 use crate::device::{Device, DeviceSet};
-use crate::presence::ClusterPresence;
-use crate::runtime::NetThread;
 
 /// A tensor on its way to this client.
 struct Fetch {

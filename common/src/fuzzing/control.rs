@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use tarpc::{ClientMessage, RequestName, Response};
 
-use super::graph::{trust_driver, trust_function, trust_grant};
+use super::graph::{trust_driver, trust_function, trust_install};
 use super::{MemoryBound, Target, choose};
 use crate::error::Result;
 use crate::rpc::services::{
@@ -70,7 +70,10 @@ fn coordinator_response(response: &CoordinatorResponse) -> bool {
 
 fn worker_request(request: &WorkerRequest) -> bool {
     match request {
-        WorkerRequest::Install { grant } => trust_grant(grant),
+        WorkerRequest::Install {
+            grant,
+            program: Some(program),
+        } => trust_install(grant, program),
         _ => true,
     }
 }

@@ -16,7 +16,7 @@ mod tripwire;
 use tokio::runtime::Builder;
 
 pub use crate::world::shared_memory::fuzzing::{Scripted, taker};
-pub use graph::{trust_function, trust_grant};
+pub use graph::{trust_function, trust_install};
 
 /// The most bytes that an entry may have allocated at once.
 #[derive(Debug, Clone, Copy)]

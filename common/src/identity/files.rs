@@ -10,9 +10,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::ca::{BACKDATE, CERTIFICATE_LIFE, IdentityError};
-use super::csr::OwnKey;
-use super::subject::{BadSubject, PeerIdentity};
+use crate::identity::authority::ca::{BACKDATE, CERTIFICATE_LIFE, IdentityError};
+use crate::identity::authority::csr::OwnKey;
+use crate::identity::certificate::subject::{BadSubject, PeerIdentity};
 use crate::world::{FileMode, Store};
 
 const IDENTITY_FILE: &str = "identity.pem";
@@ -167,10 +167,20 @@ impl OwnIdentity {
         certificate: Vec<u8>,
         authorities: Vec<Vec<u8>>,
     ) -> Result<Self, IdentityError> {
-        let authorities = authorities.into_iter().take(AUTHORITIES);
-        let mut authorities = authorities.map(CertificateDer::from);
+        let authorities = authorities.into_iter().map(CertificateDer::from);
+        Self::of_chain(key, certificate.into(), authorities)
+    }
+
+    /// An identity with its certificate and the authorities to trust, of which at most [`AUTHORITIES`] are taken. The
+    /// first signed the certificate.
+    pub(super) fn of_chain(
+        key: OwnKey,
+        certificate: CertificateDer<'static>,
+        authorities: impl Iterator<Item = CertificateDer<'static>>,
+    ) -> Result<Self, IdentityError> {
+        let mut authorities = authorities.take(AUTHORITIES);
         let ca = authorities.next().ok_or(IdentityError::NoAuthority)?;
-        let identity = Self::new(key, certificate.into(), ca)?;
+        let identity = Self::new(key, certificate, ca)?;
         Ok(identity.trusting(authorities.collect()))
     }
 
@@ -274,15 +284,15 @@ impl IdentityFiles {
             return Ok(None);
         };
         let mut certificates = pem.certificates.into_iter();
-        let (Some(certificate), Some(ca)) = (certificates.next(), certificates.next()) else {
-            return Err(IdentityError::Damaged {
-                path,
-                reason: "expected a certificate and those of its authorities",
-            });
+        let damaged = || IdentityError::Damaged {
+            path: path.clone(),
+            reason: "expected a certificate and those of its authorities",
         };
-        let identity = OwnIdentity::new(pem.key, certificate, ca)?;
-        let others = certificates.take(AUTHORITIES - 1).collect();
-        Ok(Some(identity.trusting(others)))
+        let certificate = certificates.next().ok_or_else(damaged)?;
+        match OwnIdentity::of_chain(pem.key, certificate, certificates) {
+            Err(IdentityError::NoAuthority) => Err(damaged()),
+            identity => identity.map(Some),
+        }
     }
 
     /// Stores an identity in place of the former one.
@@ -303,9 +313,9 @@ impl IdentityFiles {
 mod tests {
     use std::time::Duration;
 
-    use super::super::subject::{Role, TokenId};
-    use super::super::testing::rig;
     use super::*;
+    use crate::identity::certificate::subject::{Role, TokenId};
+    use crate::identity::testing::rig;
     use crate::world::testing::Scratch;
     use std::os::unix::fs::PermissionsExt;
 

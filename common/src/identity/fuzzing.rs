@@ -8,12 +8,12 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 
-use super::ca::{CERTIFICATE_LIFE, ClusterCa, Grant};
-use super::files::{OwnIdentity, parse_pem};
-use super::revocation::RevocationList;
-use super::subject::{CaHash, PeerName, Role, TokenId};
-use super::tls::SERVER_NAME;
-use super::verify::{TrustedAuthorities, VerifyClient, VerifyServer};
+use crate::identity::authority::ca::{CERTIFICATE_LIFE, ClusterCa, Grant};
+use crate::identity::certificate::revocation::RevocationList;
+use crate::identity::certificate::subject::{CaHash, PeerName, Role, TokenId};
+use crate::identity::certificate::verify::{TrustedAuthorities, VerifyClient, VerifyServer};
+use crate::identity::connection::tls::SERVER_NAME;
+use crate::identity::files::{OwnIdentity, parse_pem};
 use crate::world::{NoCompute, Rng, WallClock, World};
 
 /// The time at which everything is verified, in seconds since 1970.

@@ -18,41 +18,32 @@
 //! 4. A peer without a certificate is connected but has no [`PeerIdentity`]; it may use the join service only.
 //! 5. Only a coordinator's or worker's certificate can act as a server.
 
-mod budget;
-mod ca;
-mod csr;
-mod dial;
+mod authority;
+mod certificate;
+mod connection;
 mod files;
-mod former;
 pub(crate) mod fuzzing;
-mod handshakes;
-mod membership;
-mod revocation;
-mod subject;
 #[cfg(test)]
 pub(crate) mod testing;
-mod tls;
 mod token;
-mod token_store;
-mod verify;
 
-pub use budget::{Amount, Budget, Weight};
-pub use ca::{CA_LIFE, CERTIFICATE_LIFE, ClusterCa, Grant, IdentityError};
-pub use csr::OwnKey;
-pub use dial::{
-    AcceptError, CLOSE_WRONG_ROLE, DIAL_TIMEOUT, DialError, InboundConnection, OutboundConnection,
-    Side, TlsCause, dial, greet,
-};
-pub use files::{IdentityFiles, OwnIdentity};
-pub use former::former_holder;
-pub use handshakes::{Handshake, Handshakes};
-pub use membership::{MEMBERSHIP_OVER, membership_over};
-pub use revocation::RevocationList;
-pub use subject::{
+pub use authority::ca::{CA_LIFE, CERTIFICATE_LIFE, ClusterCa, Grant, IdentityError};
+pub use authority::csr::OwnKey;
+pub use authority::former::former_holder;
+pub use certificate::membership::{MEMBERSHIP_OVER, membership_over};
+pub use certificate::revocation::RevocationList;
+pub use certificate::subject::{
     BadSubject, CaHash, PeerIdentity, PeerName, Role, Serial, TokenId, certified_until, peer_ca,
     peer_identity,
 };
-pub(crate) use tls::AskedNames;
-pub use tls::{SERVER_NAME, TlsConfigs};
+pub use connection::dial::{
+    AcceptError, CLOSE_WRONG_ROLE, DIAL_TIMEOUT, DialError, InboundConnection, OutboundConnection,
+    Side, TlsCause, dial, greet,
+};
+pub use connection::handshakes::{Handshake, Handshakes};
+pub(crate) use connection::tls::AskedNames;
+pub use connection::tls::{SERVER_NAME, TlsConfigs};
+pub use files::{IdentityFiles, OwnIdentity};
+pub use token::budget::{Amount, Budget, Weight};
+pub use token::store::{TokenError, TokenInfo, TokenStore};
 pub use token::{BadToken, JoinToken, TokenSecret};
-pub use token_store::{TokenError, TokenInfo, TokenStore};

@@ -8,12 +8,12 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 
-use super::ca::{CERTIFICATE_LIFE, ClusterCa, Grant};
-use super::csr::OwnKey;
-use super::files::OwnIdentity;
-use super::revocation::RevocationList;
-use super::subject::{Role, TokenId};
-use super::tls::TlsConfigs;
+use crate::identity::authority::ca::{CERTIFICATE_LIFE, ClusterCa, Grant};
+use crate::identity::authority::csr::OwnKey;
+use crate::identity::certificate::revocation::RevocationList;
+use crate::identity::certificate::subject::{Role, TokenId};
+use crate::identity::connection::tls::TlsConfigs;
+use crate::identity::files::OwnIdentity;
 use crate::world::testing::FakeWall;
 use crate::world::{Endpoint, EndpointOptions, NetError, NoCompute, RealNet, World};
 

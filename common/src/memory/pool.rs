@@ -96,7 +96,7 @@ impl ExtraReservation {
     fn share(&self, ledger: &Ledger) -> Result<(SharedReservation, Charge)> {
         let mut own = self.own();
         if let Some(reservation) = own.take() {
-            let (shared, charge) = SharedReservation::of(reservation);
+            let (shared, charge) = SharedReservation::of(reservation, Purpose::UnusedWeights);
             let shared = self.shared.get_or_init(|| shared).clone();
             return Ok((shared, charge));
         }
@@ -276,7 +276,7 @@ impl Pool {
         if len <= INLINE {
             // Such a tensor lies in itself, or is a view of another one, and no budget counts it.
             let nothing = self.0.ledger.reserve(self.0.purpose, 0)?;
-            let (reservation, charge) = SharedReservation::of(nothing);
+            let (reservation, charge) = SharedReservation::of(nothing, Purpose::UnusedWeights);
             let tensor = Tensor::from_bytes(dtype, shape, tensor.bytes())?;
             return Ok((
                 SharedTensor {

@@ -8,7 +8,7 @@
 //!
 //! Invariants
 //! 1. A token with any charge is charged for all of the bytes, once.
-//! 2. While there is no charge, the bytes count as [`Purpose::UnusedWeights`].
+//! 2. While there is no charge, the bytes count for the purpose of what nobody uses, as [`Purpose::UnusedWeights`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +18,7 @@ use convoke_graph::tensor::Tensor;
 use super::{Ledger, Purpose, Reservation};
 use crate::error::Result;
 use crate::identity::TokenId;
+use crate::mutant;
 
 /// A tensor with the shared reservation of its memory.
 #[derive(Debug, Clone)]
@@ -36,6 +37,8 @@ struct State {
     reservation: Reservation,
     /// What the bytes are used for while anybody uses them.
     purpose: Purpose,
+    /// What they count as while nobody does.
+    unused: Purpose,
     /// The number of charges, by token; the ledger's process itself has none.
     charges: BTreeMap<Option<TokenId>, usize>,
     /// The position in the order in which shared reservations have lost their last charge.
@@ -55,7 +58,7 @@ fn token(ledger: &Ledger) -> Option<TokenId> {
 
 impl SharedReservation {
     /// Makes a reservation shared. Who has had it is the first to use it.
-    pub(super) fn of(mut reservation: Reservation) -> (SharedReservation, Charge) {
+    pub(super) fn of(mut reservation: Reservation, unused: Purpose) -> (SharedReservation, Charge) {
         let purpose = reservation.purpose;
         let nobody = Ledger {
             owner: None,
@@ -66,6 +69,7 @@ impl SharedReservation {
         let shared = SharedReservation(Arc::new(Mutex::new(State {
             reservation,
             purpose,
+            unused,
             charges: [(token(&ledger), 1)].into(),
             unused_since: 0,
         })));
@@ -80,8 +84,9 @@ impl SharedReservation {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Charges the owner of `ledger`. Fails where that exceeds what the owner may have.
-    pub(super) fn charge(&self, ledger: &Ledger) -> Result<Charge> {
+    /// Charges the owner of `ledger`, which is the reservation's ledger. Fails where that exceeds what the owner may
+    /// have.
+    pub fn charge(&self, ledger: &Ledger) -> Result<Charge> {
         let mut state = self.state();
         let (purpose, bytes) = (state.purpose, state.reservation.bytes);
         let count = state.charges.get(&token(ledger)).copied().unwrap_or(0);
@@ -151,6 +156,9 @@ impl Drop for Charge {
         let mut state = self.shared.state();
         let of = token(&self.ledger);
         let count = state.charges.get(&of).copied().unwrap_or(0);
+        if mutant!("charge-outlives-user") {
+            return;
+        }
         if count > 1 {
             state.charges.insert(of, count - 1);
             return;
@@ -168,7 +176,8 @@ impl Drop for Charge {
             b.disuses += 1;
             state.unused_since = b.disuses;
         }
-        state.reservation.becomes(Purpose::UnusedWeights);
+        let unused = state.unused;
+        state.reservation.becomes(unused);
         drop(state);
         // Memory that nobody uses is as good as free.
         self.ledger.freed.notify_waiters();

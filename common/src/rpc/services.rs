@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use convoke_graph::graph::Function;
+use convoke_graph::program::Program;
 
 use super::{
-    ClusterStatus, JoinAnswer, JoinRequest, LeaseGrant, LinkReport, MemoryUse, PlanAnswer,
-    PlanOptions, Progress, Registration, RegistrationAnswer, StepFailure, WorkerStatus,
+    ClusterStatus, InstallAnswer, JoinAnswer, JoinRequest, LeaseGrant, LinkReport, MemoryUse,
+    PlanAnswer, PlanOptions, Progress, Registration, RegistrationAnswer, StepFailure, WorkerStatus,
 };
 use crate::error::{Error, Result};
 use crate::grant::{Grant, Participant};
@@ -68,8 +69,10 @@ pub trait Coordinator {
 /// The service that a worker offers to its coordinator.
 #[tarpc::service]
 pub trait Worker {
-    /// Loads weights, runs the init part and reserves memory; returns when steps may start.
-    async fn install(grant: Grant) -> Result<()>;
+    /// Loads weights, runs the init part and reserves memory; returns when steps may start. `program` is the one that
+    /// the grant names by its hash. It is left out at first: a worker that does not have it answers
+    /// [`InstallAnswer::NeedsProgram`], and is then called again, with it.
+    async fn install(grant: Grant, program: Option<Arc<Program>>) -> Result<InstallAnswer>;
     /// How far the install of `plan` is.
     async fn progress(plan: PlanId) -> Result<Progress>;
     /// Drops a lease whose driver is done with it. Returns once the lease is gone, even if the worker did not have it.

@@ -61,6 +61,7 @@ pub struct WorkerStatus {
     #[serde(rename = "loaded_bytes")]
     pub loaded: Sources,
     pub weights: WeightsStatus,
+    pub program_store: ProgramStoreStatus,
     /// How much memory the holders of each token use, and how much they may use.
     pub holdings: Vec<TokenHolding>,
     /// The open connections of members, by the token with which they joined.
@@ -95,6 +96,20 @@ pub struct WeightsStatus {
     pub shared_bytes: u64,
     /// Bytes that nobody uses, which are freed where memory is asked for.
     pub unused_bytes: u64,
+}
+
+/// The programs that a worker keeps under their content hashes, each counted once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramStoreStatus {
+    /// How many programs there are.
+    pub held: u64,
+    /// Bytes of memory that they are counted with.
+    pub held_bytes: u64,
+    /// How many of them no lease uses. They are dropped where memory for records is asked for.
+    pub unused: u64,
+    /// How many programs the worker was sent, because it did not have them, and their bytes on the wire.
+    pub received: u64,
+    pub received_bytes: u64,
 }
 
 /// The log target of lines about failed steps, by which logs can be filtered.

@@ -17,7 +17,7 @@ use convoke_graph::program::NUMERICS_PROFILE;
 
 use crate::admin;
 use crate::membership::{Fingerprint, Membership, Record};
-use crate::place::{ClusterModel, WorkerModel};
+use crate::place::{ClusterModel, PresentConstants, WorkerModel};
 use crate::service::planning::compute;
 
 /// The fuzz targets of this crate.
@@ -88,6 +88,9 @@ fn cluster() -> ClusterModel {
         device: DeviceId::default(),
         threads: 2,
         memory: (1 << 30) >> (8 * i),
+        budget: 1 << 30,
+        constants: PresentConstants::default(),
+        presence: Arc::default(),
         offered: 1 << 30,
         holders: vec![],
         load_buffer: 1 << 20,
@@ -104,7 +107,7 @@ fn plan(input: &[u8]) -> bool {
         return false;
     };
     match compute(function, &cluster(), &options) {
-        Ok(planned) => planned.programs.iter().all(|p| p.check().is_ok()),
+        Ok(planned) => planned.programs.iter().all(|p| p.program().check().is_ok()),
         Err(error) => {
             std::hint::black_box(error.to_string());
             false

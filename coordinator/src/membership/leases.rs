@@ -20,7 +20,6 @@ use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::memory::Reservation;
 use convoke_common::mutant;
 use convoke_common::rpc::{HeldLease, LeaseStatus};
-use convoke_graph::ids::FunctionId;
 use tokio::time::Instant;
 
 use super::member::{LONGEST_TEXT, Life};
@@ -58,8 +57,6 @@ struct Lease {
     /// The client's token, and the bytes that each worker needs for its part, in the order of the plan; `None` for a
     /// lease of a former coordinator process.
     size: Option<(TokenId, Vec<(String, PartMemory)>)>,
-    /// The installed function, if that is known.
-    function: Option<FunctionId>,
     /// The value of `Membership::installs` once the install was over; `None` until then.
     since: Option<u64>,
 }
@@ -68,8 +65,7 @@ struct Lease {
 #[derive(Debug)]
 pub(super) struct Charge<'a> {
     /// The client's token and the bytes as planned, if that is known.
-    pub size: Option<(&'a TokenId, PartMemory)>,
-    pub function: Option<FunctionId>,
+    pub size: Option<(&'a TokenId, &'a PartMemory)>,
     /// The client.
     pub member: &'a str,
     /// The number of the first report of the worker that covers it; `None` if none does yet.
@@ -88,10 +84,10 @@ impl Lease {
         )
     }
 
-    fn size_at(&self, worker: &str) -> Option<(&TokenId, PartMemory)> {
+    fn size_at(&self, worker: &str) -> Option<(&TokenId, &PartMemory)> {
         let (token, sizes) = self.size.as_ref()?;
         let (_, needed) = sizes.iter().find(|(name, _)| name == worker)?;
-        Some((token, *needed))
+        Some((token, needed))
     }
 
     fn is_held_by(&self, name: &str, incarnation: Incarnation) -> bool {
@@ -151,7 +147,6 @@ impl Leases {
         let held = living.filter(move |lease| lease.is_held_by(name, incarnation));
         held.map(move |lease| Charge {
             size: lease.size_at(name),
-            function: lease.function,
             member: &lease.driver.name,
             since: lease.since,
         })
@@ -323,7 +318,6 @@ impl Membership {
             holders: vec![],
             state: LeaseState::Granted,
             size: None,
-            function: None,
             since: Some(self.installs),
         });
         let goes_on = entry.driver == driver && !entry.has_ended();
@@ -376,7 +370,7 @@ impl Membership {
             self.exposures.granted(worker, plan.function);
         }
         let names = workers.clone().map(|worker| worker.name.clone());
-        let sizes = names.zip(plan.parts.iter().map(|part| part.needed));
+        let sizes = names.zip(plan.parts.iter().map(|part| part.needed.clone()));
         self.leases.0.insert(
             lease,
             Lease {
@@ -386,7 +380,6 @@ impl Membership {
                 holders: workers.cloned().collect(),
                 state: LeaseState::Installing { given_up: false },
                 size: Some((plan.token.clone(), sizes.collect())),
-                function: Some(plan.function),
                 since: None,
             },
         );

@@ -28,6 +28,7 @@ mod standing;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use convoke_common::grant::Participant;
 use convoke_common::ids::Incarnation;
@@ -391,6 +392,9 @@ impl Membership {
                 device: offer.device.clone(),
                 threads: offer.threads,
                 memory: room.free,
+                budget: room.budget,
+                constants: room.constants,
+                presence: Arc::default(),
                 offered: room.offered,
                 holders: room.holders,
                 load_buffer: offer.load_buffer,

@@ -10,7 +10,7 @@ use convoke_common::ids::{Incarnation, PlanId};
 use convoke_common::memory::Reservation;
 use convoke_common::mutant;
 use convoke_graph::ids::FunctionId;
-use convoke_graph::program::{Axes, Program};
+use convoke_graph::program::{Axes, HashedProgram};
 use tokio::time::Instant;
 
 use super::Driver;
@@ -44,7 +44,7 @@ pub struct Plan {
 /// What a plan gives to one worker.
 #[derive(Debug, PartialEq)]
 pub struct PlanPart {
-    pub program: Arc<Program>,
+    pub program: HashedProgram,
     /// Bytes that the tensors of one step need.
     pub step_bytes: u64,
     /// Bytes that the whole part needs of the worker.
@@ -148,8 +148,7 @@ impl Plans {
             let parts = kept.plan.participants.iter().zip(&kept.plan.parts);
             let parts = parts.filter(move |(p, _)| p.name == name && p.incarnation == incarnation);
             parts.map(|(_, part)| Charge {
-                size: Some((&kept.plan.token, part.needed)),
-                function: Some(kept.plan.function),
+                size: Some((&kept.plan.token, &part.needed)),
                 member: &kept.owner.name,
                 since: None,
             })

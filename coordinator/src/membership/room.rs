@@ -9,9 +9,8 @@
 //!         else the least of what was planned and what is reported
 //! ```
 //!
-//! Leases of one function share its weights at a worker, as far as they have the same nodes there. So its weights count
-//! once, and are free for a plan of that function where a lease of it has them. Where the nodes turn out to be others,
-//! the install finds no room, and the next plan goes elsewhere.
+//! Leases share constants at a worker, whichever function they are of. So each constant counts once, and a plan needs
+//! only those that are not there ([`PresentConstants`]).
 //!
 //! Invariants
 //! 1. A lease counts from its grant until it ends, and a plan that is to be installed counts until it is granted, or
@@ -20,7 +19,8 @@
 //! 3. That a worker had no room for a token's lease is remembered for that token only, so that no client can keep the
 //!    others from a worker.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::identity::{PeerIdentity, TokenId};
@@ -28,13 +28,14 @@ use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::memory::{Purpose, TokenHolding};
 use convoke_common::rpc::{MemoryUse, RETURN_BOUND};
 use convoke_graph::ids::FunctionId;
+use convoke_graph::program::ConstantId;
 use tokio::time::Instant;
 
 use super::leases::Charge;
 use super::member::Member;
 use super::{ConnectionId, Driver, Membership, Offer};
-use crate::place::Holder;
-use crate::plan::PartMemory;
+use crate::place::{Holder, PresentConstants};
+use crate::plan::{PartConstants, PartMemory};
 
 /// How long a plan that is to be installed counts as taken: its driver dials the workers first.
 pub const HELD_FOR: Duration = RETURN_BOUND;
@@ -72,10 +73,14 @@ pub struct Asker {
 }
 
 /// What is taken of a worker.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Room {
-    /// Bytes that are free for the asker.
+    /// Bytes of the worker that are free.
     pub free: u64,
+    /// Bytes that the asker's token may still have there.
+    pub budget: u64,
+    /// The constants that are there.
+    pub constants: PresentConstants,
     /// Bytes that the asker could have if nothing were taken.
     pub offered: u64,
     /// Those who have the rest, the largest first.
@@ -85,10 +90,13 @@ pub struct Room {
 /// What one token, or everybody, has of a worker.
 #[derive(Debug, Default)]
 struct Part {
-    /// Bytes of leases as planned, without weights whose function is known.
+    /// Bytes of leases as planned, without the constants that they share.
     planned: u64,
-    /// Bytes of weights by function: the most that a lease of it has.
-    weights: BTreeMap<FunctionId, u64>,
+    /// The shared constants of the leases, with the bytes of each, and the bytes of all.
+    constants: BTreeMap<ConstantId, u64>,
+    shared: u64,
+    /// The last part whose constants were added: many leases are of one plan.
+    last: Option<Arc<PartConstants>>,
     /// Bytes of leases as reported.
     reported: u64,
     /// Bytes of everything else, as reported.
@@ -109,25 +117,31 @@ impl Part {
         }
     }
 
-    fn plan(&mut self, needed: PartMemory, function: Option<FunctionId>) {
-        let mut rest = needed.all;
-        if let Some(function) = function {
-            rest = rest.saturating_sub(needed.weights);
-            let weights = self.weights.entry(function).or_default();
-            *weights = needed.weights.max(*weights);
-        }
+    fn plan(&mut self, needed: &PartMemory) {
+        let constants = &needed.constants;
+        let rest = needed.all.saturating_sub(constants.total());
         self.planned = self.planned.saturating_add(rest);
+        if self
+            .last
+            .as_ref()
+            .is_some_and(|last| Arc::ptr_eq(last, constants))
+        {
+            return;
+        }
+        for (id, bytes) in constants.each() {
+            if self.constants.insert(*id, *bytes).is_none() {
+                self.shared = self.shared.saturating_add(*bytes);
+            }
+        }
+        self.last = Some(constants.clone());
     }
 
-    /// Bytes of a function's weights that are there.
-    fn shared(&self, wanted: Option<FunctionId>) -> u64 {
-        let weights = wanted.and_then(|function| self.weights.get(&function));
-        weights.copied().unwrap_or(0)
+    fn ids(&self) -> Arc<BTreeSet<ConstantId>> {
+        Arc::new(self.constants.keys().copied().collect())
     }
 
     fn taken(&self, certainty: Certainty) -> u64 {
-        let weights = self.weights.values();
-        let planned = weights.fold(self.planned, |sum, w| sum.saturating_add(*w));
+        let planned = self.planned.saturating_add(self.shared);
         let leases = match certainty {
             Certainty::Settled => planned.min(self.reported),
             Certainty::Underway => planned,
@@ -220,14 +234,13 @@ impl Membership {
                 unknown = true;
                 return;
             };
-            all.plan(needed, charge.function);
+            all.plan(needed);
             let part = tokens.entry(token.clone()).or_default();
-            part.plan(needed, charge.function);
+            part.plan(needed);
             charge.member.clone_into(&mut part.member);
         };
         let leases = self.leases.charges(name, offer.incarnation);
         leases.for_each(&mut charge);
-        let wanted = asker.wants.as_ref().map(|(_, function)| *function);
         let plans = self
             .plans
             .charges(now, name, offer.incarnation, asker.wants.as_ref());
@@ -252,16 +265,19 @@ impl Membership {
             (true, true) => Certainty::Unknown,
             (false, true) => Certainty::Reported,
         };
-        // A plan of a function whose weights are there needs the rest only.
-        let taken = |part: &Part| part.taken(certainty).saturating_sub(part.shared(wanted));
-        let own = tokens.get(&identity.token_id).map_or(0, taken);
-        let taken = taken(&all);
+        let own = tokens.get(&identity.token_id);
         let offered = offer.memory.min(identity.memory_of(offer.memory));
-        let mut free = offer.memory.saturating_sub(taken);
-        free = free.min(offered.saturating_sub(own));
+        let mut free = offer.memory.saturating_sub(all.taken(certainty));
+        let budget = offered.saturating_sub(own.map_or(0, |part| part.taken(certainty)));
+        let mut constants = PresentConstants {
+            all: all.ids(),
+            own: own.map(Part::ids).unwrap_or_default(),
+        };
         let refusal = known.and_then(|k| k.refusals.get(&identity.token_id));
         if let Some((_, bytes)) = refusal.filter(|(until, _)| *until > now) {
             free = free.min(bytes.saturating_sub(1));
+            // What was there did not suffice.
+            constants = PresentConstants::default();
         }
         let holders = tokens.into_iter().map(|(token, part)| Holder {
             bytes: part.taken(certainty),
@@ -272,6 +288,8 @@ impl Membership {
         holders.sort_by_key(|h| std::cmp::Reverse(h.bytes));
         Room {
             free,
+            budget,
+            constants,
             offered,
             holders,
         }

@@ -39,6 +39,10 @@ fn part(placed: &Placed, parts: &Partition, m: usize) -> PartSummary {
     let first = order.next();
     let last = order.next_back().or(first);
     let named = |p: Option<&u32>| p.map_or(String::new(), |p| node(p).name.to_string());
+    // What the worker has of this part counts as free for it.
+    let present = usage.needed.saturating_sub(usage.beyond.memory);
+    let paid = usage.needed.saturating_sub(usage.beyond.budget);
+    let memory = worker.memory.saturating_add(present);
     PartSummary {
         name: worker.name.clone(),
         address: worker.address.clone(),
@@ -51,7 +55,7 @@ fn part(placed: &Placed, parts: &Partition, m: usize) -> PartSummary {
         activation_bytes: usage.activations,
         needed_bytes: usage.needed,
         memory: worker.offered,
-        free: worker.memory,
+        free: memory.min(worker.budget.saturating_add(paid)),
         peak_bytes: placed.peaks[m],
         step_ns: placed.schedule.busy_ns[m],
     }

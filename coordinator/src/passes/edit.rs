@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use convoke_graph::csr::Csr;
 use convoke_graph::graph::{Function, Literal, Node, RunsAt, TensorType, ValueId};
 use convoke_graph::ops::Op;
 use convoke_graph::tensor::Tensor;
@@ -24,9 +25,8 @@ pub struct Edit {
     /// For each value whether it is the same in every step.
     constant: Vec<bool>,
     result: Vec<bool>,
-    /// The users of value `v` are `users[first[v]..first[v + 1]]`, once per operand.
-    first: Vec<u32>,
-    users: Vec<u32>,
+    /// The users of each value, once per operand.
+    users: Csr,
     removed: Vec<bool>,
     /// For each value the value that replaces it, or itself.
     forward: Vec<u32>,
@@ -44,8 +44,7 @@ impl Edit {
             literal: vec![NONE; n],
             constant: vec![false; n],
             result: vec![false; n],
-            first: vec![0; n + 1],
-            users: Vec::new(),
+            users: Csr::default(),
             removed: vec![false; f.nodes.len()],
             forward: (0..n as u32).collect(),
             inserted: Vec::new(),
@@ -61,21 +60,13 @@ impl Edit {
                 e.def[o.ix()] = i as u32;
                 e.constant[o.ix()] = node.runs_at == RunsAt::Init;
             }
-            for v in node.inputs.iter().flatten() {
-                e.first[v.ix() + 1] += 1;
-            }
         }
-        for v in 0..n {
-            e.first[v + 1] += e.first[v];
-        }
-        let mut next = e.first.clone();
-        e.users = vec![0; e.first[n] as usize];
-        for (i, node) in e.f.nodes.iter().enumerate() {
-            for v in node.inputs.iter().flatten() {
-                e.users[next[v.ix()] as usize] = i as u32;
-                next[v.ix()] += 1;
-            }
-        }
+        let users = e.f.nodes.iter().zip(0u32..);
+        let users = users.flat_map(|(node, i)| {
+            let inputs = node.inputs.iter().flatten();
+            inputs.map(move |v| (v.0, i))
+        });
+        e.users = Csr::group(n, &users.collect::<Vec<_>>());
         e.f.results
             .iter()
             .for_each(|(_, v)| e.result[v.ix()] = true);
@@ -90,9 +81,9 @@ impl Edit {
 
     /// Returns the nodes that use `v`, once per operand, in order.
     pub fn users(&self, v: ValueId) -> &[u32] {
-        match self.first.get(v.ix() + 1) {
-            Some(end) => &self.users[self.first[v.ix()] as usize..*end as usize],
-            None => &[],
+        match v.ix() < self.users.rows() {
+            true => self.users.row(v.ix()),
+            false => &[],
         }
     }
 

@@ -1,10 +1,15 @@
 //! The cluster as placement sees it: what each worker offers, and the speed of the links.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
 use convoke_graph::ops::{Cost, CustomOp};
+use convoke_graph::program::ConstantId;
+
+use super::memory::Need;
+use super::work::Work;
 
 /// What a worker offers, as placement sees it.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,10 +20,16 @@ pub struct WorkerModel {
     pub incarnation: Incarnation,
     pub device: DeviceId,
     pub threads: u32,
-    /// Bytes of memory that the planned program may use: those that are free for its client.
+    /// Bytes of memory that are free.
     pub memory: u64,
-    /// Bytes that its client could use if nothing were taken.
+    /// Bytes that the client's token may still have of the memory.
+    pub budget: u64,
+    /// Bytes that the client could use if nothing were taken.
     pub offered: u64,
+    /// The constants that are there. They are taken of the memory already, and a lease that reads them shares them.
+    pub constants: PresentConstants,
+    /// Those of the function that is placed; see [`ClusterModel::for_work`].
+    pub presence: Arc<Presence>,
     /// Those who have memory there, the largest first.
     pub holders: Vec<Holder>,
     /// Bytes that the worker reserves for weights while they are loaded.
@@ -29,6 +40,81 @@ pub struct WorkerModel {
     pub memory_bandwidth: f64,
     /// The custom ops that the worker has kernels for.
     pub ops: Vec<CustomOp>,
+}
+
+/// The constants that leases have at a worker.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PresentConstants {
+    /// Those of all leases.
+    pub all: Arc<BTreeSet<ConstantId>>,
+    /// Those that the client's token is charged for already.
+    pub own: Arc<BTreeSet<ConstantId>>,
+}
+
+/// Which constants of a function a worker has.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Presence {
+    /// For each constant of the function whether the worker has it, and whether the client's token is charged for it;
+    /// empty if the worker has none.
+    of: Vec<(bool, bool)>,
+    /// Bytes of those that the worker has, and of those that the token is charged for.
+    bytes: [u64; 2],
+}
+
+impl Presence {
+    fn new(work: &Work, there: &PresentConstants) -> Presence {
+        if there.all.is_empty() {
+            return Presence::default();
+        }
+        let is = |all: &BTreeSet<ConstantId>, id: &Option<ConstantId>| {
+            id.as_ref().is_some_and(|id| all.contains(id))
+        };
+        let of = work.const_id.iter();
+        let of: Vec<(bool, bool)> = of
+            .map(|id| (is(&there.all, id), is(&there.own, id)))
+            .collect();
+        let mut bytes = [0u64; 2];
+        for ((here, own), size) in of.iter().zip(&work.const_bytes) {
+            let [all, mine] = &mut bytes;
+            *all = all.saturating_add(if *here { *size } else { 0 });
+            *mine = mine.saturating_add(if *own { *size } else { 0 });
+        }
+        Presence { of, bytes }
+    }
+
+    /// Returns whether the worker has none of the constants.
+    pub fn is_empty(&self) -> bool {
+        self.bytes[0] == 0
+    }
+
+    /// Returns whether the worker has a constant.
+    pub fn has(&self, constant: usize) -> bool {
+        self.of.get(constant).is_some_and(|(here, _)| *here)
+    }
+
+    /// Returns whether the client's token is charged for a constant at the worker.
+    pub fn is_paid(&self, constant: usize) -> bool {
+        self.of.get(constant).is_some_and(|(_, own)| *own)
+    }
+}
+
+impl WorkerModel {
+    /// Returns the bytes that are free for the client.
+    pub fn free(&self) -> u64 {
+        self.memory.min(self.budget)
+    }
+
+    /// Returns the most bytes that a part of the function may take here, with the constants that are there.
+    pub fn reach(&self) -> u64 {
+        let [all, own] = self.presence.bytes;
+        let memory = self.memory.saturating_add(all);
+        memory.min(self.budget.saturating_add(own))
+    }
+
+    /// Returns whether so much is free for the client.
+    pub fn holds(&self, need: &Need) -> bool {
+        need.memory <= self.memory && need.budget <= self.budget
+    }
 }
 
 /// Clients that have memory of a worker: the holders of one token.
@@ -91,14 +177,26 @@ impl ClusterModel {
 
     /// Returns whether less than everything is free anywhere.
     pub fn is_taken(&self) -> bool {
-        self.workers.iter().any(|w| w.memory < w.offered)
+        self.workers.iter().any(|w| w.free() < w.offered)
     }
 
     /// Returns the cluster as if no memory were taken.
     pub fn idle(&self) -> ClusterModel {
         let mut idle = self.clone();
-        idle.workers.iter_mut().for_each(|w| w.memory = w.offered);
+        for worker in &mut idle.workers {
+            (worker.memory, worker.budget) = (worker.offered, worker.offered);
+            worker.constants = PresentConstants::default();
+        }
         idle
+    }
+
+    /// Returns the cluster with what each worker has of the constants of `work`.
+    pub fn for_work(&self, work: &Work) -> ClusterModel {
+        let mut seen = self.clone();
+        for worker in &mut seen.workers {
+            worker.presence = Arc::new(Presence::new(work, &worker.constants));
+        }
+        seen
     }
 
     /// Sets the link from worker `from` to worker `to`.

@@ -148,7 +148,7 @@ impl<'a> Cutter<'a> {
     /// `k` then begins.
     fn extend(&self, k: usize, least: u64, most: u64, before: &[u64]) -> (Vec<u64>, Vec<u32>) {
         let m = self.scale.positions.len();
-        let memory = self.team.workers[k].memory;
+        let worker = &self.team.workers[k];
         let may_be_empty = !self.fixed[k].is_empty();
         let at = |i: usize| before[i].saturating_add(self.crossing_ns(k, i));
         let mut busy = self.fixed_ns[k];
@@ -162,7 +162,7 @@ impl<'a> Cutter<'a> {
 
         let mut best = vec![u64::MAX; m + 1];
         let mut from = vec![0u32; m + 1];
-        let mut run = PositionRun::new(self.scale, &self.fixed[k]);
+        let mut run = PositionRun::new(self.scale, &self.fixed[k], &worker.presence);
         let mut next = 0;
         // A run begins after the last position that the participant cannot run.
         let mut least_start = 0;
@@ -177,7 +177,7 @@ impl<'a> Cutter<'a> {
                 }
             }
             while run.start < j
-                && (run.start < least_start || time(run.start, j) > most || run.bytes() > memory)
+                && (run.start < least_start || time(run.start, j) > most || !run.fits(worker))
             {
                 run.shrink();
             }
@@ -191,7 +191,7 @@ impl<'a> Cutter<'a> {
             while starts.front().is_some_and(|s| *s < run.start) {
                 starts.pop_front();
             }
-            let fits = time(run.start, j) <= most && run.bytes() <= memory;
+            let fits = time(run.start, j) <= most && run.fits(worker);
             if let Some(i) = starts.front().filter(|_| fits) {
                 best[j] = at(*i);
                 from[j] = *i as u32;

@@ -14,7 +14,7 @@ use convoke_graph::artifact::{CHUNK, RIDES, chunks_of, coming};
 use convoke_graph::block::touched;
 
 use super::activations::activations;
-use super::cluster::Team;
+use super::cluster::{Presence, Team};
 use super::work::{ArtifactBytes, NONE, Work};
 
 /// Most bytes of crossing tensors that the transport holds in each direction; measured over loopback.
@@ -33,7 +33,21 @@ pub struct Usage {
     pub loading: u64,
     /// Most bytes of one step's tensors at once, at the axes' bounds.
     pub activations: u64,
+    /// Bytes in all, where the worker has none of the constants.
     pub needed: u64,
+    /// What is needed besides the constants that the worker has.
+    pub beyond: Need,
+    /// Bytes of the constants that the worker lacks.
+    pub missing: u64,
+}
+
+/// What a part needs besides the constants that its worker has already.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Need {
+    /// Bytes of the worker's memory.
+    pub memory: u64,
+    /// Bytes that the client's token is charged for: also those of constants that only others have paid for.
+    pub budget: u64,
 }
 
 /// Predicts the usage of each participant. `order` has the positions in the order in which they run, and `homes` the participant
@@ -50,20 +64,51 @@ pub fn usage(
     let each = activations
         .into_iter()
         .zip(retained(work, team, participant, homes));
-    each.map(|(activations, retained)| {
-        let weights = sum(&retained, &work.const_bytes);
-        let loading = InitFootprint::new(work, &retained);
-        let steps = activations.saturating_mul(u64::from(in_flight.max(1)));
-        Usage {
-            weights,
-            artifacts: loading.artifacts,
-            chunks: loading.chunks,
-            loading: loading.peak,
-            activations,
-            needed: loading.peak.max(weights.saturating_add(steps)),
-        }
-    })
-    .collect()
+    each.zip(&team.workers)
+        .map(|((activations, retained), worker)| {
+            let weights = sum(&retained, &work.const_bytes);
+            let loading = InitFootprint::new(work, &retained);
+            let steps = activations.saturating_mul(u64::from(in_flight.max(1)));
+            let needed = loading.peak.max(weights.saturating_add(steps));
+            let (beyond, missing) = match worker.presence.is_empty() {
+                true => {
+                    let all = Need {
+                        memory: needed,
+                        budget: needed,
+                    };
+                    (all, weights)
+                }
+                false => beyond(work, &worker.presence, &retained, steps),
+            };
+            Usage {
+                weights,
+                artifacts: loading.artifacts,
+                chunks: loading.chunks,
+                loading: loading.peak,
+                activations,
+                needed,
+                beyond,
+                missing,
+            }
+        })
+        .collect()
+}
+
+/// Returns what is needed besides the constants that the worker has, and the bytes of the others among `retained`.
+fn beyond(work: &Work, presence: &Presence, retained: &[bool], steps: u64) -> (Need, u64) {
+    let each = || retained.iter().copied().enumerate();
+    let lacks: Vec<bool> = each().map(|(c, kept)| kept && !presence.has(c)).collect();
+    let unpaid: Vec<bool> = each()
+        .map(|(c, kept)| kept && presence.has(c) && !presence.is_paid(c))
+        .collect();
+    let missing = sum(&lacks, &work.const_bytes);
+    let loading = InitFootprint::new(work, &lacks);
+    let memory = loading.peak.max(missing.saturating_add(steps));
+    let need = Need {
+        memory,
+        budget: memory.saturating_add(sum(&unpaid, &work.const_bytes)),
+    };
+    (need, missing)
 }
 
 /// Predicts the peak of each participant's process above its base footprint, with the axes at their expected sizes.
@@ -120,7 +165,7 @@ fn crossing(work: &Work, participants: usize, participant: &[u16]) -> Vec<[u64; 
 }
 
 /// Returns for each participant which constants it keeps.
-fn retained(work: &Work, team: &Team, participant: &[u16], homes: &[u16]) -> Vec<Vec<bool>> {
+pub fn retained(work: &Work, team: &Team, participant: &[u16], homes: &[u16]) -> Vec<Vec<bool>> {
     let mut all = vec![vec![false; work.const_value.len()]; team.size()];
     for (p, m) in participant.iter().enumerate() {
         let mine = &mut all[usize::from(*m)];

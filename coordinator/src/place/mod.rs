@@ -27,16 +27,21 @@ mod search;
 mod too_small;
 mod work;
 
+use std::collections::BTreeMap;
+
 use convoke_common::rpc::{PlanOptions, WorkerCount};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
+use convoke_graph::program::ConstantId;
 
-pub use cluster::{ASSUMED_LINK, ClusterModel, Holder, LinkSpeed, Team, WorkerModel};
+pub use cluster::{
+    ASSUMED_LINK, ClusterModel, Holder, LinkSpeed, PresentConstants, Team, WorkerModel,
+};
 pub use memory::{InitDependencies, Usage, needed};
 pub use pins::{Pins, check as check_pins};
 pub use schedule::Schedule;
 pub use too_small::{human, no_room};
-pub use work::{NONE, Rows, Work};
+pub use work::{NONE, Work};
 
 use eligibility::Eligibility;
 use search::Search;
@@ -63,6 +68,21 @@ pub struct Placed {
     pub asked: WorkerCount,
 }
 
+impl Placed {
+    /// Returns the constants that each participant keeps for its leases to share, with their bytes, by what they are
+    /// known by.
+    pub fn constants(&self) -> Vec<BTreeMap<ConstantId, u64>> {
+        let kept = memory::retained(&self.work, &self.team, &self.participant, &self.homes);
+        let of = |kept: Vec<bool>| {
+            let ids = self.work.const_id.iter().zip(&self.work.const_bytes);
+            let kept = ids.zip(kept).filter(|(_, kept)| *kept);
+            kept.filter_map(|((id, bytes), _)| Some(((*id)?, *bytes)))
+                .collect()
+        };
+        kept.into_iter().map(of).collect()
+    }
+}
+
 /// Places `function`, which was verified, on workers of `cluster`.
 pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) -> Result<Placed> {
     if cluster.workers.is_empty() {
@@ -83,7 +103,10 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
             *e = (*size).clamp(0, *e);
         }
     }
-    let work = Work::new(&function, &bounds, &expected);
+    let mut work = Work::new(&function, &bounds, &expected);
+    work.identify(&function)
+        .map_err(|e| Error::internal(format!("constants cannot be encoded: {e}")))?;
+    let cluster = &cluster.for_work(&work);
     let pins = Pins::resolve(&function, &work, cluster, &options.pins)?;
     let able = Eligibility::new(&function, &work, cluster, &pins, &options.ops)?;
     let search = Search::new(&work, cluster, &pins.fixed, &able, options.in_flight);

@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 
+use super::cluster::{Presence, WorkerModel};
+use super::memory::Need;
 use super::work::{NONE, Work};
 
 /// How activations are charged to a run.
@@ -58,7 +60,8 @@ impl<'a> Scale<'a> {
 
     /// Returns how many workers of `memory` bytes each hold all positions; `None` if one position alone is too large.
     pub fn workers_of(&self, memory: u64) -> Option<u32> {
-        let mut run = PositionRun::new(self, &[]);
+        let nothing = Presence::default();
+        let mut run = PositionRun::new(self, &[], &nothing);
         let mut parts = 1;
         while run.end < self.positions.len() {
             run.grow();
@@ -80,11 +83,16 @@ impl<'a> Scale<'a> {
 /// A run of positions, `start..end` in [`Scale::positions`], beside fixed positions of the same worker.
 pub struct PositionRun<'a> {
     scale: &'a Scale<'a>,
+    /// The constants that the worker has already.
+    presence: &'a Presence,
     pub start: usize,
     pub end: usize,
     /// For each constant the number of positions of the run that read it.
     readers: Vec<u32>,
     weights: u64,
+    /// Those of the weights that the worker has, and those that the client's token is charged for.
+    present: u64,
+    paid: u64,
     fixed_slack: u64,
     /// A monotonic queue of positions with falling slack: the front has the largest.
     largest: VecDeque<usize>,
@@ -92,13 +100,16 @@ pub struct PositionRun<'a> {
 
 impl<'a> PositionRun<'a> {
     /// Returns an empty run beside `fixed` positions.
-    pub fn new(scale: &'a Scale<'a>, fixed: &[u32]) -> PositionRun<'a> {
+    pub fn new(scale: &'a Scale<'a>, fixed: &[u32], presence: &'a Presence) -> PositionRun<'a> {
         let mut w = PositionRun {
             scale,
+            presence,
             start: 0,
             end: 0,
             readers: vec![0; scale.work.const_value.len()],
             weights: 0,
+            present: 0,
+            paid: 0,
             fixed_slack: 0,
             largest: VecDeque::new(),
         };
@@ -119,7 +130,14 @@ impl<'a> PositionRun<'a> {
             .map(|c| *c as usize)
         {
             if self.readers[c] == 0 {
-                self.weights = self.weights.saturating_add(self.scale.work.const_bytes[c]);
+                let bytes = self.scale.work.const_bytes[c];
+                self.weights = self.weights.saturating_add(bytes);
+                if self.presence.has(c) {
+                    self.present = self.present.saturating_add(bytes);
+                }
+                if self.presence.is_paid(c) {
+                    self.paid = self.paid.saturating_add(bytes);
+                }
             }
             self.readers[c] += 1;
         }
@@ -154,7 +172,14 @@ impl<'a> PositionRun<'a> {
         {
             self.readers[c] -= 1;
             if self.readers[c] == 0 {
-                self.weights -= work.const_bytes[c].min(self.weights);
+                let bytes = work.const_bytes[c];
+                self.weights -= bytes.min(self.weights);
+                if self.presence.has(c) {
+                    self.present -= bytes.min(self.present);
+                }
+                if self.presence.is_paid(c) {
+                    self.paid -= bytes.min(self.paid);
+                }
             }
         }
         if self.largest.front() == Some(&self.start) {
@@ -163,10 +188,24 @@ impl<'a> PositionRun<'a> {
         self.start += 1;
     }
 
-    /// Returns the bytes that a worker needs for the run and the fixed positions.
-    pub fn bytes(&self) -> u64 {
+    fn slack(&self) -> u64 {
         let slack = self.largest.front().map_or(0, |i| self.slack_at(*i));
-        self.weights.saturating_add(slack.max(self.fixed_slack))
+        slack.max(self.fixed_slack)
+    }
+
+    /// Returns the bytes that a worker without any of the constants needs for the run and the fixed positions.
+    pub fn bytes(&self) -> u64 {
+        self.weights.saturating_add(self.slack())
+    }
+
+    /// Returns whether the worker, whose presence was given, has the memory for the run and the fixed positions.
+    pub fn fits(&self, worker: &WorkerModel) -> bool {
+        let beyond =
+            |present: u64| (self.weights - present.min(self.weights)).saturating_add(self.slack());
+        worker.holds(&Need {
+            memory: beyond(self.present),
+            budget: beyond(self.paid),
+        })
     }
 }
 

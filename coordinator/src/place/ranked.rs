@@ -2,7 +2,7 @@
 //! transfers included. (Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling for
 //! heterogeneous computing, 2002.)
 
-use super::cluster::Team;
+use super::cluster::{Team, WorkerModel};
 use super::cut::UNPINNED;
 use super::eligibility::TeamEligibility;
 use super::schedule::priorities;
@@ -30,7 +30,7 @@ pub fn ranked(
     let mut participant = pinned.to_vec();
     let mut finish = vec![0u64; work.positions()];
     let mut free_at = vec![0u64; n];
-    let mut memory: Vec<u64> = team.workers.iter().map(|w| w.memory).collect();
+    let mut memory: Vec<u64> = team.workers.iter().map(WorkerModel::reach).collect();
     let mut holds = vec![false; work.const_value.len() * n];
     for p in order.into_iter().map(|p| p as usize) {
         let weights = |m: usize, holds: &[bool]| -> u64 {

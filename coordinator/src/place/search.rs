@@ -35,7 +35,13 @@ impl Candidate {
         self.usage
             .iter()
             .zip(&self.team.workers)
-            .all(|(u, w)| u.needed <= w.memory)
+            .all(|(u, w)| w.holds(&u.beyond))
+    }
+
+    /// Returns the bytes of weights that workers lack.
+    fn missing(&self) -> u64 {
+        let each = self.usage.iter();
+        each.fold(0u64, |sum, usage| sum.saturating_add(usage.missing))
     }
 
     fn score(&self) -> u64 {
@@ -47,7 +53,7 @@ impl Candidate {
 /// Returns the indices of the workers, the largest memory first.
 pub fn by_memory(cluster: &ClusterModel) -> Vec<usize> {
     let mut order: Vec<usize> = (0..cluster.workers.len()).collect();
-    order.sort_by_key(|i| std::cmp::Reverse(cluster.workers[*i].memory));
+    order.sort_by_key(|i| std::cmp::Reverse(cluster.workers[*i].reach()));
     order
 }
 
@@ -125,12 +131,13 @@ impl<'a> Search<'a> {
     /// Returns the fastest placement on one of the workers that `may` run everything and whose memory suffices.
     fn fastest(&self, may: impl Fn(usize) -> bool) -> Option<Candidate> {
         let weights = self.weights();
-        let mut kinds: Vec<(u64, u64, u64)> = Vec::new();
+        let mut kinds: Vec<[u64; 4]> = Vec::new();
         let mut best: Option<Candidate> = None;
         for i in &self.by_speed {
             let w = &self.cluster.workers[*i];
-            let kind = (w.memory, w.flops.to_bits(), w.memory_bandwidth.to_bits());
-            if !may(*i) || w.memory < weights || kinds.contains(&kind) || kinds.len() >= MOST_KINDS
+            let speed = [w.flops.to_bits(), w.memory_bandwidth.to_bits()];
+            let kind = [w.free(), w.reach(), speed[0], speed[1]];
+            if !may(*i) || w.reach() < weights || kinds.contains(&kind) || kinds.len() >= MOST_KINDS
             {
                 continue;
             }
@@ -241,7 +248,7 @@ impl<'a> Search<'a> {
         let memory = team
             .workers
             .iter()
-            .fold(0u64, |sum, w| sum.saturating_add(w.memory));
+            .fold(0u64, |sum, w| sum.saturating_add(w.reach()));
         if memory < self.weights() {
             return None;
         }
@@ -335,8 +342,14 @@ impl<'a> Search<'a> {
     }
 }
 
+/// Returns the better of two candidates: the faster one, or, where predictions are not precise enough to tell which that
+/// is, the one that loads fewer weights.
 fn better(a: Option<Candidate>, b: Option<Candidate>) -> Option<Candidate> {
+    let slower = |a: &Candidate, b: &Candidate| a.score() / 20 * 19 > b.score();
     match (a, b) {
+        (Some(a), Some(b)) if a.missing() != b.missing() && !slower(&a, &b) && !slower(&b, &a) => {
+            Some(if b.missing() < a.missing() { b } else { a })
+        }
         (Some(a), Some(b)) => Some(if b.score() < a.score() { b } else { a }),
         (a, b) => a.or(b),
     }
@@ -355,7 +368,7 @@ fn homes(work: &Work, team: &Team, participant: &[u16]) -> Vec<u16> {
     }
     let largest = (0..team.size())
         .rev()
-        .max_by_key(|m| team.workers[*m].memory)
+        .max_by_key(|m| team.workers[*m].reach())
         .unwrap_or(0) as u16;
     let of = |c: &u32| match home[*c as usize] {
         UNPINNED => largest,

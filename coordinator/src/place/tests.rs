@@ -31,11 +31,7 @@ fn check(f: &Function, cluster: &ClusterModel, options: &PlanOptions) -> Placed 
         placed.participant
     );
     for (usage, worker) in placed.usage.iter().zip(&placed.team.workers) {
-        assert!(
-            usage.needed <= worker.memory,
-            "{usage:?} on {}",
-            worker.name
-        );
+        assert!(worker.holds(&usage.beyond), "{usage:?} on {}", worker.name);
     }
     let again = place(f.clone(), cluster, options).unwrap();
     assert_eq!(again.participant, placed.participant);
@@ -604,5 +600,80 @@ fn what_is_handed_out_stays_beside_what_computes_it() {
                 }
             }
         }
+    }
+}
+
+/// Returns the cluster with the constants of `f` whose names begin so at worker `at`, of which the client's token is
+/// charged for those that are `own`.
+fn having(
+    mut cluster: ClusterModel,
+    at: usize,
+    f: &Function,
+    names: &str,
+    own: bool,
+) -> ClusterModel {
+    let mut work = Work::new(f, &Default::default(), &Default::default());
+    work.identify(f).unwrap();
+    let ids = work.const_value.iter().zip(&work.const_id);
+    let named = ids.filter(|(v, _)| f.value(**v).name.starts_with(names));
+    let all = std::sync::Arc::new(named.filter_map(|(_, id)| *id).collect());
+    let constants = &mut cluster.workers[at].constants;
+    *constants = PresentConstants::default();
+    if own {
+        constants.own = std::sync::Arc::clone(&all);
+    }
+    constants.all = all;
+    cluster
+}
+
+/// Returns a chain of four matrix products of 1 MiB; the names of the first two and of the last two weights begin with
+/// these letters.
+fn halves(first: char, second: char) -> Function {
+    let mut text = "param x0: f32[4, 512]\n".to_owned();
+    for (i, name) in [first, first, second, second].into_iter().enumerate() {
+        let artifact = if i % 2 == 0 { "a" } else { "b" };
+        text += &format!(
+            "weight {name}{artifact}: f32[512, 512]\nx{} = MatMul(x{i}, {name}{artifact})\n",
+            i + 1
+        );
+    }
+    parse(&format!("{text}result x4"))
+}
+
+#[test]
+fn a_function_is_planned_where_its_constants_are() {
+    let f = halves('p', 'q');
+    let one = options(&f, WorkerCount::Exactly(1));
+    let at = |cluster: &ClusterModel| check(&f, cluster, &one).team.workers[0].name.clone();
+    // Where there is room everywhere, at the worker that lacks fewer bytes, unless another is much faster.
+    let roomy = cluster(3, 64 * MIB);
+    assert_eq!(at(&roomy), "w0");
+    let mut half = having(roomy.clone(), 2, &f, "p", true);
+    assert_eq!(at(&half), "w2");
+    assert_eq!(at(&having(half.clone(), 1, &f, "", true)), "w1");
+    half.workers[0].flops *= 1.02;
+    half.workers[0].memory_bandwidth *= 1.02;
+    assert_eq!(at(&half), "w2");
+    half.workers[0].flops *= 2.;
+    half.workers[0].memory_bandwidth *= 2.;
+    assert_eq!(at(&half), "w0");
+    // Where it does not fit anywhere else.
+    let tight = cluster(3, 3 * MIB);
+    assert_eq!(failure(&f, &tight, &one).code, Code::ClusterTooSmall);
+    let half = having(tight.clone(), 1, &f, "q", true);
+    assert_eq!(at(&half), "w1");
+    // What others have paid for takes no memory, but counts against the budget of the client's token.
+    let mut others = having(tight, 1, &f, "q", false);
+    assert_eq!(failure(&f, &others, &one).code, Code::ClusterTooSmall);
+    others.workers[1].budget = 5 * MIB;
+    let placed = check(&f, &others, &one);
+    assert_eq!(placed.team.workers[0].name, "w1");
+    let usage = &placed.usage[0];
+    assert_eq!((usage.weights, usage.missing), (4 * MIB, 2 * MIB));
+    // A part of the function is credited with its own constants only.
+    let two = options(&f, WorkerCount::Exactly(2));
+    let small = having(cluster(2, 2 * MIB + MIB / 8), 0, &f, "q", true);
+    for usage in check(&f, &small, &two).usage {
+        assert!(usage.beyond.memory <= usage.needed);
     }
 }

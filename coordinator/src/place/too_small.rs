@@ -37,7 +37,7 @@ pub fn error(work: &Work, cluster: &ClusterModel, count: usize, in_flight: u32) 
     let offers = cluster
         .workers
         .iter()
-        .map(|w| format!("{} offers {}", w.name, human(w.memory)));
+        .map(|w| format!("{} offers {}", w.name, human(w.free())));
     let steps = if in_flight > 1 {
         format!(" ({in_flight} steps at once)")
     } else {
@@ -73,7 +73,7 @@ pub fn no_room<'a>(needs: impl Iterator<Item = (&'a str, u64)>, cluster: &Cluste
             true => String::new(),
             false => format!(" ({})", holders.join(", ")),
         };
-        let (free, offered) = (human(w.memory), human(w.offered));
+        let (free, offered) = (human(w.free()), human(w.offered));
         format!("{} has {free} of {offered} free{holders}", w.name)
     });
     let msg = format!(
@@ -99,11 +99,11 @@ fn listed(all: impl Iterator<Item = String>, between: &str) -> String {
 
 fn advice(scale: &Scale<'_>, cluster: &ClusterModel, count: usize) -> String {
     let order = by_memory(cluster);
-    let largest = order.first().map_or(0, |i| cluster.workers[*i].memory);
+    let largest = order.first().map_or(0, |i| cluster.workers[*i].free());
     let smallest = order
         .iter()
         .take(count)
-        .map(|i| cluster.workers[*i].memory)
+        .map(|i| cluster.workers[*i].free())
         .min()
         .unwrap_or(0);
     let mut ways = Vec::new();

@@ -8,71 +8,17 @@
 //!    not of the cluster.
 //! 2. Building it and every walk over it is linear in nodes and operands.
 
+use convoke_graph::codec::CodecError;
+use convoke_graph::csr::Csr;
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Function, Literal, Node, RunsAt, TensorType, ValueId};
 use convoke_graph::ops::{self, Cost, HandleOp};
+use convoke_graph::program::{ConstantId, NUMERICS_PROFILE, constants_of_function};
 
 use super::cut::UNPINNED;
 
 /// The index that stands for none.
 pub const NONE: u32 = u32::MAX;
-
-/// Rows of indices, of different lengths, in one array.
-#[derive(Debug, Clone)]
-pub struct Rows {
-    first: Vec<u32>,
-    items: Vec<u32>,
-}
-
-impl Default for Rows {
-    fn default() -> Rows {
-        Rows {
-            first: vec![0],
-            items: Vec::new(),
-        }
-    }
-}
-
-impl Rows {
-    /// Adds a row without repetitions, in order of first occurrence.
-    fn push(&mut self, row: impl IntoIterator<Item = u32>) {
-        let start = self.items.len();
-        for v in row {
-            if !self.items[start..].contains(&v) {
-                self.items.push(v);
-            }
-        }
-        self.first.push(self.items.len() as u32);
-    }
-
-    /// Returns row `i`.
-    pub fn row(&self, i: usize) -> &[u32] {
-        &self.items[self.first[i] as usize..self.first[i + 1] as usize]
-    }
-
-    /// Returns the number of rows.
-    fn len(&self) -> usize {
-        self.first.len() - 1
-    }
-
-    /// Returns for each column below `columns` the rows that hold it, ascending.
-    fn transposed(&self, columns: usize) -> Rows {
-        let mut first = vec![0u32; columns + 1];
-        self.items.iter().for_each(|c| first[*c as usize + 1] += 1);
-        for c in 0..columns {
-            first[c + 1] += first[c];
-        }
-        let mut next = first.clone();
-        let mut items = vec![0; self.items.len()];
-        for r in 0..self.len() {
-            for c in self.row(r) {
-                items[next[*c as usize] as usize] = r as u32;
-                next[*c as usize] += 1;
-            }
-        }
-        Rows { first, items }
-    }
-}
 
 /// A range of bytes of an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,9 +59,9 @@ pub struct Work {
     /// The cost of each position, with the axes at their expected sizes.
     pub cost: Vec<Cost>,
     /// For each position the flows that it reads, the flows that it writes, and the constants that it reads.
-    pub reads: Rows,
-    pub writes: Rows,
-    pub weights: Rows,
+    pub reads: Csr,
+    pub writes: Csr,
+    pub weights: Csr,
     /// For each position whether its first output may take over the buffer of its first operand.
     pub in_place: Vec<bool>,
     /// For each position whether the caller's session holds its outputs, so that they take no memory of the step.
@@ -132,7 +78,7 @@ pub struct Work {
     /// The position that writes each flow, or [`NONE`] for a parameter.
     pub writer: Vec<u32>,
     /// The positions that read each flow.
-    pub readers: Rows,
+    pub readers: Csr,
     pub flow_is_result: Vec<bool>,
 
     pub const_value: Vec<ValueId>,
@@ -140,10 +86,12 @@ pub struct Work {
     /// Where each constant is read from; `None` if it is computed or travels inside the graph.
     pub const_stored: Vec<Option<ArtifactBytes>>,
     pub const_is_literal: Vec<bool>,
+    /// What each constant is known by, if leases share it.
+    pub const_id: Vec<Option<ConstantId>>,
     /// The node indices of the init nodes, in order, and the constants that each reads and writes.
     pub inits: Vec<u32>,
-    pub init_reads: Rows,
-    pub init_writes: Rows,
+    pub init_reads: Csr,
+    pub init_writes: Csr,
     /// The constants that are results, without repetitions.
     pub const_results: Vec<u32>,
 
@@ -270,6 +218,18 @@ impl Work {
             Some(v) if node.is(HandleOp::HandleOut) => self.writer[*v as usize],
             _ => NONE,
         });
+    }
+
+    /// Notes what the constants of `f` are known by. Fails where an attribute cannot be encoded.
+    pub fn identify(&mut self, f: &Function) -> Result<(), CodecError> {
+        // Constants are compared with others of the same worker alone, which all have its device's layout.
+        let all = constants_of_function(f, NUMERICS_PROFILE, b"")?;
+        let id = |v: &ValueId| {
+            let constant = all.get(v.ix()).copied().flatten();
+            constant.filter(|c| c.is_shared).map(|c| c.id)
+        };
+        self.const_id = self.const_value.iter().map(id).collect();
+        Ok(())
     }
 
     /// Returns the positions that run beside `position`.

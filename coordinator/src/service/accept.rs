@@ -8,12 +8,14 @@ use convoke_common::detection::CLOSE_LOST;
 use convoke_common::identity::{Handshakes, MEMBERSHIP_OVER, PeerIdentity, Role, membership_over};
 use convoke_common::memory::Ledger;
 use convoke_common::places::Places;
-use convoke_common::rpc::{Coordinator, Joining, StreamKind, close};
+use convoke_common::rpc::{
+    Coordinator, FORBIDDEN, Joining, StreamKind, StreamService, close, serve_stream_of,
+    serve_streams,
+};
 use convoke_common::rpc_transport::{MAX_FRAME, serve_charged, serve_stream};
 use convoke_common::world::Endpoint;
 use convoke_common::world::quic::{Connection, ConnectionError, RecvStream, SendStream};
 use convoke_common::{Code, Error};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::Service;
@@ -28,9 +30,6 @@ const HANDSHAKES: usize = 128;
 
 /// How long a handshake may take.
 const GREET_BOUND: Duration = Duration::from_secs(5);
-
-/// How long a peer may take to state the kind of a new stream.
-const KIND_BOUND: Duration = Duration::from_secs(5);
 
 /// How long a newcomer may stay: for a join, and for its wait for a name.
 const NEWCOMER_BOUND: Duration = Duration::from_secs(20);
@@ -130,14 +129,11 @@ async fn attend_newcomer(service: Arc<Service>, connection: Connection) {
     };
     let newcomer = JoiningPeer::new(service.clone(), seen(&connection));
     let answered = newcomer.answered();
+    let streams = Arc::new(NewcomerStreams { newcomer });
     let served = async {
-        while let Ok((mut send, mut recv)) = connection.accept_bi().await {
-            match kind(&mut recv).await {
-                Ok(StreamKind::Join) => {
-                    serve_stream(send, recv, newcomer.clone().serve(), JOIN_FRAME).await;
-                }
-                other => refuse(&service, other, None, &mut send, &mut recv),
-            }
+        // A newcomer's streams are served one after the other.
+        while let Ok((send, recv)) = connection.accept_bi().await {
+            serve_stream_of(streams.clone(), &service.refused, send, recv).await;
         }
     };
     let farewell = async {
@@ -200,20 +196,13 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
         return;
     }
     let ended = membership_over(service.world.wall.as_ref(), &caller.identity);
-    let places = Arc::new(Semaphore::new(STREAMS));
-    let served = async {
-        while let Ok(place) = places.clone().acquire_owned().await {
-            let Ok((send, recv)) = connection.accept_bi().await else {
-                break;
-            };
-            let (inside, caller, account) = (service.clone(), caller.clone(), account.clone());
-            // The stream, and with it this task, ends with the connection.
-            service.tasks.spawn(async move {
-                let _place = place;
-                stream(inside, caller, account, send, recv).await;
-            });
-        }
-    };
+    let streams = Arc::new(MemberStreams {
+        service: service.clone(),
+        caller: caller.clone(),
+        account,
+    });
+    let spawn = |stream| service.tasks.spawn(stream);
+    let served = serve_streams(&connection, STREAMS, spawn, &service.refused, streams);
     // The end of its membership also ends a member that has all of its streams in use.
     tokio::select! {
         biased;
@@ -241,61 +230,56 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
         .await;
 }
 
-/// Reads the kind of a new stream, or returns the counter of the refusal.
-async fn kind(recv: &mut RecvStream) -> std::result::Result<StreamKind, &'static str> {
-    let mut first = [0u8; 1];
-    match timeout(KIND_BOUND, recv.read_exact(&mut first)).await {
-        Ok(Ok(())) => StreamKind::from_byte(first[0]).ok_or("stream_unknown"),
-        _ => Err("stream_silent"),
+/// The streams of a newcomer, which may only join.
+struct NewcomerStreams {
+    newcomer: JoiningPeer,
+}
+
+impl StreamService for NewcomerStreams {
+    fn admit(&self, kind: StreamKind) -> std::result::Result<(), &'static str> {
+        match kind {
+            StreamKind::Join => Ok(()),
+            _ => Err(FORBIDDEN),
+        }
+    }
+
+    async fn serve(self: Arc<Self>, _: StreamKind, send: SendStream, recv: RecvStream) {
+        serve_stream(send, recv, self.newcomer.clone().serve(), JOIN_FRAME).await;
     }
 }
 
-/// Resets a stream that the peer may not open.
-fn refuse(
-    service: &Service,
-    kind: std::result::Result<StreamKind, &'static str>,
-    name: Option<&str>,
-    send: &mut SendStream,
-    recv: &mut RecvStream,
-) {
-    service.refused.count(match kind {
-        Err(reason) => reason,
-        Ok(_) => "stream_forbidden",
-    });
-    tracing::debug!(?kind, name, "a peer opened a stream that it may not");
-    // Both calls fail only if the peer has ended the stream itself.
-    let _ = send.reset(close::REFUSED.into());
-    let _ = recv.stop(close::REFUSED.into());
-}
-
-/// Serves one stream, if the member may open streams of its kind.
-async fn stream(
+/// The streams of a member.
+struct MemberStreams {
     service: Arc<Service>,
     caller: Arc<Caller>,
+    /// The account that is charged for its requests.
     account: Ledger,
-    mut send: SendStream,
-    mut recv: RecvStream,
-) {
-    match kind(&mut recv).await {
-        Ok(StreamKind::Coordinator) => {
-            let frame = if caller.identity.role == Role::Client {
-                MAX_FRAME
-            } else {
-                WORKER_FRAME
-            };
-            let serve = Member { service, caller }.serve();
-            serve_charged(send, recv, serve, frame, Some(account)).await;
+}
+
+impl StreamService for MemberStreams {
+    fn admit(&self, kind: StreamKind) -> std::result::Result<(), &'static str> {
+        match kind {
+            StreamKind::Coordinator | StreamKind::Tripwire => Ok(()),
+            _ => Err(FORBIDDEN),
         }
-        Ok(StreamKind::Tripwire) => {
+    }
+
+    async fn serve(self: Arc<Self>, kind: StreamKind, send: SendStream, recv: RecvStream) {
+        let (service, caller) = (self.service.clone(), self.caller.clone());
+        if kind == StreamKind::Tripwire {
             // The entry is gone if the connection ended meanwhile.
             let watched = service.connections.get(caller.id).and_then(|p| p.watched);
             if let Some(watched) = watched {
                 service.detector.expect_tripwire(&watched, send, recv).await;
             }
+            return;
         }
-        kind => {
-            let name = caller.identity.name.as_str();
-            refuse(&service, kind, Some(name), &mut send, &mut recv);
-        }
+        let frame = if caller.identity.role == Role::Client {
+            MAX_FRAME
+        } else {
+            WORKER_FRAME
+        };
+        let serve = Member { service, caller }.serve();
+        serve_charged(send, recv, serve, frame, Some(self.account.clone())).await;
     }
 }

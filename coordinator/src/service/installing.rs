@@ -6,7 +6,7 @@ use std::time::Duration;
 use convoke_common::admission::call;
 use convoke_common::grant::Grant;
 use convoke_common::ids::{LeaseId, PlanId};
-use convoke_common::rpc::{INSTALL_BOUND, LeaseGrant, Progress, answer};
+use convoke_common::rpc::{INSTALL_BOUND, InstallAnswer, LeaseGrant, Progress, answer};
 use convoke_common::rpc_transport::call_context;
 use convoke_common::{Code, Error, Result};
 use convoke_graph::ids::ParticipantIx;
@@ -156,7 +156,7 @@ impl Service {
         let grant = Grant {
             lease,
             plan,
-            program: part.program.clone(),
+            program: part.program.id(),
             me: ParticipantIx::try_from(me)
                 .map_err(|_| Error::internal("more workers than a lease can number"))?,
             participants: granted.plan.participants.clone(),
@@ -168,9 +168,18 @@ impl Service {
         let mut answered = false;
         let installed = async {
             let worker = self.worker(&name, connection).await?;
-            let said = worker.install(call_context(INSTALL_BOUND), grant).await;
-            answered = said.is_ok();
-            answer(&format!("worker '{name}'"), said)
+            let what = format!("worker '{name}'");
+            // The program follows where the worker does not have it.
+            for program in [None, Some(part.program.program().clone())] {
+                let said = worker.install(call_context(INSTALL_BOUND), grant.clone(), program);
+                let said = said.await;
+                answered = said.is_ok();
+                if answer(&what, said)? == InstallAnswer::Installed {
+                    return Ok(());
+                }
+            }
+            let msg = format!("{what} asks for a program that it was sent");
+            Err(Error::new(Code::ProtocolViolation, msg))
         };
         let installed = installed.await;
         installed.map_err(|e| match e.code {

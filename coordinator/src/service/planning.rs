@@ -13,7 +13,6 @@ use convoke_common::memory::{Ledger, Purpose, Reservation};
 use convoke_common::rpc::{Intent, PlanAnswer, PlanOptions, WorkerCount};
 use convoke_common::rpc_transport::{Charge, current_charge};
 use convoke_common::{Code, Error, Result};
-use convoke_graph::codec;
 use convoke_graph::graph::Function;
 use convoke_graph::program::model_name;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -220,11 +219,8 @@ impl Service {
         account: &Ledger,
         plan: &Plan,
     ) -> Result<Reservation> {
-        let written = plan
-            .parts
-            .iter()
-            .map(|part| codec::size(&*part.program).map_err(|e| Error::internal(e.to_string())));
-        let bytes = written.sum::<Result<u64>>()?.saturating_mul(IN_MEMORY);
+        let written = plan.parts.iter().map(|part| part.program.encoded_bytes());
+        let bytes = written.sum::<u64>().saturating_mul(IN_MEMORY);
         loop {
             let refused = match account.reserve(Purpose::Plans, bytes) {
                 Ok(charge) => return Ok(charge),
@@ -289,7 +285,7 @@ impl Service {
         let parts = planned.programs.into_iter().zip(planned.step_bytes);
         let parts = parts.zip(planned.needed);
         let parts = parts.map(|((program, step_bytes), needed)| PlanPart {
-            program: Arc::new(program),
+            program,
             step_bytes,
             needed,
         });

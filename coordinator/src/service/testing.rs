@@ -14,13 +14,14 @@ use convoke_common::identity::{
 };
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::rpc::{
-    CoordinatorClient, LinkReport, MemoryUse, Progress, Registration, RegistrationAnswer, Worker,
-    WorkerStatus, answer, connect_coordinator,
+    CoordinatorClient, InstallAnswer, LinkReport, MemoryUse, Progress, Registration,
+    RegistrationAnswer, Worker, WorkerStatus, answer, connect_coordinator,
 };
 use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
 use convoke_common::world::quic::Connection;
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, Rng, SystemRng, World};
-use convoke_graph::program::NUMERICS_PROFILE;
+use convoke_graph::ids::ProgramId;
+use convoke_graph::program::{HashedProgram, NUMERICS_PROFILE, Program};
 use tarpc::context::Context;
 use tokio::sync::Semaphore;
 
@@ -188,6 +189,16 @@ impl TestMember {
         });
     }
 
+    /// The hashes of the programs that the scripted worker was sent.
+    pub fn programs(&self) -> Vec<ProgramId> {
+        let seen = self.seen.0.lock().unwrap();
+        let program = |call: &SeenCall| match call {
+            SeenCall::Program(id) => Some(*id),
+            _ => None,
+        };
+        seen.iter().filter_map(program).collect()
+    }
+
     /// Waits until the connection is closed and returns the code.
     pub async fn close_code(&self) -> u64 {
         let closed = tokio::time::timeout(Duration::from_secs(5), self.connection.closed());
@@ -222,6 +233,8 @@ impl TestMember {
 pub struct Script {
     /// The error that `install` answers; `None` is success.
     pub install: Option<Error>,
+    /// Whether `install` asks for the program, also where it is sent.
+    pub forgetful: bool,
     /// Whether `install` never answers.
     pub hangs: bool,
     /// The semaphore of which each `release` takes a permit before it answers.
@@ -234,6 +247,8 @@ pub struct Script {
 #[derive(Debug, Clone, PartialEq)]
 pub enum SeenCall {
     Install(LeaseId),
+    /// An install that came with the program of this hash.
+    Program(ProgramId),
     Release(LeaseId),
     Probe(Vec<String>),
     Revoke(Vec<TokenId>),
@@ -250,18 +265,37 @@ struct Scripted {
 }
 
 impl Scripted {
+    /// Whether the worker was sent this program.
+    fn knows(&self, program: ProgramId) -> bool {
+        let sent = SeenCall::Program(program);
+        self.seen.0.lock().unwrap().contains(&sent)
+    }
+
     fn note(&self, call: SeenCall) {
         self.seen.0.lock().unwrap().push(call);
     }
 }
 
 impl Worker for Scripted {
-    async fn install(self, _: Context, grant: Grant) -> Result<()> {
+    async fn install(
+        self,
+        _: Context,
+        grant: Grant,
+        program: Option<Arc<Program>>,
+    ) -> Result<InstallAnswer> {
+        let sent = program.map(|sent| HashedProgram::new(sent).unwrap().id());
+        if let Some(sent) = sent {
+            self.note(SeenCall::Program(sent));
+        }
+        if self.script.forgetful || !self.knows(grant.program) {
+            return Ok(InstallAnswer::NeedsProgram);
+        }
         self.note(SeenCall::Install(grant.lease));
         if self.script.hangs {
             std::future::pending::<()>().await;
         }
-        self.script.install.map_or(Ok(()), Err)
+        let installed = Ok(InstallAnswer::Installed);
+        self.script.install.map_or(installed, Err)
     }
     async fn progress(self, _: Context, _: PlanId) -> Result<Progress> {
         Ok(Progress { done: 3, total: 10 })
@@ -308,6 +342,7 @@ impl Worker for Scripted {
             cache_bytes: 0,
             loaded: Default::default(),
             weights: Default::default(),
+            program_store: Default::default(),
             holdings: vec![],
             connections: vec![],
             compute: vec![],

@@ -6,7 +6,7 @@ mod seeds;
 
 use std::sync::{Arc, Weak};
 
-use convoke_common::fuzzing::{MemoryBound, Target, trust_grant};
+use convoke_common::fuzzing::{MemoryBound, Target, trust_install};
 use convoke_common::grant::Grant;
 use convoke_common::identity::Role;
 use convoke_common::ids::Incarnation;
@@ -14,6 +14,7 @@ use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_common::world::NoCompute;
 use convoke_graph::codec;
 use convoke_graph::graph::Literal;
+use convoke_graph::program::Program;
 use convoke_rendezvous::{Hub, Link, Peer};
 
 use crate::blackbox;
@@ -61,15 +62,14 @@ fn black_box(input: &[u8]) -> bool {
     !blackbox::parse(&page).is_empty()
 }
 
-/// Does all that an install does with a grant before weights are loaded.
+/// Does all that an install does with a grant and its program before weights are loaded.
 fn install(input: &[u8]) -> bool {
-    let Ok(grant) = codec::decode::<Grant>(input) else {
+    let Ok((grant, program)) = codec::decode::<(Grant, Arc<Program>)>(input) else {
         return false;
     };
-    if !trust_grant(&grant) {
+    if !trust_install(&grant, &program) {
         return false;
     }
-    let program = grant.program;
     let mut constants = vec![None; program.values.len()];
     for (value, literal) in &program.literals {
         std::hint::black_box(Range::of(literal));

@@ -11,7 +11,9 @@ use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_graph::artifact::{ArtifactMeta, CHUNK};
 use convoke_graph::graph::{Attr, Attrs, TensorType, Value};
 use convoke_graph::ids::FunctionId;
-use convoke_graph::program::{Axes, NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, SendEdge};
+use convoke_graph::program::{
+    Axes, HashedProgram, NUMERICS_PROFILE, ProgramNode, RecvSlot, SendEdge,
+};
 use convoke_graph::{DType, Dim, Tensor};
 use convoke_rendezvous::eager::wire::{Command, Definition, Operand, put_run};
 
@@ -88,7 +90,7 @@ fn grant() -> Grant {
     Grant {
         lease: LeaseId(1),
         plan: PlanId(2),
-        program: Arc::new(program()),
+        program: HashedProgram::new(Arc::new(program())).unwrap().id(),
         me: 0,
         participants: vec![
             member("w0", "10.0.0.1:7000"),
@@ -195,7 +197,11 @@ fn batch(ops: &[Definition; 2]) -> Vec<u8> {
 fn seeds_are_of_the_current_formats() {
     let entries: Vec<_> = TARGETS.iter().map(|t| (t.name, t.entry)).collect();
     let seeds: Vec<Seed> = vec![
-        ("install", "grant".into(), codec::encode(&grant()).unwrap()),
+        (
+            "install",
+            "grant".into(),
+            codec::encode(&(grant(), program())).unwrap(),
+        ),
         (
             "session",
             "ops".into(),

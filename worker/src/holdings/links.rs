@@ -19,16 +19,20 @@ use super::Holdings;
 const LINK_BOUND: Duration = Duration::from_secs(10);
 
 impl Holdings {
-    /// The links that a grant needs: to the driver, and to workers with a common edge. Of two workers the one whose
-    /// name sorts first dials, and the other waits for it.
-    pub(super) async fn links(self: &Arc<Self>, grant: &Grant) -> Result<Vec<Option<Arc<Link>>>> {
+    /// The links that a grant of this program needs: to the driver, and to workers with a common edge. Of two workers the
+    /// one whose name sorts first dials, and the other waits for it.
+    pub(super) async fn links(
+        self: &Arc<Self>,
+        grant: &Grant,
+        program: &Program,
+    ) -> Result<Vec<Option<Arc<Link>>>> {
         let driver = grant.participants.len() - 1;
         let mut links = Vec::new();
         for (i, p) in grant.participants.iter().enumerate() {
             let ix = i as ParticipantIx;
             let needed = i == driver
-                || grant.program.recvs.iter().any(|r| r.from == ix)
-                || grant.program.sends.iter().any(|s| s.to == ix);
+                || program.recvs.iter().any(|r| r.from == ix)
+                || program.sends.iter().any(|s| s.to == ix);
             if ix == grant.me || !needed {
                 links.push(None);
                 continue;

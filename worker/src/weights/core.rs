@@ -20,8 +20,8 @@ use convoke_common::error::Result;
 use convoke_common::memory::{Charge, Pool, SharedTensor};
 use convoke_common::rpc::WeightsStatus;
 use convoke_graph::Tensor;
+use convoke_graph::program::ConstantId;
 
-use super::ConstantId;
 use crate::install::Counter;
 
 /// Most constants of a worker: several large models have as many, and what is remembered of each, some 200 bytes that no

@@ -15,7 +15,6 @@
 //! 3. No memory is reserved, and no tensor dropped, under the store's lock.
 
 mod core;
-mod identity;
 #[cfg(test)]
 mod tests;
 
@@ -27,12 +26,15 @@ use convoke_common::error::Result;
 use convoke_common::memory::{Charge, Ledger, Pool, Reclaim};
 use convoke_common::rpc::WeightsStatus;
 use convoke_graph::Tensor;
+use convoke_graph::program::ConstantId;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::install::Counter;
 use core::{Core, LoadId, Wanted};
-pub use identity::{ConstantId, Identified, identify};
+
+/// The layout of what kernels make in the init part; another layout is another constant.
+pub const LAYOUT: &[u8] = b"cpu 1";
 
 /// How long an install waits for constants that another one makes, while that one loads fewer than [`LEAST_LOADED`]
 /// bytes.

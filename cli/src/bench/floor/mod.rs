@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use super::args::Helper;
 use super::turns::{bounded, micros};
 use crate::args::LogArgs;
-use crate::children::{Process, Recipe, child, spawn, stop};
-use crate::failure::Failure;
+use crate::process::children::{Process, Recipe, child, spawn, stop};
+use crate::text::failure::Failure;
 
 pub use part::run as run_part;
 

@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 use super::quic;
 use crate::bench::args::{FloorArgs, Helper};
-use crate::daemon::{Ready, stopped};
-use crate::failure::Failure;
-use crate::output;
-use crate::signals::Signals;
+use crate::commands::daemon::{Ready, stopped};
+use crate::process::signals::Signals;
+use crate::text::failure::Failure;
+use crate::text::output;
 
 /// The most bytes that are sent at once.
 const MOST: usize = 1 << 30;

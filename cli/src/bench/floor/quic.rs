@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::Ask;
-use crate::failure::Failure;
+use crate::text::failure::Failure;
 
 /// How long to wait for another party.
 const WAIT: Duration = Duration::from_secs(30);

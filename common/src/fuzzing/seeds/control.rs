@@ -22,11 +22,11 @@ use crate::rpc::services::{
     WorkerRequest, WorkerResponse,
 };
 use crate::rpc::{
-    ClusterStatus, CutEdge, Death, DeathStatus, HeldLease, Intent, JoinAnswer, JoinRequest,
-    LeaseGrant, LeaseStatus, LinkReport, LinkStatus, MeasuredLink, MemberState, MemberStatus,
-    PartSummary, PinPart, PinSummary, PlanAnswer, PlanOptions, PlanSummary, ProgramStatus,
-    Progress, QuarantineStatus, Registration, RegistrationAnswer, Sources, StepFailure,
-    WeightsStatus, WorkerCount, WorkerStatus,
+    ClusterStatus, CutEdge, Death, DeathStatus, HeldLease, InstallAnswer, Intent, JoinAnswer,
+    JoinRequest, LeaseGrant, LeaseStatus, LinkReport, LinkStatus, MeasuredLink, MemberState,
+    MemberStatus, PartSummary, PinPart, PinSummary, PlanAnswer, PlanOptions, PlanSummary,
+    ProgramStatus, ProgramStoreStatus, Progress, QuarantineStatus, Registration,
+    RegistrationAnswer, Sources, StepFailure, WeightsStatus, WorkerCount, WorkerStatus,
 };
 use crate::world::AccountId;
 
@@ -242,6 +242,13 @@ fn worker_status() -> WorkerStatus {
             shared_bytes: 8,
             unused_bytes: 4,
         },
+        program_store: ProgramStoreStatus {
+            held: 2,
+            held_bytes: 9,
+            unused: 1,
+            received: 3,
+            received_bytes: 7,
+        },
         holdings: vec![TokenHolding {
             token: "token234".parse().expect("a token id"),
             member: "client-1".into(),
@@ -401,6 +408,14 @@ fn to_worker() -> Vec<(&'static str, WorkerRequest)> {
             "grant",
             WorkerRequest::Install {
                 grant: graph::grant(),
+                program: None,
+            },
+        ),
+        (
+            "grant-with-program",
+            WorkerRequest::Install {
+                grant: graph::grant(),
+                program: Some(graph::hashed().program().clone()),
             },
         ),
         ("grant-progress", WorkerRequest::Progress { plan: PLAN }),
@@ -424,7 +439,14 @@ fn to_worker() -> Vec<(&'static str, WorkerRequest)> {
 
 fn from_worker() -> Vec<(&'static str, WorkerResponse)> {
     vec![
-        ("installed", WorkerResponse::Install(Ok(()))),
+        (
+            "installed",
+            WorkerResponse::Install(Ok(InstallAnswer::Installed)),
+        ),
+        (
+            "needs-program",
+            WorkerResponse::Install(Ok(InstallAnswer::NeedsProgram)),
+        ),
         ("failed", WorkerResponse::Install(Err(error()))),
         ("probed", WorkerResponse::Probe(Ok(vec![link_report()]))),
         ("worker", WorkerResponse::Status(Ok(worker_status()))),

@@ -10,8 +10,8 @@ use convoke_graph::graph::{
 use convoke_graph::ids::FunctionId;
 use convoke_graph::ops;
 use convoke_graph::program::{
-    Axes, DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, NUMERICS_PROFILE, Program,
-    ProgramNode, RecvSlot, SendEdge,
+    Axes, DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, HashedProgram, NUMERICS_PROFILE,
+    Program, ProgramNode, RecvSlot, SendEdge,
 };
 use convoke_graph::{DType, Dim, Tensor};
 
@@ -185,11 +185,15 @@ pub(super) fn axes() -> Axes {
     }
 }
 
+pub(super) fn hashed() -> HashedProgram {
+    HashedProgram::new(Arc::new(program())).unwrap()
+}
+
 pub(super) fn grant() -> Grant {
     Grant {
         lease: LeaseId(1),
         plan: PlanId(2),
-        program: Arc::new(program()),
+        program: hashed().id(),
         me: 0,
         participants: participants(),
         axes: axes(),
@@ -232,7 +236,10 @@ pub(super) fn seeds() -> Vec<Seed> {
         "program",
         chosen(1, &codec::encode(&program()).unwrap()),
     ));
-    seeds.push(seed("grant", chosen(2, &codec::encode(&grant()).unwrap())));
+    seeds.push(seed(
+        "grant",
+        chosen(2, &codec::encode(&(grant(), program())).unwrap()),
+    ));
     seeds.push(seed(
         "driver",
         chosen(3, &codec::encode(&driver()).unwrap()),

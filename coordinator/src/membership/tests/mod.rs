@@ -14,7 +14,7 @@ use convoke_common::identity::{Budget, PeerIdentity, Role, Serial, TokenId};
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::rpc::{HeldLease, RETURN_BOUND, Registration};
 use convoke_graph::ids::FunctionId;
-use convoke_graph::program::Axes;
+use convoke_graph::program::{Axes, HashedProgram, Program};
 
 use super::*;
 use crate::plan::PartMemory;
@@ -202,17 +202,17 @@ fn me() -> Driver {
 /// A part of a plan, whose steps need so many bytes and which needs a MiB for each of them.
 fn part(step_bytes: u64) -> PlanPart {
     PlanPart {
-        program: Arc::new(program()),
+        program: HashedProgram::new(Arc::new(program())).unwrap(),
         step_bytes,
         needed: PartMemory {
             all: step_bytes << 20,
-            weights: 0,
+            constants: Arc::default(),
         },
     }
 }
 
-fn program() -> convoke_graph::program::Program {
-    convoke_graph::program::Program {
+fn program() -> Program {
+    Program {
         name: "m".into(),
         function: FUNCTION,
         profile: "p1".into(),

@@ -1,10 +1,14 @@
 //! How much of each worker is free, as plans, leases and reports come and go.
 
+use std::collections::BTreeSet;
+
 use convoke_common::memory::{Purpose, TokenHolding};
 use convoke_common::rpc::MemoryUse;
+use convoke_graph::program::ConstantId;
 
 use super::super::room::HELD_FOR;
 use super::*;
+use crate::plan::PartConstants;
 
 const MIB: u64 = 1 << 20;
 
@@ -31,7 +35,7 @@ impl Rig {
     #[track_caller]
     fn taken(&self, token: &TokenId, expected: [u64; 2]) {
         let model = self.model_for(token, &[]);
-        let taken = model.workers.iter().map(|w| (w.offered - w.memory) / MIB);
+        let taken = model.workers.iter().map(|w| (w.offered - w.free()) / MIB);
         assert_eq!(taken.collect::<Vec<_>>(), expected);
     }
 
@@ -107,7 +111,7 @@ fn a_token_has_no_more_than_its_budget_and_who_has_what_is_known() {
     // By default the holders of a token may have 96 % of a worker.
     let offered = (1 << 30) / MIB;
     rig.report(0, used(&a, &[(Purpose::Handles, 900)]));
-    let free = |rig: &Rig, token: &TokenId| rig.model_for(token, &[]).workers[0].memory / MIB;
+    let free = |rig: &Rig, token: &TokenId| rig.model_for(token, &[]).workers[0].free() / MIB;
     assert_eq!(free(&rig, &a), offered * 96 / 100 - 900);
     assert_eq!(free(&rig, &b), offered - 900);
     let model = rig.model_for(&b, &[]);
@@ -157,24 +161,28 @@ fn a_worker_without_room_is_full_for_that_token_until_it_frees_memory() {
 }
 
 #[test]
-fn leases_of_one_function_share_its_weights() {
+fn leases_share_constants_whichever_function_they_are_of() {
     let me = TokenId::direct();
     let mut rig = rig().workers(2).granted();
     let plan = rig.core.plan(rig.now, CLIENT, PLAN).unwrap().plan;
-    let part = |all: u64, weights: u64| PlanPart {
+    let id = |n: u8| ConstantId([n; 32]);
+    // Each constant has 10 MiB.
+    let part = |all: u64, constants: &[u8]| PlanPart {
         needed: PartMemory {
             all: all * MIB,
-            weights: weights * MIB,
+            constants: Arc::new(PartConstants::new(
+                constants.iter().map(|n| (id(*n), 10 * MIB)).collect(),
+            )),
         },
         ..super::part(1)
     };
     rig.core.abandon(LEASE);
-    let lease = |rig: &mut Rig, n: u64, token: &str| {
+    let lease = |rig: &mut Rig, n: u64, token: &str, constants: &[u8]| {
         let plan = Plan {
             model: "m".into(),
-            function: FUNCTION,
+            function: FunctionId([n as u8; 32]),
             token: token.parse().unwrap(),
-            parts: vec![part(30, 20), part(7, 0)],
+            parts: vec![part(30, constants), part(7, &[])],
             participants: plan.participants.clone(),
             axes: Axes::default(),
             in_flight: 1,
@@ -184,20 +192,35 @@ fn leases_of_one_function_share_its_weights() {
             .keep_plan(rig.now, CLIENT, id, Arc::new(plan), None, true);
         rig.core.grant(rig.now, CLIENT, id, LeaseId(n)).unwrap();
     };
-    lease(&mut rig, 20, "aaaa");
+    lease(&mut rig, 20, "aaaa", &[1, 2]);
     rig.taken(&me, [30, 7]);
-    lease(&mut rig, 21, "bbbb");
+    lease(&mut rig, 21, "bbbb", &[1, 2]);
     rig.taken(&me, [40, 14]);
-    // They are free for a third lease of the function, and for no other.
-    rig.wants = Some(FUNCTION);
-    rig.taken(&me, [20, 14]);
-    rig.wants = Some(FunctionId([4; 32]));
-    rig.taken(&me, [40, 14]);
+    // One of these two is there.
+    lease(&mut rig, 22, "bbbb", &[2, 3]);
+    rig.taken(&me, [60, 21]);
     // The budget of a token is charged in full, also for what others loaded.
-    rig.wants = Some(FUNCTION);
-    let free = |rig: &Rig, token: &str| {
-        let worker = &rig.model_for(&token.parse().unwrap(), &[]).workers[0];
-        (worker.offered - worker.memory) / MIB
+    let of = |rig: &Rig, token: &str| {
+        let worker = rig
+            .model_for(&token.parse().unwrap(), &[])
+            .workers
+            .remove(0);
+        let ids = |all: &BTreeSet<ConstantId>| all.iter().map(|id| id.0[0]).collect::<Vec<u8>>();
+        let constants = [&worker.constants.all, &worker.constants.own];
+        (
+            (worker.offered - worker.budget) / MIB,
+            constants.map(|c| ids(c)),
+        )
     };
-    assert_eq!([free(&rig, "aaaa"), free(&rig, "cccc")], [10, 0]);
+    assert_eq!(of(&rig, "aaaa"), (30, [vec![1, 2, 3], vec![1, 2]]));
+    assert_eq!(of(&rig, "bbbb"), (50, [vec![1, 2, 3], vec![1, 2, 3]]));
+    assert_eq!(of(&rig, "cccc"), (0, [vec![1, 2, 3], vec![]]));
+    // Where a worker had no room, nothing is believed to be there.
+    rig.core.had_no_room(rig.now, LeaseId(20), "w0");
+    assert_eq!(of(&rig, "aaaa").1, [Vec::<u8>::new(), vec![]]);
+    rig.core.abandon(LeaseId(20));
+    rig.core.dropped(ConnectionId(0), &[LeaseId(20)]);
+    rig.now += Duration::from_secs(5);
+    rig.taken(&me, [50, 14]);
+    assert_eq!(of(&rig, "aaaa"), (0, [vec![1, 2, 3], vec![]]));
 }

@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout_at};
 use super::queue::QueuePlace;
 use super::{RequestGuard, compute, for_what_is_left, lacks_workers};
 use crate::membership::{Asker, ConnectionId, Membership};
-use crate::place::{ClusterModel, no_room};
+use crate::place::{ClusterModel, WorkerModel, no_room};
 use crate::plan::PlannedPrograms;
 use crate::service::Service;
 use crate::tasks::blocking;
@@ -63,12 +63,15 @@ enum Lack {
 /// The outcome of one look at the cluster.
 type Outcome = Result<PlannedPrograms, (Lack, Error)>;
 
-/// What is free of each worker.
-type Free = Vec<(String, Incarnation, u64)>;
+/// What is free of each worker, and how many constants are there.
+type Free = Vec<(String, Incarnation, [u64; 2], [usize; 2])>;
 
 fn free_of(cluster: &ClusterModel) -> Free {
-    let workers = cluster.workers.iter();
-    let free = workers.map(|w| (w.name.clone(), w.incarnation, w.memory));
+    let free = cluster.workers.iter().map(|w| {
+        let constants = [w.constants.all.len(), w.constants.own.len()];
+        let free = [w.memory, w.budget];
+        (w.name.clone(), w.incarnation, free, constants)
+    });
     free.collect()
 }
 
@@ -254,7 +257,7 @@ impl Service {
         }
         for part in &mut idle.summary.parts {
             let worker = cluster.workers.iter().find(|w| w.name == part.name);
-            part.free = worker.map_or(part.free, |w| w.memory);
+            part.free = worker.map_or(part.free, WorkerModel::free);
         }
         idle.summary.warnings.push(full.message);
         Ok(Ok(idle))

@@ -29,12 +29,14 @@ fn two() -> PlanOptions {
 
 impl TestMember {
     async fn plan(&self, options: PlanOptions) -> Result<PlanAnswer> {
-        answer(
-            "",
-            self.client
-                .plan(call(), Arc::new(model()), options, Incarnation(9))
-                .await,
-        )
+        self.plan_of(model(), options).await
+    }
+
+    async fn plan_of(&self, f: Function, options: PlanOptions) -> Result<PlanAnswer> {
+        let planned = self
+            .client
+            .plan(call(), Arc::new(f), options, Incarnation(9));
+        answer("", planned.await)
     }
 
     async fn install(&self, planned: &PlanAnswer) -> Result<LeaseGrant> {
@@ -87,6 +89,22 @@ async fn a_plan_needs_workers_and_sensible_options() {
 }
 
 #[tokio::test]
+async fn a_worker_that_asks_for_a_program_that_it_was_sent_fails_the_install() {
+    let rig = rig().await;
+    let forgetful = Script {
+        forgetful: true,
+        ..Script::default()
+    };
+    let worker = rig.worker("a", forgetful).await;
+    let client = rig.member(Role::Client, "").await;
+    let one = options(&model(), WorkerCount::Exactly(1));
+    let planned = client.plan(one).await.unwrap();
+    let error = client.install(&planned).await.unwrap_err();
+    assert_eq!(error.code, Code::ProtocolViolation, "{error}");
+    assert_eq!(worker.programs().len(), 1);
+}
+
+#[tokio::test]
 async fn a_lease_is_granted_by_all_and_ends_with_its_driver() {
     let rig = rig().await;
     let (a, b) = (
@@ -131,6 +149,9 @@ async fn a_lease_is_granted_by_all_and_ends_with_its_driver() {
 
     answer("", client.client.release(call(), leased.lease).await).unwrap();
     let second = client.install(&planned).await.unwrap();
+    for worker in [&a, &b] {
+        assert_eq!(worker.programs().len(), 1, "a known program is not sent");
+    }
     client.connection.close(0u32.into(), b"bye");
     for lease in [leased.lease, second.lease] {
         a.saw(&SeenCall::Release(lease)).await;
@@ -520,4 +541,52 @@ async fn what_a_worker_reports_is_taken_and_may_be_freed_meanwhile() {
     tokio::time::timeout(Duration::from_secs(5), empty)
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn a_model_is_planned_where_half_of_its_constants_are() {
+    let rig = rig().await;
+    let _workers = [
+        rig.worker("a", Script::default()).await,
+        rig.worker("b", Script::default()).await,
+    ];
+    let client = rig.member(Role::Client, "").await;
+    // Two products with the first two MiB of a file, and two with the MiB that come after `skipped` more.
+    let products = |skipped: usize| {
+        let skipped: String = (0..skipped)
+            .map(|i| format!("weight s{i}: f32[512, 512]\n"))
+            .collect();
+        parse(&format!(
+            "param x: f32[4, 512]
+             weight v: f32[512, 512]
+             weight w: f32[512, 512]
+             {skipped}
+             weight y: f32[512, 512]
+             weight z: f32[512, 512]
+             a = MatMul(x, v)
+             b = MatMul(a, w)
+             c = MatMul(b, y)
+             d = MatMul(c, z)
+             result d"
+        ))
+    };
+    let one = |f: &Function, pins: &[(&str, &str)]| PlanOptions {
+        pins: pins
+            .iter()
+            .map(|(n, d)| ((*n).into(), (*d).into()))
+            .collect(),
+        ..options(f, WorkerCount::Exactly(1))
+    };
+    let at = |planned: &PlanAnswer| planned.participants[0].name.clone();
+    let (first, other) = (products(0), products(2));
+    let planned = client.plan_of(other.clone(), one(&other, &[])).await;
+    assert_eq!(at(&planned.unwrap()), "a");
+    let pinned = one(&first, &[("*", "b")]);
+    let planned = client.plan_of(first, pinned).await.unwrap();
+    let lease = client.install(&planned).await.unwrap().lease;
+    let planned = client.plan_of(other.clone(), one(&other, &[])).await;
+    assert_eq!(at(&planned.unwrap()), "b");
+    answer("", client.client.release(call(), lease).await).unwrap();
+    let planned = client.plan_of(other.clone(), one(&other, &[])).await;
+    assert_eq!(at(&planned.unwrap()), "a");
 }

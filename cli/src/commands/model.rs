@@ -1,0 +1,263 @@
+//! The model that a command names: its input arrays, and how it is loaded and split.
+
+use std::path::PathBuf;
+
+use convoke::numpy::{Npz, npy_type, read_npy};
+use convoke::{ArrayType, Cluster, Code, Error, HostTensor as Tensor, ModelBuilder, Signature};
+use convoke_graph::{DType, Printable};
+use half::bf16;
+
+use crate::args::ModelArgs;
+use crate::process::machine;
+use crate::text::failure::Failure;
+use crate::text::values::Bound;
+
+/// The prefix of the names of arrays that are expected outputs, not inputs.
+const EXPECTED: &str = "expected/";
+
+/// The arrays that the flags name. Opening them reads their dtypes and shapes only; the values are read after these
+/// were compared with the model's, since a small (compressed) file may hold very large arrays.
+pub struct Arrays {
+    archive: Option<Npz>,
+    /// Inputs that have a file of their own: name and path.
+    files: Vec<(String, PathBuf)>,
+    /// Name, dtype and shape of each input.
+    inputs: Vec<(String, ArrayType)>,
+    /// Inputs that are read as another dtype than the file has.
+    read_as_bf16: Vec<String>,
+    /// Name, dtype and shape of each expected output.
+    expected: Vec<(String, ArrayType)>,
+}
+
+impl Arrays {
+    /// Opens the files that the flags name.
+    pub fn open(args: &ModelArgs) -> Result<Arrays, Failure> {
+        let mut all = Arrays {
+            archive: args.inputs.as_ref().map(Npz::open).transpose()?,
+            files: vec![],
+            inputs: vec![],
+            read_as_bf16: vec![],
+            expected: vec![],
+        };
+        for (name, array) in all.archive.iter().flat_map(Npz::arrays) {
+            match name.strip_prefix(EXPECTED) {
+                Some(name) => all.expected.push((name.to_owned(), array)),
+                None => all.inputs.push((name.to_owned(), array)),
+            }
+        }
+        for (name, path) in &args.input {
+            let array = npy_type(path)?;
+            // A single file overrides the archive, and a later file overrides an earlier one of the same name.
+            all.inputs.retain(|(n, _)| n != name);
+            all.files.retain(|(n, _)| n != name);
+            all.inputs.push((name.clone(), array));
+            all.files.push((name.clone(), path.clone()));
+        }
+        Ok(all)
+    }
+
+    /// Dtypes and shapes of the inputs, by name.
+    pub fn inputs(&self) -> Vec<(String, ArrayType)> {
+        self.inputs.clone()
+    }
+
+    /// Has inputs read as bf16 where the model wants that and numpy has no such dtype: the bits of a u16 array, and an f32
+    /// array cast. Returns what a user must know of it.
+    pub fn fit(&mut self, wanted: &[Signature]) -> Vec<String> {
+        let mut notes = vec![];
+        for (name, array) in &mut self.inputs {
+            let signature = wanted.iter().find(|s| s.name == *name);
+            if signature.is_none_or(|s| s.ty.dtype != DType::BF16) {
+                continue;
+            }
+            let shown = Printable(name);
+            match array.dtype {
+                DType::F32 => notes.push(format!("input '{shown}' is cast from f32 to bf16")),
+                DType::U16 => notes.push(format!("input '{shown}' is read as the bits of bf16")),
+                _ => continue,
+            }
+            array.dtype = DType::BF16;
+            self.read_as_bf16.push(name.clone());
+        }
+        notes
+    }
+
+    /// Reads the values of the inputs.
+    pub fn read_inputs(&mut self) -> Result<Vec<(String, Tensor)>, Failure> {
+        let mut all = Vec::with_capacity(self.inputs.len());
+        for (name, _) in &self.inputs {
+            let file = self.files.iter().find(|(n, _)| n == name);
+            let tensor = match (file, &mut self.archive) {
+                (Some((_, path)), _) => Some(read_npy(path)?),
+                (None, Some(archive)) => Some(archive.read(name)?),
+                (None, None) => None,
+            };
+            let Some(mut tensor) = tensor else { continue };
+            if self.read_as_bf16.contains(name) {
+                tensor = as_bf16(tensor)?;
+            }
+            all.push((name.clone(), tensor));
+        }
+        Ok(all)
+    }
+
+    /// Reads the expected outputs for which `comparable` holds; of the others, only name and type are returned.
+    pub fn read_expected(
+        &mut self,
+        comparable: impl Fn(&str, &ArrayType) -> bool,
+    ) -> Result<Vec<(String, ExpectedOutput)>, Failure> {
+        let mut all = Vec::with_capacity(self.expected.len());
+        for (name, array) in &self.expected {
+            let expected = match &mut self.archive {
+                Some(archive) if comparable(name, array) => {
+                    ExpectedOutput::Values(archive.read(&format!("{EXPECTED}{name}"))?)
+                }
+                _ => ExpectedOutput::Type(array.clone()),
+            };
+            all.push((name.clone(), expected));
+        }
+        Ok(all)
+    }
+}
+
+/// An f32 tensor rounded to bf16, or a u16 tensor as the bits of one.
+fn as_bf16(t: Tensor) -> Result<Tensor, Failure> {
+    let bytes = match t.as_slice::<f32>() {
+        Ok(values) => {
+            let bits = values.iter().map(|v| bf16::from_f32(*v).to_le_bytes());
+            bits.flatten().collect()
+        }
+        Err(_) => t.bytes().to_vec(),
+    };
+    let made = Tensor::from_bytes(DType::BF16, t.shape(), &bytes);
+    made.map_err(|e| Error::internal(e.to_string()).into())
+}
+
+/// What an output of the model is compared with.
+pub enum ExpectedOutput {
+    /// The output has these values.
+    Values(Tensor),
+    /// The expected output has another dtype or shape than the output, so its values are not compared.
+    Type(ArrayType),
+}
+
+/// Makes the builder that loads the model, without pins and a number of workers.
+pub fn builder(cluster: &Cluster, args: &ModelArgs) -> Result<ModelBuilder, Failure> {
+    let mut b = cluster
+        .load(&args.model)
+        .exact(args.exact)
+        .in_flight(args.in_flight);
+    for w in &args.weights {
+        b = b.weights(w);
+    }
+    if let Some(root) = &args.artifact_root {
+        machine::readable_folder("--artifact-root", root)?;
+        b = b.artifact_root(root);
+    }
+    for d in &args.dim {
+        b = b.dim(&d.symbol, d.most);
+    }
+    Ok(b)
+}
+
+/// Adds the pins of the flags to a builder.
+pub fn pinned(mut b: ModelBuilder, args: &ModelArgs) -> ModelBuilder {
+    for p in &args.pin {
+        b = b.pin(&p.pattern, p.devices.to_string());
+    }
+    b
+}
+
+/// Checks that no input is larger than the bound that `--dim` gives for its axis.
+pub fn check_bounds(
+    bounds: &[Bound],
+    inputs: &[(String, ArrayType)],
+    wanted: &[Signature],
+) -> Result<(), Failure> {
+    for (name, given) in inputs {
+        let Some(signature) = wanted.iter().find(|s| s.name == *name) else {
+            continue;
+        };
+        for (dim, size) in signature.ty.shape.iter().zip(given.shape.iter()) {
+            let bound = bounds
+                .iter()
+                .find(|b| dim.as_symbol().is_some_and(|s| **s == *b.symbol));
+            let Some(bound) = bound else { continue };
+            let size = i64::try_from(*size).unwrap_or(i64::MAX);
+            if !(bound.least..=bound.most).contains(&size) {
+                let (name, symbol) = (Printable(name), Printable(&bound.symbol));
+                let (least, most) = (bound.least, bound.most);
+                let (range, advice) = match size > most {
+                    true => (format!("{most}"), format!("={size} or more")),
+                    false => (format!("{least}..{most}"), format!("={size}..{most}")),
+                };
+                let than = if size > most { "less" } else { "more" };
+                let msg = format!(
+                    "--dim {symbol}={range} is {than} than the {size} of input '{name}', which is {given}"
+                );
+                let error = Error::new(Code::InvalidArgument, msg);
+                let advice = format!("write --dim {symbol}{advice}, or leave it out");
+                return Err(error.advise(advice).into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that any input is given if the model needs inputs; the error lists what it needs.
+pub fn check_given(inputs: &[(String, ArrayType)], wanted: &[Signature]) -> Result<(), Failure> {
+    if !inputs.is_empty() || wanted.is_empty() {
+        return Ok(());
+    }
+    let list: Vec<String> = wanted
+        .iter()
+        .map(|s| format!("{}: {}", Printable(&s.name), s.ty))
+        .collect();
+    let msg = format!("the model needs inputs: {}", list.join("; "));
+    let e = Error::new(Code::InvalidInput, msg);
+    Err(e
+        .advise("give them with --inputs FILE.npz, or one by one with --input NAME=FILE.npy")
+        .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke::TensorType;
+    use convoke_graph::Shape;
+
+    use super::*;
+
+    #[test]
+    fn arrays_are_read_as_bf16_where_the_model_wants_that() {
+        let given = [DType::F32, DType::U16, DType::BF16, DType::I64];
+        let named = |dtype: DType| {
+            let shape = Shape::from_slice(&[2]);
+            (dtype.to_string(), ArrayType { dtype, shape })
+        };
+        let mut arrays = Arrays {
+            archive: None,
+            files: vec![],
+            inputs: given.map(named).to_vec(),
+            read_as_bf16: vec![],
+            expected: vec![],
+        };
+        let wanted = given.map(|dtype| Signature {
+            name: dtype.to_string(),
+            ty: TensorType::fixed(DType::BF16, &[2]),
+        });
+        assert_eq!(
+            arrays.fit(&wanted),
+            [
+                "input 'f32' is cast from f32 to bf16",
+                "input 'u16' is read as the bits of bf16"
+            ]
+        );
+        let dtypes: Vec<_> = arrays.inputs().iter().map(|(_, a)| a.dtype).collect();
+        assert_eq!(dtypes, [DType::BF16, DType::BF16, DType::BF16, DType::I64]);
+        let bits = |t: Tensor| as_bf16(t).unwrap().as_slice::<bf16>().unwrap().to_vec();
+        let three = [bf16::from_f32(1.), bf16::from_f32(-3.)];
+        assert_eq!(bits(Tensor::from_slice(&[2], &[1f32, -3.]).unwrap()), three);
+        let raw = three.map(bf16::to_bits);
+        assert_eq!(bits(Tensor::from_slice(&[2], &raw).unwrap()), three);
+    }
+}

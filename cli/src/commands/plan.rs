@@ -1,0 +1,152 @@
+//! `convoke plan`: shows how a model would be split over workers, without loading it.
+
+use convoke::{PartSummary, PinSummary, PlanSummary};
+use serde::Serialize;
+
+use crate::args::PlanArgs;
+use crate::commands::cluster::{exactly, with_cluster};
+use crate::commands::model::{Arrays, builder, pinned};
+use crate::text::failure::Failure;
+use crate::text::output;
+use crate::text::progress::Progress;
+use crate::text::values::{bytes, nanos};
+
+/// The largest number of cut edges, and of pins, that are listed for people; `--json` lists all.
+const LISTED: usize = 20;
+
+/// The most characters of a node's name that the table shows.
+const NAME: usize = 32;
+
+/// The number of bytes that cross between workers in a step.
+pub fn cut_bytes(summary: &PlanSummary) -> u64 {
+    let sizes = summary.cut_edges.iter().map(|e| e.bytes);
+    sizes.fold(0, u64::saturating_add)
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    model: String,
+    #[serde(flatten)]
+    summary: &'a PlanSummary,
+    cut_bytes: u64,
+}
+
+/// Plans the model without loading weights, and prints the plan.
+pub async fn plan(args: PlanArgs, json: bool) -> Result<(), Failure> {
+    let inputs = Arrays::open(&args.model)?.inputs();
+    let summary = with_cluster(&args.cluster, async |cluster| {
+        let progress = Progress::new();
+        let told = progress.clone();
+        let mut b = pinned(builder(cluster, &args.model)?, &args.model);
+        if let Some(n) = exactly(&args.cluster) {
+            b = b.workers(n);
+        }
+        let b = b.on_progress(move |phase| told.phase(phase));
+        Ok(b.explain(inputs).await?)
+    })
+    .await?;
+    let model = args.model.model.display().to_string();
+    if json {
+        let cut_bytes = cut_bytes(&summary);
+        let summary = &summary;
+        return output::json(&Report {
+            model,
+            summary,
+            cut_bytes,
+        });
+    }
+    output::print(&text(&model, &summary))
+}
+
+/// Shortens a long node name in the middle: a fused node's name is that of all nodes in it.
+fn short(name: &str) -> String {
+    let chars: Vec<char> = name.chars().collect();
+    if chars.len() <= NAME {
+        return name.to_owned();
+    }
+    let half = NAME / 2;
+    let (start, end) = (&chars[..half], &chars[chars.len() - half + 1..]);
+    format!("{}…{}", String::from_iter(start), String::from_iter(end))
+}
+
+/// Describes where the nodes of a pin were placed.
+fn of_pin(pin: &PinSummary) -> String {
+    let parts = pin.parts.iter().map(|p| match p.nodes {
+        1 => format!("1 node on {}", p.worker),
+        n => format!("{n} nodes on {}", p.worker),
+    });
+    let parts: Vec<String> = parts.collect();
+    let parts = match parts.is_empty() {
+        true => "no node that runs in a step".to_owned(),
+        false => parts.join(", "),
+    };
+    format!("{} on {}: {parts}", short(&pin.pattern), pin.devices)
+}
+
+fn text(model: &str, s: &PlanSummary) -> String {
+    let mut text = format!("{model}\n");
+    let row = |p: &PartSummary| {
+        vec![
+            p.name.clone(),
+            p.nodes.to_string(),
+            bytes(p.weights_bytes),
+            bytes(p.activation_bytes),
+            format!("{} of {}", bytes(p.needed_bytes), bytes(p.memory)),
+            bytes(p.peak_bytes),
+            nanos(p.step_ns),
+            format!("{} … {}", short(&p.first_node), short(&p.last_node)),
+        ]
+    };
+    let rows: Vec<Vec<String>> = s.parts.iter().map(row).collect();
+    let head = [
+        "WORKER",
+        "NODES",
+        "WEIGHTS",
+        "ACTIVATIONS",
+        "NEEDS",
+        "PEAK MEMORY",
+        "STEP",
+        "FIRST … LAST NODE",
+    ];
+    text.push_str(&output::table(&head, &[1, 2, 3, 4, 5, 6], &rows));
+    if !s.cut_edges.is_empty() {
+        let (count, size) = (s.cut_edges.len(), bytes(cut_bytes(s)));
+        text.push_str(&format!("cut edges: {count}, {size} per step\n"));
+        let row = |e: &convoke::CutEdge| {
+            let way = format!("{} -> {}", e.from, e.to);
+            vec![e.tensor.clone(), way, bytes(e.bytes)]
+        };
+        let rows: Vec<Vec<String>> = s.cut_edges.iter().take(LISTED).map(row).collect();
+        text.push_str(&output::table(&["TENSOR", "WAY", "BYTES"], &[2], &rows));
+        if count > LISTED {
+            text.push_str(&format!("  and {} more\n", count - LISTED));
+        }
+    }
+    let single = match s.single_ns {
+        Some(ns) => nanos(ns),
+        None => "too large for any".into(),
+    };
+    let step = nanos(s.step_ns);
+    text.push_str(&format!(
+        "predicted step: {step}; on the fastest worker alone: {single}\n"
+    ));
+    let n = s.parts.len();
+    if n > 1 && s.single_ns.is_some_and(|single| single < s.step_ns) {
+        text.push_str(&format!(
+            "warning: a step on {n} workers is predicted to be slower than on one\n"
+        ));
+    }
+    for pin in s.pins.iter().take(LISTED) {
+        text.push_str(&format!("pin: {}\n", of_pin(pin)));
+    }
+    if s.pins.len() > LISTED {
+        text.push_str(&format!("  and {} more pins\n", s.pins.len() - LISTED));
+    }
+    for p in &s.passes {
+        text.push_str(&format!("pass: {p}\n"));
+    }
+    for w in &s.warnings {
+        text.push_str(&format!("warning: {w}\n"));
+    }
+    text
+}

@@ -1,0 +1,250 @@
+//! A function as the client keeps it: its parameters and their sizes, and the lease that it runs under.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::rpc::{Intent, PlanOptions};
+use convoke_graph::dim::Bindings;
+use convoke_graph::graph::{Function, TensorType};
+use convoke_graph::ops::{self, CustomOp};
+use convoke_graph::program::Axes;
+use convoke_graph::{Printable, Tensor, printable};
+use tokio::sync::Notify;
+
+use crate::calls::attempts::Attempts;
+use crate::calls::lease::Lease;
+use crate::calls::partial::CallResult;
+use crate::cluster::callbacks::Progress;
+use crate::cluster::presence::ClusterPresence;
+use crate::cluster::runtime::NetThread;
+use crate::cluster::sources::ServedFiles;
+use crate::model::builder::ModelBuilder;
+use crate::model::{ArrayType, CallOptions, Retry};
+
+/// A function with its options, its bounds, and the lease that it runs under.
+pub(crate) struct Inner {
+    pub(crate) session: Arc<ClusterPresence>,
+    pub(crate) function: Arc<Function>,
+    pub(crate) options: PlanOptions,
+    /// The bounds that the program asked for, by symbol. A call beyond a bound plans anew.
+    pub(crate) bounds: BTreeMap<String, i64>,
+    /// What happens when a worker is lost during a load that no call asked for.
+    retry: Retry,
+    /// How long a load waits for memory.
+    pub(crate) wait: Option<Duration>,
+    pub(crate) progress: Progress,
+    lease: Mutex<Option<Arc<Lease>>>,
+    /// Locked while the lease is checked, and replaced where it does not serve a call.
+    pub(crate) loading: tokio::sync::Mutex<()>,
+    /// Notified at an unload: every call that loads, or waits for a load, gives up.
+    pub(crate) unloading: Notify,
+    /// Serves the function's files as long as it may be loaded again.
+    _served: ServedFiles,
+    pub(crate) net: NetThread,
+}
+
+impl Inner {
+    pub(crate) fn new(
+        session: Arc<ClusterPresence>,
+        function: Arc<Function>,
+        served: ServedFiles,
+        b: &ModelBuilder,
+    ) -> Result<Inner> {
+        let inner = Inner {
+            session,
+            options: PlanOptions {
+                intent: Intent::Install,
+                workers: b.workers,
+                pins: b.pins.clone(),
+                axes: Axes::default(),
+                expected: vec![],
+                exact: b.exact,
+                in_flight: b.in_flight,
+                avoid: vec![],
+                ops: custom_ops(&function),
+            },
+            function,
+            bounds: b.bounds.clone(),
+            retry: b.retry,
+            wait: b.wait,
+            progress: b.progress.clone(),
+            lease: Mutex::default(),
+            loading: tokio::sync::Mutex::default(),
+            unloading: Notify::new(),
+            _served: served,
+            net: b.cluster.net.clone(),
+        };
+        let symbols = inner.symbols();
+        if let Some(unknown) = inner.bounds.keys().find(|k| !symbols.contains(k.as_str())) {
+            let known: Vec<&str> = symbols.iter().map(|s| &**s).collect();
+            let msg = format!(
+                "the model has no dynamic axis '{}'; it has: {}",
+                Printable(unknown),
+                printable::list(known)
+            );
+            return Err(Error::new(Code::InvalidArgument, msg));
+        }
+        Ok(inner)
+    }
+
+    /// The current lease, if there is one.
+    pub(crate) fn lease(&self) -> Option<Arc<Lease>> {
+        let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        lease.clone()
+    }
+
+    /// Replaces the lease, and returns the former one.
+    pub(crate) fn put_lease(&self, new: Option<Arc<Lease>>) -> Option<Arc<Lease>> {
+        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut lease, new)
+    }
+
+    /// The symbols of the parameters' dynamic axes.
+    fn symbols(&self) -> BTreeSet<Arc<str>> {
+        let mut all = BTreeSet::new();
+        for p in &self.function.params {
+            self.function
+                .ty(*p)
+                .shape
+                .iter()
+                .for_each(|d| d.symbols(&mut all));
+        }
+        all
+    }
+
+    pub(crate) fn unbounded(&self, bounds: &BTreeMap<String, i64>) -> Vec<Arc<str>> {
+        self.symbols()
+            .into_iter()
+            .filter(|s| !bounds.contains_key(&**s))
+            .collect()
+    }
+
+    /// Returns the sizes of the dynamic axes for inputs of these types. An error names every problem.
+    pub(crate) fn sizes<N: Into<String>, T: Into<ArrayType>>(
+        &self,
+        given: impl IntoIterator<Item = (N, T)>,
+    ) -> Result<Bindings> {
+        Ok(self.arrange(typed(given), ArrayType::clone)?.1)
+    }
+
+    /// Puts inputs, whose types `of` returns, into the order of the parameters, and binds the dynamic axes. An error
+    /// names every problem.
+    pub(crate) fn arrange<T>(
+        &self,
+        given: Vec<(String, T)>,
+        of: impl Fn(&T) -> ArrayType,
+    ) -> Result<(Vec<T>, Bindings)> {
+        let f = &self.function;
+        let mut given: BTreeMap<String, T> = given.into_iter().collect();
+        let (mut ordered, mut bindings, mut problems) = (Vec::new(), Bindings::new(), Vec::new());
+        for p in &f.params {
+            let value = f.value(*p);
+            let Some(t) = given.remove(&*value.name) else {
+                problems.push(format!(
+                    "input '{}' ({}) is missing",
+                    Printable(&value.name),
+                    value.ty
+                ));
+                continue;
+            };
+            let is = of(&t);
+            let fits = is.dtype == value.ty.dtype
+                && Axes::unify(&value.ty.shape, &is.shape, &mut bindings);
+            if !fits {
+                problems.push(format!(
+                    "input '{}' is {is}, expected {}{}",
+                    Printable(&value.name),
+                    value.ty,
+                    bound_text(&value.ty, &bindings)
+                ));
+            }
+            ordered.push(t);
+        }
+        for name in given.keys() {
+            problems.push(format!("the model has no input '{}'", Printable(name)));
+        }
+        if problems.is_empty() {
+            return Ok((ordered, bindings));
+        }
+        let names = f.params.iter().map(|p| &*f.value(*p).name);
+        let advice = format!("the model's inputs are: {}", printable::list(names));
+        Err(Error::new(Code::InvalidInput, problems.join("; ")).advise(advice))
+    }
+
+    /// Returns bounds of the dynamic axes that these sizes fit.
+    pub(crate) fn bounds_for(&self, bindings: &Bindings) -> BTreeMap<String, i64> {
+        let mut bounds = self.bounds.clone();
+        for (symbol, size) in bindings {
+            // A bound leaves room to grow, so that the next longer input does not plan anew at once.
+            let wanted = size.saturating_mul(2).max(1);
+            let bound = bounds.entry(symbol.to_string()).or_insert(wanted);
+            if *bound < *size {
+                *bound = wanted;
+            }
+        }
+        bounds
+    }
+
+    /// The attempts of a load that no call asked for.
+    pub(crate) fn load_attempts(&self) -> Attempts {
+        Attempts::new(&CallOptions {
+            retry: self.retry,
+            ..CallOptions::default()
+        })
+    }
+
+    /// Runs one step, and runs it again where a worker is lost meanwhile.
+    pub(crate) async fn call<R: CallResult>(
+        &self,
+        inputs: Vec<Tensor>,
+        bindings: Bindings,
+        options: CallOptions,
+    ) -> Result<Vec<(String, R)>> {
+        let mut attempts = Attempts::new(&options);
+        loop {
+            let held = self.ready(&bindings, &mut attempts).await?;
+            let step = held
+                .lease
+                .step(inputs.clone(), &bindings, attempts.deadline());
+            match step.await {
+                Ok(results) => {
+                    let names = self.function.results.iter().map(|(n, _)| n.clone());
+                    return Ok(names.zip(results).collect());
+                }
+                Err(failed) => attempts.failed(failed)?,
+            }
+        }
+    }
+}
+
+/// The custom ops of a function that this process defines.
+fn custom_ops(f: &Function) -> Vec<CustomOp> {
+    let names: BTreeSet<&str> = f.nodes.iter().map(|n| &*n.op).collect();
+    let custom = names.into_iter().filter(|op| ops::is_custom(op));
+    custom.filter_map(ops::lookup).map(CustomOp::of).collect()
+}
+
+/// Reduces inputs to their names and types.
+pub(crate) fn typed<N: Into<String>, T: Into<ArrayType>>(
+    given: impl IntoIterator<Item = (N, T)>,
+) -> Vec<(String, ArrayType)> {
+    let typed = |(name, t): (N, T)| (name.into(), t.into());
+    given.into_iter().map(typed).collect()
+}
+
+/// Tells in words which sizes the other inputs bind the dynamic axes of a type to.
+fn bound_text(ty: &TensorType, bindings: &Bindings) -> String {
+    let mut symbols = BTreeSet::new();
+    ty.shape.iter().for_each(|d| d.symbols(&mut symbols));
+    let bound: Vec<String> = symbols
+        .iter()
+        .filter_map(|s| bindings.get(s).map(|v| format!("{s} = {v}")))
+        .collect();
+    if bound.is_empty() {
+        String::new()
+    } else {
+        format!(" with {}", bound.join(", "))
+    }
+}

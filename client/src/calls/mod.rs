@@ -1,0 +1,8 @@
+//! Calls of functions: their leases and attempts, and what a call on handles or a partial call gives.
+
+pub(crate) mod attempts;
+pub(crate) mod axes;
+pub(crate) mod function;
+pub(crate) mod lease;
+pub(crate) mod partial;
+pub(crate) mod step;

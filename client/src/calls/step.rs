@@ -1,0 +1,275 @@
+//! One call of a function on handles: a step of the function's lease reads its operands, and fills its results, where
+//! they live.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use convoke_common::error::{Code, Error, Result};
+use convoke_graph::Tensor as HostTensor;
+use convoke_graph::dim::Bindings;
+use convoke_graph::graph::TensorType;
+use convoke_graph::program::FetchFrom;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use crate::calls::attempts::{Attempts, FailedAttempt};
+use crate::calls::function::Inner;
+use crate::calls::lease::{Lease, named};
+use crate::calls::partial::CallResult;
+use crate::cluster::Cluster;
+use crate::eager::{LateShape, SessionOwner, WorkerSession, stranger};
+use crate::model::CallOptions;
+use crate::tensor::{LocalTensor, PendingTensor, PlacedBy, Tensor};
+use crate::trace::TracedFunction;
+
+/// A function that is traced for operands of certain types on certain devices.
+pub(crate) struct CompiledFunction {
+    pub traced: TracedFunction,
+    pub inner: Inner,
+}
+
+/// How a function is called.
+pub(crate) struct Call<'a> {
+    pub options: &'a CallOptions,
+    /// Indices of the operands that are given up once the call has succeeded with all results.
+    pub retained: &'a [usize],
+    /// Sizes of the dynamic axes.
+    pub axes: &'a Bindings,
+    pub at: &'static Location<'static>,
+}
+
+impl CompiledFunction {
+    /// Runs the function on the calling thread. Returns `None` unless it is brief, and installed at one worker of this
+    /// process that has all operands.
+    pub fn here(
+        &self,
+        cluster: &Cluster,
+        operands: &[Tensor],
+        at: &'static Location<'static>,
+    ) -> Option<Vec<Tensor>> {
+        let traced = &self.traced;
+        let lease = self.inner.lease()?;
+        let worker = operands.iter().chain(&traced.captured).next()?.worker()?;
+        let line = worker.line()?;
+        let direct = lease.direct(&worker.participant, line)?;
+        if !worker.is_in(&cluster.eager) || !lease.holds(&Bindings::new()) {
+            return None;
+        }
+        let mut near: SmallVec<[LocalTensor<'_>; 4]> = SmallVec::new();
+        for t in operands.iter().chain(&traced.captured) {
+            near.push(t.here_on(worker)?);
+        }
+        let given: SmallVec<[&HostTensor; 4]> = near.iter().map(LocalTensor::tensor).collect();
+        let (function, results) = (&*direct.function, traced.results.len());
+        let made = line.call(function, &direct.numbers, &given, results, at)?;
+        let handle = |here| Tensor::made_here(worker, here, PlacedBy::Planned, at);
+        Some(made.into_iter().map(handle).collect())
+    }
+
+    /// Runs a step, and runs it again where a worker is lost meanwhile.
+    pub async fn call<R: CallResult>(
+        &self,
+        cluster: &Cluster,
+        operands: &[Tensor],
+        call: Call<'_>,
+    ) -> Result<Vec<R::Handle>> {
+        let traced = &self.traced;
+        let all: Vec<&Tensor> = operands.iter().chain(&traced.captured).collect();
+        all.iter().try_for_each(|t| t.usable())?;
+        let (donated, retained) = (&traced.donated, call.retained);
+        for index in donated.iter().chain(retained) {
+            let none = || {
+                let msg = format!("operand {index} is donated, of {}", operands.len());
+                Error::new(Code::InvalidArgument, msg)
+            };
+            let t = operands.get(*index).ok_or_else(none)?;
+            if all.iter().filter(|o| o.same(t)).count() > 1 {
+                let msg = format!("operand {index} is donated, and an operand besides");
+                return Err(Error::new(Code::InvalidArgument, msg));
+            }
+        }
+        if all
+            .iter()
+            .filter_map(|t| t.worker())
+            .any(|w| !w.is_in(&cluster.eager))
+        {
+            return Err(stranger());
+        }
+        let promise = |of: &[usize]| -> Result<Vec<PendingTensor>> {
+            of.iter().map(|i| operands[*i].promise()).collect()
+        };
+        let (given, promised) = (promise(donated)?, promise(retained)?);
+        let mut attempts = Attempts::new(call.options);
+        loop {
+            lives(&all)?;
+            let held = tokio::select! {
+                biased;
+                // No plan brings a lost operand back, so the call does not wait for a plan.
+                () = gone(&all) => {
+                    lives(&all)?;
+                    return Err(Error::internal("a session that was lost is not"));
+                }
+                held = self.inner.ready(call.axes, &mut attempts) => held?,
+            };
+            let deadline = attempts.deadline();
+            let results = match self.reserve(cluster, &held.lease, &call, deadline).await {
+                Ok(results) => results,
+                Err(failed) => {
+                    attempts.failed(failed)?;
+                    continue;
+                }
+            };
+            let numbers = all.iter().map(|t| t.id());
+            let numbers = numbers.chain(results.iter().map(|r| Ok(r.id)));
+            let inputs: Vec<_> = numbers
+                .map(|n| n.map(HostTensor::scalar))
+                .collect::<Result<_>>()?;
+            // From here on the step may have taken the donated operands, and cannot run again without them.
+            given.iter().for_each(|p| p.give(call.at));
+            if !given.is_empty() {
+                attempts.end_with_this();
+            }
+            let step = held.lease.step::<R>(inputs, call.axes, deadline);
+            let outcome = tokio::select! {
+                biased;
+                outcome = step => outcome,
+                () = gone(&all) => {
+                    lives(&all)?;
+                    return Err(Error::internal("a session that was lost is not"));
+                }
+            };
+            match outcome {
+                Ok(given) => {
+                    if given.iter().all(R::is_there) {
+                        promised.into_iter().for_each(|p| p.keep(call.at));
+                    }
+                    let handle =
+                        |(reserved, r): (HandleReservation, R)| r.handle(|| reserved.keep(call.at));
+                    return Ok(results.into_iter().zip(given).map(handle).collect());
+                }
+                Err(failed) => {
+                    drop(results);
+                    let failed = attempts.failed(failed);
+                    failed.map_err(|e| match donated.is_empty() {
+                        true => e,
+                        false => e.advise("the donated operands are gone with the call"),
+                    })?;
+                }
+            }
+        }
+    }
+
+    /// Reserves a handle for each result, at the worker where the plan computes the result.
+    async fn reserve(
+        &self,
+        cluster: &Cluster,
+        lease: &Lease,
+        call: &Call<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<HandleReservation>, FailedAttempt> {
+        let planned = &lease.planned;
+        let mut reserved = Vec::new();
+        for (fetch, ty) in planned.driver.fetches.iter().zip(&self.traced.results) {
+            let worker = match fetch.from {
+                FetchFrom::Worker { from, .. } => planned.participants.get(usize::from(from)),
+                FetchFrom::Param(_) => None,
+            };
+            let worker = worker.ok_or_else(|| Error::internal("a result without a worker"))?;
+            let session = cluster.eager.at(worker);
+            let mut id = session.reserve(call.at);
+            while id.as_ref().is_err_and(|e| e.code == Code::WouldBlock) {
+                let room = session.room(WorkerSession::HALF);
+                let room = match deadline {
+                    None => room.await,
+                    Some(deadline) => match tokio::time::timeout_at(deadline, room).await {
+                        Ok(room) => room,
+                        Err(_) => {
+                            let worker = &worker.name;
+                            let msg = format!(
+                                "the deadline passed while the call waited for room at {worker}"
+                            );
+                            return Err(Error::new(Code::DeadlineExceeded, msg).into());
+                        }
+                    },
+                };
+                id = room.and_then(|()| session.reserve(call.at));
+            }
+            let id = id.map_err(|e| FailedAttempt::of_step(e, vec![named(worker)]))?;
+            let dims = ty.shape.iter().map(|d| d.substitute(call.axes));
+            let ty = TensorType::new(ty.dtype, dims.collect());
+            // The worker reports the shape when the step has filled the handle.
+            let late = ty.fixed_shape().is_none().then(|| session.late(id));
+            reserved.push(HandleReservation {
+                session,
+                id,
+                ty,
+                late,
+                kept: false,
+            });
+        }
+        Ok(reserved)
+    }
+}
+
+/// Returns once the session of an operand is lost. The worker may not have noticed, and may wait for the operand.
+async fn gone(operands: &[&Tensor]) {
+    let mut sessions: Vec<&Arc<SessionOwner>> = Vec::new();
+    for session in operands.iter().filter_map(|t| t.worker()) {
+        if !sessions.iter().any(|s| Arc::ptr_eq(s, session)) {
+            sessions.push(session);
+        }
+    }
+    let mut all: FuturesUnordered<_> = sessions.iter().map(|s| s.gone()).collect();
+    if all.next().await.is_none() {
+        std::future::pending().await
+    }
+}
+
+/// Fails where an operand was lost with its worker.
+fn lives(operands: &[&Tensor]) -> Result<()> {
+    for (i, t) in operands.iter().enumerate() {
+        if let Some(error) = t.worker().and_then(|w| w.lost_because()) {
+            let msg = format!("operand {i}, {}, is lost: {}", t.ty(), error.message);
+            return Err(Error::new(Code::StateLost, msg)
+                .at(error.site.map(|s| *s).unwrap_or_default())
+                .advise("put it, or compute it, on another device again"));
+        }
+    }
+    Ok(())
+}
+
+/// A handle that a step is to fill. Dropping it before it is kept gives it up.
+struct HandleReservation {
+    session: Arc<SessionOwner>,
+    id: u64,
+    ty: TensorType,
+    late: Option<LateShape>,
+    kept: bool,
+}
+
+impl HandleReservation {
+    fn keep(mut self, at: &'static Location<'static>) -> Tensor {
+        self.kept = true;
+        let (session, id) = (&self.session, self.id);
+        match self.ty.fixed_shape() {
+            Some(shape) => {
+                let ty = (self.ty.dtype, shape.as_slice().into());
+                Tensor::remote(session, id, ty, PlacedBy::Planned, at)
+            }
+            None => {
+                let (ty, shape) = (self.ty.clone(), self.late.clone().unwrap_or_default());
+                Tensor::late(session, id, ty, shape, PlacedBy::Planned, at)
+            }
+        }
+    }
+}
+
+impl Drop for HandleReservation {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.session.abandon(self.id);
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Files of arrays: those of numpy, and safetensors.
+
+pub mod numpy;
+pub(crate) mod safetensors;

@@ -1,0 +1,256 @@
+//! How a model is loaded: where it comes from, and what its plan may look like.
+
+use std::collections::BTreeMap;
+use std::future::{Future, IntoFuture};
+use std::panic::Location;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::rpc::WorkerCount;
+use convoke_graph::graph::Function;
+use convoke_models::{LoadOptions, Source, onnx};
+
+use crate::calls::attempts::Rerun;
+use crate::calls::function::Inner;
+use crate::cluster::Cluster;
+use crate::cluster::callbacks::Progress;
+use crate::cluster::presence::ClusterPresence;
+use crate::model::{Model, Retry};
+
+/// How long a load waits for the number of workers that it asks for.
+const WORKERS_BOUND: Duration = Duration::from_secs(30);
+
+/// What a model does at the moment, other than running steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// The model's files are read once, for their hashes.
+    Hashing {
+        /// Bytes hashed so far.
+        done: u64,
+        /// Bytes in all.
+        total: u64,
+    },
+    /// The load waits for workers to join.
+    Workers {
+        /// Workers that have joined so far.
+        have: u32,
+        /// Workers that the plan needs.
+        need: u32,
+    },
+    /// The coordinator optimises, places and partitions the function.
+    Planning,
+    /// The function does not fit the memory that is free: the load waits until memory is released.
+    Waiting {
+        /// What is needed, what is free, and who has the rest.
+        cause: Error,
+        /// How long the load waits at most.
+        most: Duration,
+    },
+    /// Workers load weights.
+    Loading {
+        /// Bytes in place so far.
+        done: u64,
+        /// Bytes in all.
+        total: u64,
+    },
+    /// A worker was lost: a step runs again on other workers, or the model was loaded again on them.
+    Rerun(Rerun),
+}
+
+/// The source of a model.
+pub(crate) enum Origin {
+    /// An ONNX file.
+    File(PathBuf),
+    /// A function, and the files that its literals are ranges of.
+    Function(Arc<Function>, Vec<Source>),
+}
+
+/// The options of a load; await the builder to load the model.
+#[must_use = "a model loads when its builder is awaited"]
+pub struct ModelBuilder {
+    pub(crate) cluster: Cluster,
+    pub(crate) origin: Origin,
+    pub(crate) weights: Vec<PathBuf>,
+    pub(crate) artifact_root: Option<PathBuf>,
+    pub(crate) workers: WorkerCount,
+    pub(crate) pins: Vec<(String, String)>,
+    pub(crate) bounds: BTreeMap<String, i64>,
+    pub(crate) exact: bool,
+    pub(crate) in_flight: u32,
+    pub(crate) retry: Retry,
+    pub(crate) wait: Option<Duration>,
+    pub(crate) progress: Progress,
+}
+
+impl ModelBuilder {
+    pub(crate) fn new(cluster: Cluster, origin: Origin) -> ModelBuilder {
+        ModelBuilder {
+            cluster,
+            origin,
+            weights: vec![],
+            artifact_root: None,
+            workers: WorkerCount::Auto,
+            pins: vec![],
+            bounds: BTreeMap::new(),
+            exact: false,
+            in_flight: 2,
+            retry: Retry::default(),
+            wait: None,
+            progress: Progress::default(),
+        }
+    }
+
+    /// Binds initializers that have no data to the tensors of a safetensors file, by name. It has no effect on a
+    /// function, whose files come with it.
+    pub fn weights(mut self, path: impl Into<PathBuf>) -> Self {
+        self.weights.push(path.into());
+        self
+    }
+
+    /// Names a folder that workers started with the same `--artifact-root` see: they read weights beneath it
+    /// themselves, and this client does not send them.
+    pub fn artifact_root(mut self, path: impl Into<PathBuf>) -> Self {
+        self.artifact_root = Some(path.into());
+        self
+    }
+
+    /// Uses exactly this many workers, each with at least one node. Without this option, the plan uses the fewest
+    /// workers that fit the model, and one more only where that shortens the predicted step.
+    pub fn workers(mut self, count: u32) -> Self {
+        self.workers = WorkerCount::Exactly(count);
+        self
+    }
+
+    /// Runs the nodes whose names match `pattern` (`*` matches anything) on `devices`: on one device, such as
+    /// `w0/cpu:0`, or on those that the plan chooses from several, such as `w0`, `w*`, `cpu` or `w*/cpu`. Where several
+    /// pins match a node, the first one counts.
+    pub fn pin(mut self, pattern: impl Into<String>, devices: impl Into<String>) -> Self {
+        self.pins.push((pattern.into(), devices.into()));
+        self
+    }
+
+    /// Bounds a dynamic axis. By default the bound is twice the size that the first call needs.
+    pub fn dim(mut self, symbol: impl Into<String>, bound: i64) -> Self {
+        self.bounds.insert(symbol.into(), bound);
+        self
+    }
+
+    /// Turns off passes that change values (batch-norm folding).
+    pub fn exact(mut self, exact: bool) -> Self {
+        self.exact = exact;
+        self
+    }
+
+    /// Sets how many calls run at once, 2 by default; further calls wait.
+    pub fn in_flight(mut self, steps: u32) -> Self {
+        self.in_flight = steps.max(1);
+        self
+    }
+
+    /// Sets what happens when a worker is lost while this builder, or [`Model::prepare`], loads the model. A call that
+    /// has to load the model follows its own options.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Where the model does not fit the memory that is free, waits until memory is released, at most for this time,
+    /// behind the loads that wait already. Without this option the load fails. An hour is the longest time. Where a call
+    /// has to load the model, it waits as well.
+    pub fn wait(mut self, most: Duration) -> Self {
+        self.wait = Some(most);
+        self
+    }
+
+    /// Calls `tell` as loading proceeds, and when a step runs again, or the model was loaded again, because a worker
+    /// was lost.
+    ///
+    /// The closure runs on the thread that awaits the load or the call, while that is awaited. While the closure takes
+    /// long, outdated reports are left out. A panic in the closure is the error of the load or the call.
+    #[track_caller]
+    pub fn on_progress(mut self, tell: impl Fn(Phase) + Send + Sync + 'static) -> Self {
+        let at = Location::caller();
+        let what = format!("the progress closure at {}:{}", at.file(), at.line());
+        self.progress = Progress::told(what, tell);
+        self
+    }
+
+    /// Reads the function, and the files of its artifacts.
+    pub(crate) async fn read(&self) -> Result<(Arc<Function>, Vec<Source>)> {
+        match &self.origin {
+            Origin::File(path) => {
+                let imported = import(&self.cluster.session, path.clone(), self).await?;
+                Ok((Arc::new(imported.function), imported.sources))
+            }
+            Origin::Function(function, sources) => {
+                let verified = function.verify();
+                verified.map_err(|e| Error::new(Code::InvalidGraph, e.to_string()))?;
+                Ok((function.clone(), sources.clone()))
+            }
+        }
+    }
+
+    /// Imports the model and waits for its workers; plans nothing yet.
+    pub(crate) async fn import(&self) -> Result<Inner> {
+        let session = self.cluster.session.clone();
+        let (function, sources) = self.read().await?;
+        let served = session.sources.serve(sources);
+        if let WorkerCount::Exactly(need) = self.workers {
+            let progress = self.progress.clone();
+            let mut told = move |have| progress.note(Phase::Workers { have, need });
+            session
+                .await_workers(need, WORKERS_BOUND, &mut told)
+                .await?;
+        }
+        Inner::new(session, function, served, self)
+    }
+
+    async fn load(self) -> Result<Model> {
+        let cluster = self.cluster.clone();
+        let net = cluster.net.clone();
+        let progress = self.progress.clone();
+        let inner = net.run(async move { Model::begin(self.import().await?).await });
+        Ok(Model {
+            inner: progress.awaiting(&net, inner).await?,
+            cluster,
+        })
+    }
+}
+
+impl IntoFuture for ModelBuilder {
+    type Output = Result<Model>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<Model>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.load())
+    }
+}
+
+async fn import(
+    session: &ClusterPresence,
+    path: PathBuf,
+    b: &ModelBuilder,
+) -> Result<onnx::ImportedModel> {
+    let hashing = b.progress.clone();
+    let options = LoadOptions {
+        weights: b.weights.clone(),
+        cache_dir: None,
+        artifact_root: b.artifact_root.clone(),
+        progress: Some(Arc::new(move |p: convoke_models::Progress| {
+            hashing.note(Phase::Hashing {
+                done: p.done,
+                total: p.total,
+            });
+        })),
+    };
+    let (done, result) = tokio::sync::oneshot::channel();
+    session.world.store.run_blocking(Box::new(move || {
+        // The receiver is gone when the load was given up.
+        drop(done.send(onnx::load(&path, &options)));
+    }));
+    let result = result.await;
+    Ok(result.map_err(|_| Error::internal("the importer ended without a result"))??)
+}
