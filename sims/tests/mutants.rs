@@ -62,6 +62,10 @@ fn has(s: &Scenario, fault: impl Fn(&Fault, Row) -> bool) -> bool {
     s.faults.iter().any(|f| fault(f, f.harm.row(f.target)))
 }
 
+fn where_a_worker_has_a_device(s: &Scenario) -> bool {
+    s.workers.iter().any(|w| w.simgpu)
+}
+
 fn where_a_worker_crashes(s: &Scenario) -> bool {
     has(s, |_, row| row == Row::CrashWorker)
 }
@@ -155,7 +159,7 @@ fn a_client_is_long_away() -> Scenario {
     )
 }
 
-const MUTANTS: [Mutant; 39] = [
+const MUTANTS: [Mutant; 40] = [
     mutant(
         "abandoned-install",
         "an install that failed is not undone at the workers that had finished",
@@ -221,6 +225,12 @@ const MUTANTS: [Mutant; 39] = [
         "a slot that was emptied is filled again",
         &[DELIVERY],
         where_frames_are_forged,
+    ),
+    mutant(
+        "event-wait-skipped",
+        "a copy from a device does not wait for the launch that makes what it copies",
+        &[CAUSE],
+        where_a_worker_has_a_device,
     ),
     mutant(
         "fan-out-once",
