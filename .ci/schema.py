@@ -21,9 +21,9 @@ BOUND = 120  # seconds for anything
 UNITS = ("bytes", "_ms", "_ns", "_seconds", "_per_second", "_per_minute", "_percent")
 # Numbers without a unit: how many there are of what they are called, and the values and places of results.
 PLAIN = {
-    "attempt", "connections", "cores", "cut_edges", "functions", "limit", "live_handles", "live_steps", "max_abs",
-    "max_abs_err", "nodes", "of", "paused", "received_datagrams", "refused", "sent_datagrams", "sessions", "shape", "steps",
-    "steps_done", "steps_failed", "threads", "waiting", "weight",
+    "attempt", "connections", "cores", "cut_edges", "functions", "held_programs", "limit", "live_handles", "live_steps", "max_abs",
+    "max_abs_err", "nodes", "of", "paused", "received_datagrams", "received_programs", "refused", "sent_datagrams", "sessions", "shape", "steps",
+    "steps_done", "steps_failed", "threads", "unused_programs", "waiting", "weight",
 }
 
 with open("docs/schema.json") as file:

@@ -102,12 +102,15 @@ pub struct WeightsStatus {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramStoreStatus {
     /// How many programs there are.
+    #[serde(rename = "held_programs")]
     pub held: u64,
     /// Bytes of memory that they are counted with.
     pub held_bytes: u64,
     /// How many of them no lease uses. They are dropped where memory for records is asked for.
+    #[serde(rename = "unused_programs")]
     pub unused: u64,
     /// How many programs the worker was sent, because it did not have them, and their bytes on the wire.
+    #[serde(rename = "received_programs")]
     pub received: u64,
     pub received_bytes: u64,
 }

@@ -10,8 +10,6 @@
 
 use std::borrow::Cow;
 
-use blake3::Hasher;
-
 use super::{NO_OPERAND, Program};
 use crate::artifact::{ArtifactMeta, CHUNK, chunks_of};
 use crate::codec::{self, CodecError};
@@ -51,18 +49,27 @@ struct InitNode<'a> {
     outputs: Cow<'a, [u32]>,
 }
 
-/// Adds a field to a hash so that no two lists of fields give the same bytes.
-fn field(h: &mut Hasher, bytes: &[u8]) {
-    h.update(&(bytes.len() as u64).to_le_bytes());
-    h.update(bytes);
-}
+/// Bytes that the fields of most constants take at most.
+const FIELDS: usize = 256;
 
-fn number(h: &mut Hasher, n: u64) {
-    h.update(&n.to_le_bytes());
-}
+/// The fields of a constant, to be hashed at once: most are small, and a hash that is fed piece by piece takes longer.
+#[derive(Default)]
+struct Fields(Vec<u8>);
 
-fn end(h: &Hasher) -> ConstantId {
-    ConstantId(*h.finalize().as_bytes())
+impl Fields {
+    /// Adds a field so that no two lists of fields give the same bytes.
+    fn field(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn number(&mut self, n: u64) {
+        self.0.extend_from_slice(&n.to_le_bytes());
+    }
+
+    fn end(self) -> ConstantId {
+        ConstantId(*blake3::hash(&self.0).as_bytes())
+    }
 }
 
 /// Bytes of a tensor of this type; `None` where its shape is not fixed.
@@ -72,12 +79,12 @@ fn bytes_of(ty: &TensorType) -> Option<usize> {
 }
 
 impl InitPart<'_> {
-    fn begin(&self, kind: &[u8], ty: &TensorType) -> Hasher {
-        let mut h = Hasher::new();
-        field(&mut h, kind);
-        field(&mut h, self.layout);
-        field(&mut h, self.profile.as_bytes());
-        field(&mut h, ty.to_string().as_bytes());
+    fn begin(&self, kind: &[u8], ty: &TensorType) -> Fields {
+        let mut h = Fields(Vec::with_capacity(FIELDS));
+        h.field(kind);
+        h.field(self.layout);
+        h.field(self.profile.as_bytes());
+        h.field(ty.to_string().as_bytes());
         h
     }
 
@@ -89,26 +96,26 @@ impl InitPart<'_> {
                 len,
             } => {
                 let mut h = self.begin(b"range", ty);
-                number(&mut h, offset % CHUNK);
-                number(&mut h, *len);
+                h.number(offset % CHUNK);
+                h.number(*len);
                 let chunks = self.artifacts.get(*artifact as usize);
                 let chunks = chunks.map_or(&[][..], |meta| &meta.chunks);
                 for chunk in chunks_of(*offset, *len) {
                     let hash = usize::try_from(chunk).ok().and_then(|i| chunks.get(i));
-                    field(&mut h, hash.map_or(&[][..], |hash| hash));
+                    h.field(hash.map_or(&[][..], |hash| hash));
                 }
                 Constant {
-                    id: end(&h),
+                    id: h.end(),
                     loads: true,
                     is_shared: true,
                 }
             }
             Literal::Inline(t) => {
                 let mut h = self.begin(b"inline", ty);
-                field(&mut h, t.signature().as_bytes());
-                field(&mut h, t.bytes());
+                h.field(t.signature().as_bytes());
+                h.field(t.bytes());
                 Constant {
-                    id: end(&h),
+                    id: h.end(),
                     loads: false,
                     is_shared: false,
                 }
@@ -124,29 +131,29 @@ impl InitPart<'_> {
     ) -> Result<Vec<(u32, Constant)>, CodecError> {
         let attrs = codec::encode(node.attrs)?;
         let mut loads = false;
-        let mut operands = Hasher::new();
+        let mut operands = Fields::default();
         for v in node.inputs.iter() {
             if *v == NO_OPERAND {
-                field(&mut operands, b"");
+                operands.field(b"");
                 continue;
             }
             let Some(operand) = known.get(*v as usize).copied().flatten() else {
                 return Ok(vec![]);
             };
             loads |= operand.loads;
-            field(&mut operands, &operand.id.0);
+            operands.field(&operand.id.0);
         }
-        let operands = end(&operands);
+        let operands = operands.end();
         let output = |(i, v): (usize, &u32)| {
             let ty = &self.values[*v as usize].ty;
             let mut h = self.begin(b"node", ty);
-            field(&mut h, node.op.as_bytes());
-            field(&mut h, &attrs);
-            field(&mut h, &operands.0);
-            number(&mut h, node.outputs.len() as u64);
-            number(&mut h, i as u64);
+            h.field(node.op.as_bytes());
+            h.field(&attrs);
+            h.field(&operands.0);
+            h.number(node.outputs.len() as u64);
+            h.number(i as u64);
             let made = Constant {
-                id: end(&h),
+                id: h.end(),
                 loads,
                 is_shared: loads || bytes_of(ty).is_some_and(|bytes| bytes > INLINE),
             };

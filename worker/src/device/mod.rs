@@ -7,7 +7,7 @@
 //! ```
 //! A worker owns one device and its host. The device `cpu` is the host itself: its kernels are those of [`crate::cpu`],
 //! they return host tensors at once, and no value is copied. Any other device implements [`Device`]. Its worker divides
-//! the step part of each program between host and device ([`split`]): the device runs the nodes that it has kernels
+//! the step part of each program between host and device (`split`): the device runs the nodes that it has kernels
 //! for, and values that the other side reads are copied, by nodes of their own.
 //!
 //! Invariants
@@ -25,7 +25,7 @@ mod split;
 mod tests;
 
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use convoke_common::device_spec::DeviceId;
@@ -106,7 +106,12 @@ pub struct DeviceStep {
     pub cancel: Arc<AtomicBool>,
     pub watch: Arc<dyn KernelWatch>,
     failed: OnceLock<Arc<DeviceFailure>>,
+    /// The node whose kernel runs; [`NO_NODE`] while none does.
+    at_work: AtomicU32,
 }
+
+/// The node index that stands for no node.
+const NO_NODE: u32 = u32::MAX;
 
 impl DeviceStep {
     /// A step with no work yet.
@@ -115,12 +120,25 @@ impl DeviceStep {
             cancel,
             watch,
             failed: OnceLock::new(),
+            at_work: AtomicU32::new(NO_NODE),
         }
     }
 
     /// Whether the step is cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.cancel.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a kernel of the step runs; `None` once it has ended.
+    pub fn works_at(&self, node: Option<u32>) {
+        self.at_work
+            .store(node.unwrap_or(NO_NODE), Ordering::Relaxed);
+    }
+
+    /// The node whose kernel runs, if one does.
+    pub fn at_work(&self) -> Option<u32> {
+        let node = self.at_work.load(Ordering::Relaxed);
+        (node != NO_NODE).then_some(node)
     }
 
     /// Notes a failure; the first one is kept.
@@ -172,6 +190,10 @@ pub trait DeviceQueue: Send + Sync {
 
     /// Calls `then` once everything that was enqueued before has ended, callbacks included.
     fn event(&self, then: EventCallback);
+
+    /// Called after a step was cancelled: what has not begun of cancelled steps may end at once, without its turn. A
+    /// device that can call nothing back does nothing.
+    fn recall(&self) {}
 }
 
 /// A device with memory of its own.

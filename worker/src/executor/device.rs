@@ -300,12 +300,19 @@ impl Executor {
         let (Some(queue), Some(me), Some(lease)) =
             (self.queue.get(), self.me.upgrade(), self.lease())
         else {
-            return;
+            return self.device_came(n);
         };
         queue.event(Box::new(move || {
             let _lease = lease;
             me.device_came(n);
         }));
+    }
+
+    /// Lets what is enqueued of cancelled steps end without its turn. Called without the step's lock.
+    pub(super) fn recall(&self) {
+        if let Some(queue) = self.queue.get() {
+            queue.recall();
+        }
     }
 
     /// The device has come as far as step `n` had enqueued work.

@@ -41,6 +41,10 @@ impl Executor {
             let node = self.entry(n).node.load(Ordering::Relaxed);
             return Some(self.wedged(self.installed.nodes().get(node as usize)));
         }
+        let at_work = run.device.as_ref().and_then(|step| step.at_work());
+        if let Some(node) = at_work {
+            return Some(self.wedged(self.installed.nodes().get(node as usize)));
+        }
         let unsent = std::mem::take(&mut run.unsent);
         let held = unsent
             .iter()

@@ -283,6 +283,7 @@ impl Executor {
             self.watch(&mut run, &after);
         }
         self.finish(n, after);
+        self.recall();
     }
 
     fn finish(&self, n: u64, after: FollowUp) {
@@ -539,6 +540,9 @@ impl Executor {
                     if enqueued {
                         self.await_device(n);
                     }
+                    if !goes_on {
+                        self.recall();
+                    }
                     return self.finish(n, after);
                 }
                 if slice == 0 {
@@ -728,6 +732,7 @@ impl StepHandler for Executor {
             self.watch(&mut run, &after);
         }
         self.finish(n, after);
+        self.recall();
     }
 
     fn done(&self, n: u64, from: ParticipantIx) {

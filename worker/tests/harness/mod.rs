@@ -6,6 +6,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use convoke_common::Result;
 use convoke_common::grant::Participant;
 use convoke_common::identity::Role;
 use convoke_common::ids::{Incarnation, LeaseId};
@@ -14,6 +15,7 @@ use convoke_common::world::{AccountId, NoCompute, Share, World};
 use convoke_graph::dim::Dim;
 use convoke_graph::graph::{Attrs, Literal, TensorType, Value};
 use convoke_graph::ids::FunctionId;
+use convoke_graph::ops::{ConcreteOperand, ConcreteOutputs};
 use convoke_graph::program::{
     Axes, DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, NUMERICS_PROFILE, Program,
     ProgramNode, RecvSlot, SendEdge,
@@ -23,6 +25,8 @@ use convoke_rendezvous::driver::Driver;
 use convoke_rendezvous::{Hub, Lease, Link, Peer, RecvSpec, StepHandler};
 use convoke_worker::Threads;
 use convoke_worker::cpu::{Kernel, KernelFailure, Launch, Outputs};
+use convoke_worker::device::simgpu::SimGpu;
+use convoke_worker::device::{Device, DeviceKernel, DeviceOp, DeviceQueue};
 use convoke_worker::executor::{Engine, Executor};
 use convoke_worker::installed::InstalledProgram;
 
@@ -114,9 +118,16 @@ struct Holdable {
 }
 
 impl Kernel for Holdable {
-    fn launch(&self, launch: &mut Launch<'_>) -> Result<Outputs, KernelFailure> {
+    fn launch(&self, launch: &mut Launch<'_>) -> std::result::Result<Outputs, KernelFailure> {
         self.hold.pass();
         self.inner.launch(launch)
+    }
+
+    fn infer(
+        &self,
+        operands: &[Option<ConcreteOperand<'_>>],
+    ) -> std::result::Result<ConcreteOutputs, KernelFailure> {
+        self.inner.infer(operands)
     }
 }
 
@@ -202,12 +213,49 @@ pub fn over(hubs: Vec<Arc<Hub>>, in_flight: u32) -> Cluster {
     of_programs(hubs, in_flight, [first, second], driver)
 }
 
+/// A simulated GPU whose kernels a [`Hold`] can stop.
+struct HoldableGpu {
+    gpu: SimGpu,
+    hold: Arc<Hold>,
+}
+
+impl Device for HoldableGpu {
+    fn resolve(&self, op: &DeviceOp<'_>) -> Option<DeviceKernel> {
+        let kernel = self.gpu.resolve(op)?;
+        let inner = kernel.downcast_ref::<Arc<dyn Kernel>>().unwrap().clone();
+        let hold = self.hold.clone();
+        let kernel: Arc<dyn Kernel> = Arc::new(Holdable { inner, hold });
+        Some(Arc::new(kernel))
+    }
+
+    fn open(
+        &self,
+        share: &Share,
+        memory: &Ledger,
+        purpose: Purpose,
+        bytes: u64,
+    ) -> Result<Arc<dyn DeviceQueue>> {
+        self.gpu.open(share, memory, purpose, bytes)
+    }
+}
+
 /// A cluster that runs these programs at w0, w1 and the driver, with the dynamic axis `n`.
 pub fn of_programs(
     hubs: Vec<Arc<Hub>>,
     in_flight: u32,
     programs: [Program; 2],
     driver: DriverProgram,
+) -> Cluster {
+    on_devices(hubs, in_flight, programs, driver, false)
+}
+
+/// As [`of_programs`]; with `gpu` the workers' devices are simulated GPUs.
+pub fn on_devices(
+    hubs: Vec<Arc<Hub>>,
+    in_flight: u32,
+    programs: [Program; 2],
+    driver: DriverProgram,
+    gpu: bool,
 ) -> Cluster {
     let participants: Vec<Participant> = hubs
         .iter()
@@ -227,6 +275,11 @@ pub fn of_programs(
         program.check().unwrap();
         let threads = Threads::start("t", 1).unwrap();
         let compute = Arc::new(threads.clone());
+        let hold = Arc::new(Hold::default());
+        let device = gpu.then(|| HoldableGpu {
+            gpu: SimGpu::new(compute.clone()),
+            hold: hold.clone(),
+        });
         let engine = Arc::new(Engine::new(&hubs[me].me.name, "here", compute, None));
         engines.push(engine.clone());
         pools.push(threads);
@@ -244,13 +297,15 @@ pub fn of_programs(
                 ty: program.values[r.value as usize].ty.clone(),
             })
             .collect();
-        let mut installed = InstalledProgram::new(program.clone(), constants, None).unwrap();
-        let hold = Arc::new(Hold::default());
+        let split = device.as_ref().map(|device| device as &dyn Device);
+        let mut installed = InstalledProgram::new(program.clone(), constants, split).unwrap();
         for kernel in installed.code.kernels_mut() {
             let (inner, hold) = (kernel.clone(), hold.clone());
             *kernel = Arc::new(Holdable { inner, hold });
         }
         holds.push(hold);
+        let uses_device = installed.code.uses_device();
+        assert_eq!(uses_device, gpu);
         let installed = Arc::new(installed);
         let links = (0..3).map(|i| hubs[me].link(&hubs[i].me)).collect();
         let pool = Pool::shared(&ledger, Purpose::Leases, BASE).unwrap();
@@ -271,6 +326,11 @@ pub fn of_programs(
             in_flight,
             driver_gone,
         );
+        if let Some(device) = device {
+            let memory = Ledger::new("device", 2 * BASE);
+            let opened = device.open(&of_nobody(), &memory, Purpose::Leases, BASE);
+            executor.use_device(opened.unwrap());
+        }
         let handler: Arc<dyn StepHandler> = executor.clone();
         let lease = Lease::new(
             LEASE,

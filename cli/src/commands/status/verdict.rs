@@ -50,7 +50,7 @@ mod tests {
             "steps_failed": {}, "live_handles": 0, "handle_bytes": 0, "links": [], "refused": {}, "cache_bytes": 0,
             "loaded_bytes": {"shared_path": 0, "cache": 0, "clients": 0},
             "weights": {"held_bytes": 0, "shared_bytes": 0, "unused_bytes": 0},
-            "program_store": {"held": 0, "held_bytes": 0, "unused": 0, "received": 0, "received_bytes": 0},
+            "program_store": {"held_programs": 0, "held_bytes": 0, "unused_programs": 0, "received_programs": 0, "received_bytes": 0},
             "holdings": [], "connections": [], "compute": [],
         });
         let member = |(name, state): &(&str, &str)| {

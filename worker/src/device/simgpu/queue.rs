@@ -171,8 +171,10 @@ struct CopyTask {
 /// A stream: its tasks, and how many it has ever got and ended.
 struct Stream<T> {
     tasks: VecDeque<T>,
-    /// Whether a job runs, or will run, the first task.
+    /// Whether there is a job that runs, or will run, the first task.
     begun: bool,
+    /// Whether a task runs, which is in `tasks` no more.
+    running: bool,
     enqueued: u64,
     ended: u64,
 }
@@ -182,6 +184,7 @@ impl<T> Default for Stream<T> {
         Stream {
             tasks: VecDeque::new(),
             begun: false,
+            running: false,
             enqueued: 0,
             ended: 0,
         }
@@ -196,13 +199,32 @@ impl<T> Stream<T> {
 
     /// The task that a job is to run.
     fn next(&mut self) -> Option<T> {
-        let next = self.tasks.pop_front();
+        let next = match self.running {
+            true => None,
+            false => self.tasks.pop_front(),
+        };
         self.begun = next.is_some();
+        self.running |= next.is_some();
         next
     }
 
     fn end(&mut self) {
         self.begun = false;
+        self.running = false;
+        self.ended += 1;
+    }
+
+    /// Takes the first task out without a job, where none runs and `recalled` holds for it.
+    fn recall(&mut self, recalled: impl FnOnce(&T) -> bool) -> Option<T> {
+        let takes = !self.running && self.tasks.front().is_some_and(recalled);
+        let task = takes.then(|| self.tasks.pop_front()).flatten();
+        self.running |= task.is_some();
+        task
+    }
+
+    /// Ends a task that was recalled; a job of the stream may be on its way.
+    fn end_recalled(&mut self) {
+        self.running = false;
         self.ended += 1;
     }
 
@@ -459,6 +481,7 @@ impl SimQueue {
             Some(crew) => crew.exec(&step.cancel),
             None => Exec::single(&step.cancel),
         };
+        step.works_at(Some(node));
         let mut made = Ok(Outputs::new());
         let launched = catch_unwind(AssertUnwindSafe(|| {
             step.watch.around(node, &mut || {
@@ -470,6 +493,7 @@ impl SimQueue {
                 });
             });
         }));
+        step.works_at(None);
         match launched {
             Ok(()) => made,
             Err(panic) => Err(launch_failure(Err(panic))
@@ -588,6 +612,25 @@ impl DeviceQueue for SimQueue {
             streams.due()
         };
         due.into_iter().for_each(|then| then());
+    }
+
+    fn recall(&self) {
+        loop {
+            let task = self.lock().compute.recall(|t| t.step.is_cancelled());
+            let Some(task) = task else { break };
+            task.fail(&failed(task.node, None));
+            self.lock().compute.end_recalled();
+        }
+        loop {
+            let task = self.lock().copy.recall(|t| t.step.is_cancelled());
+            let Some(task) = task else { break };
+            drop(task.source);
+            (task.then)(Err(failed(task.node, None)));
+            self.lock().copy.end_recalled();
+        }
+        let due = self.lock().due();
+        due.into_iter().for_each(|then| then());
+        self.go_on();
     }
 }
 

@@ -265,6 +265,29 @@ fn a_cancelled_step_launches_no_further_kernel() {
 }
 
 #[test]
+fn what_is_recalled_waits_for_no_thread() {
+    let b = Bench::new(1 << 20, 0);
+    let x = b.put(1.);
+    let y = b.launch(1, "Neg", vec![read(&x)]);
+    b.fetch(2, y);
+    b.event("all");
+    // A step beside it goes on.
+    let other = Arc::new(DeviceStep::new(Arc::default(), b.listed.clone()));
+    let z = b.queue.copy_in(&other, 0, filled(5.));
+    b.step.cancel.store(true, Ordering::Relaxed);
+    b.queue.recall();
+    b.check(&["node 2: cancelled", "all"]);
+    let log = b.log.clone();
+    let then = move |copied: std::result::Result<Tensor, Arc<DeviceFailure>>| {
+        let first = copied.ok().map(|t| t.as_slice::<f32>().unwrap()[0]);
+        log.lock().unwrap().push(format!("{first:?}"));
+    };
+    b.queue.copy_out(&other, 3, z, &b.host, Box::new(then));
+    b.run();
+    b.check(&["node 2: cancelled", "all", "Some(5.0)"]);
+}
+
+#[test]
 fn without_threads_everything_fails_as_busy() {
     let b = Bench::new(1 << 20, 0);
     let x = b.put(1.);
