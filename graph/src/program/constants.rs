@@ -33,12 +33,20 @@ pub struct Constant {
 
 /// What defines the constants of a program or a function.
 struct InitPart<'a> {
-    /// The numerics profile.
-    profile: &'a str,
-    /// The layout of what the kernels of a device make.
-    layout: &'a [u8],
+    /// The key under which constants are hashed: the numerics profile, and the layout of what the kernels of a device make.
+    key: [u8; 32],
     values: &'a [Value],
     artifacts: &'a [ArtifactMeta],
+}
+
+/// The key under which constants of this numerics profile and layout are hashed.
+fn key(profile: &str, layout: &[u8]) -> [u8; 32] {
+    let mut h = blake3::Hasher::new();
+    for part in [profile.as_bytes(), layout] {
+        h.update(&(part.len() as u64).to_le_bytes());
+        h.update(part);
+    }
+    *h.finalize().as_bytes()
 }
 
 /// A node of an init part, with the indices of its values.
@@ -50,25 +58,64 @@ struct InitNode<'a> {
 }
 
 /// Bytes that the fields of most constants take at most.
-const FIELDS: usize = 256;
+const FIELDS: usize = 128;
 
-/// The fields of a constant, to be hashed at once: most are small, and a hash that is fed piece by piece takes longer.
-#[derive(Default)]
+/// What kind of thing defines a constant; the first of its fields.
+#[derive(Clone, Copy)]
+enum Kind {
+    Range = 0,
+    Inline = 1,
+    Node = 2,
+}
+
+/// The fields of a constant, to be hashed at once. Those of most weights fit one block of the hash function.
 struct Fields(Vec<u8>);
 
 impl Fields {
+    fn new(kind: Kind) -> Fields {
+        let mut fields = Fields(Vec::with_capacity(FIELDS));
+        fields.0.push(kind as u8);
+        fields
+    }
+
     /// Adds a field so that no two lists of fields give the same bytes.
     fn field(&mut self, bytes: &[u8]) {
-        self.number(bytes.len() as u64);
+        // No field is as large as 4 GiB; if one were, its length would not tell it apart from a shorter one.
+        self.small(bytes.len() as u32);
         self.0.extend_from_slice(bytes);
+    }
+
+    fn small(&mut self, n: u32) {
+        self.0.extend_from_slice(&n.to_le_bytes());
     }
 
     fn number(&mut self, n: u64) {
         self.0.extend_from_slice(&n.to_le_bytes());
     }
 
-    fn end(self) -> ConstantId {
-        ConstantId(*blake3::hash(&self.0).as_bytes())
+    fn ty(&mut self, ty: &TensorType) {
+        self.field(ty.dtype.name().as_bytes());
+        self.small(ty.shape.len() as u32);
+        for d in &ty.shape {
+            match d.as_const() {
+                Some(n) => {
+                    self.0.push(1);
+                    self.number(n as u64);
+                }
+                None => {
+                    self.0.push(0);
+                    self.field(d.to_string().as_bytes());
+                }
+            }
+        }
+    }
+
+    /// Adds an id, or that there is none.
+    fn id(&mut self, id: Option<&[u8; 32]>) {
+        match id {
+            Some(id) => self.0.extend_from_slice(id),
+            None => self.0.extend_from_slice(&[0; 32]),
+        }
     }
 }
 
@@ -79,13 +126,14 @@ fn bytes_of(ty: &TensorType) -> Option<usize> {
 }
 
 impl InitPart<'_> {
-    fn begin(&self, kind: &[u8], ty: &TensorType) -> Fields {
-        let mut h = Fields(Vec::with_capacity(FIELDS));
-        h.field(kind);
-        h.field(self.layout);
-        h.field(self.profile.as_bytes());
-        h.field(ty.to_string().as_bytes());
+    fn begin(&self, kind: Kind, ty: &TensorType) -> Fields {
+        let mut h = Fields::new(kind);
+        h.ty(ty);
         h
+    }
+
+    fn end(&self, fields: &Fields) -> ConstantId {
+        ConstantId(*blake3::keyed_hash(&self.key, &fields.0).as_bytes())
     }
 
     fn of_literal(&self, ty: &TensorType, literal: &Literal) -> Constant {
@@ -95,27 +143,28 @@ impl InitPart<'_> {
                 offset,
                 len,
             } => {
-                let mut h = self.begin(b"range", ty);
-                h.number(offset % CHUNK);
+                let mut h = self.begin(Kind::Range, ty);
+                // A chunk is 1 MiB.
+                h.small((offset % CHUNK) as u32);
                 h.number(*len);
                 let chunks = self.artifacts.get(*artifact as usize);
                 let chunks = chunks.map_or(&[][..], |meta| &meta.chunks);
                 for chunk in chunks_of(*offset, *len) {
                     let hash = usize::try_from(chunk).ok().and_then(|i| chunks.get(i));
-                    h.field(hash.map_or(&[][..], |hash| hash));
+                    h.id(hash);
                 }
                 Constant {
-                    id: h.end(),
+                    id: self.end(&h),
                     loads: true,
                     is_shared: true,
                 }
             }
             Literal::Inline(t) => {
-                let mut h = self.begin(b"inline", ty);
+                let mut h = self.begin(Kind::Inline, ty);
                 h.field(t.signature().as_bytes());
                 h.field(t.bytes());
                 Constant {
-                    id: h.end(),
+                    id: self.end(&h),
                     loads: false,
                     is_shared: false,
                 }
@@ -131,29 +180,29 @@ impl InitPart<'_> {
     ) -> Result<Vec<(u32, Constant)>, CodecError> {
         let attrs = codec::encode(node.attrs)?;
         let mut loads = false;
-        let mut operands = Fields::default();
+        let mut operands = Vec::with_capacity(node.inputs.len());
         for v in node.inputs.iter() {
             if *v == NO_OPERAND {
-                operands.field(b"");
+                operands.push(None);
                 continue;
             }
             let Some(operand) = known.get(*v as usize).copied().flatten() else {
                 return Ok(vec![]);
             };
             loads |= operand.loads;
-            operands.field(&operand.id.0);
+            operands.push(Some(operand.id.0));
         }
-        let operands = operands.end();
         let output = |(i, v): (usize, &u32)| {
             let ty = &self.values[*v as usize].ty;
-            let mut h = self.begin(b"node", ty);
+            let mut h = self.begin(Kind::Node, ty);
             h.field(node.op.as_bytes());
             h.field(&attrs);
-            h.field(&operands.0);
-            h.number(node.outputs.len() as u64);
-            h.number(i as u64);
+            h.small(operands.len() as u32);
+            operands.iter().for_each(|id| h.id(id.as_ref()));
+            h.small(node.outputs.len() as u32);
+            h.small(i as u32);
             let made = Constant {
-                id: h.end(),
+                id: self.end(&h),
                 loads,
                 is_shared: loads || bytes_of(ty).is_some_and(|bytes| bytes > INLINE),
             };
@@ -185,8 +234,7 @@ impl InitPart<'_> {
 /// of the device make in the init part: another layout is another constant.
 pub fn constants_of(program: &Program, layout: &[u8]) -> Result<Vec<Option<Constant>>, CodecError> {
     let part = InitPart {
-        profile: &program.profile,
-        layout,
+        key: key(&program.profile, layout),
         values: &program.values,
         artifacts: &program.artifacts,
     };
@@ -207,8 +255,7 @@ pub fn constants_of_function(
     layout: &[u8],
 ) -> Result<Vec<Option<Constant>>, CodecError> {
     let part = InitPart {
-        profile,
-        layout,
+        key: key(profile, layout),
         values: &f.values,
         artifacts: &f.artifacts,
     };
