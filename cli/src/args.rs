@@ -183,6 +183,23 @@ impl Command {
     }
 }
 
+/// Flags that give the workers of a command their devices.
+#[derive(Debug, Clone, Default, Args)]
+pub struct DeviceArgs {
+    /// Devices of the workers that this command starts, given out in turns: cpu, or simgpu, a simulated GPU
+    /// [default: cpu]
+    #[arg(
+        long,
+        value_name = "DEVICE,…",
+        env = "CONVOKE_DEVICE",
+        value_delimiter = ','
+    )]
+    pub device: Vec<DeviceId>,
+    /// Memory of each device that is not a CPU [default: as --memory]
+    #[arg(long, value_name = "SIZE", env = "CONVOKE_DEVICE_MEMORY", value_parser = parse_size)]
+    pub device_memory: Option<u64>,
+}
+
 /// Flags that choose the cluster and the workers.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Cluster")]
@@ -206,17 +223,8 @@ pub struct ClusterArgs {
     /// Memory of each worker in this process [default: an equal share of 80 % of what there is]
     #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size)]
     pub memory: Option<u64>,
-    /// Devices of the workers in this process, given out in turns: cpu, or simgpu, a simulated GPU [default: cpu]
-    #[arg(
-        long,
-        value_name = "DEVICE,…",
-        env = "CONVOKE_DEVICE",
-        value_delimiter = ','
-    )]
-    pub device: Vec<DeviceId>,
-    /// Memory of each device that is not a CPU [default: as --memory]
-    #[arg(long, value_name = "SIZE", env = "CONVOKE_DEVICE_MEMORY", value_parser = parse_size)]
-    pub device_memory: Option<u64>,
+    #[command(flatten)]
+    pub devices: DeviceArgs,
     /// Whether --local and --connect were given on the command line, not by a variable.
     #[arg(skip)]
     explicit: (bool, bool),
@@ -380,17 +388,8 @@ pub struct UpArgs {
     /// Memory of each worker [default: an equal share of 80 % of what there is]
     #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size)]
     pub memory: Option<u64>,
-    /// Devices of the workers, given out in turns: cpu, or simgpu, a simulated GPU [default: cpu]
-    #[arg(
-        long,
-        value_name = "DEVICE,…",
-        env = "CONVOKE_DEVICE",
-        value_delimiter = ','
-    )]
-    pub device: Vec<DeviceId>,
-    /// Memory of each device that is not a CPU [default: as --memory]
-    #[arg(long, value_name = "SIZE", env = "CONVOKE_DEVICE_MEMORY", value_parser = parse_size)]
-    pub device_memory: Option<u64>,
+    #[command(flatten)]
+    pub devices: DeviceArgs,
     /// Folder whose model files the workers may read themselves
     #[arg(long, value_name = "DIR", env = "CONVOKE_ARTIFACT_ROOT")]
     pub artifact_root: Option<PathBuf>,

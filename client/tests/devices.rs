@@ -3,13 +3,14 @@
 #![cfg(feature = "embedded")]
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use convoke::graph::{Function, Node, RunsAt};
-use convoke::{
-    Attrs, Cluster, Code, DType, DeviceId, Dim, Embedded, HostTensor, Outputs, TensorType,
-};
+use common::ty;
+use convoke::graph::Function;
+use convoke::{Cluster, Code, DType, DeviceId, Dim, Embedded, HostTensor, Outputs};
 
 async fn cluster(workers: usize, devices: &[&str]) -> Cluster {
     let devices = devices.iter().map(|d| d.parse::<DeviceId>().unwrap());
@@ -83,25 +84,14 @@ async fn a_transformer_has_the_bits_of_the_cpu() {
 /// A function of x: f32[n, 4] and at: i64[1] with the results `found` = |(-x)[at]| and `size` = |x|.
 fn lookup() -> Function {
     let mut f = Function::default();
-    let ty = |dtype, shape: &[Dim]| TensorType::new(dtype, shape.to_vec());
     let (n, four, one) = (Dim::sym("n"), Dim::Const(4), Dim::Const(1));
     let rows = ty(DType::F32, &[n, four.clone()]);
     let row = ty(DType::F32, &[one.clone(), four]);
     let x = f.add_value("x", rows.clone());
     let at = f.add_value("at", ty(DType::I64, &[one]));
     f.params = vec![x, at];
-    let mut node = |name: &str, op: &str, inputs: &[_], ty: &TensorType| {
-        let made = f.add_value(name, ty.clone());
-        f.nodes.push(Node {
-            name: name.into(),
-            op: op.into(),
-            attrs: Attrs::default(),
-            inputs: inputs.iter().map(|v| Some(*v)).collect(),
-            outputs: vec![made],
-            runs_at: RunsAt::Step,
-        });
-        made
-    };
+    let mut node =
+        |name: &str, op: &str, inputs: &[_], ty: &_| common::node(&mut f, name, op, inputs, ty);
     let minus = node("minus", "Neg", &[x], &rows);
     let taken = node("taken", "Gather", &[minus, at], &row);
     let found = node("found", "Abs", &[taken], &row);

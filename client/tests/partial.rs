@@ -2,10 +2,12 @@
 #![cfg(feature = "embedded")]
 #![allow(clippy::unwrap_used)]
 
-use convoke::graph::{Function, Node, RunsAt};
+mod common;
+
+use convoke::graph::Function;
 use convoke::{
     Attrs, Cluster, Code, DType, Dim, Embedded, Error, HostTensor, Model, Operand, Result, Tensor,
-    TensorType, cond, for_loop,
+    cond, for_loop,
 };
 
 async fn cluster(workers: usize) -> Cluster {
@@ -20,24 +22,15 @@ async fn cluster(workers: usize) -> Cluster {
 fn lookup() -> Function {
     let mut f = Function::default();
     let ty = |dtype, shape: &[i64]| {
-        TensorType::new(dtype, shape.iter().map(|d| Dim::Const(*d)).collect())
+        let dims: Vec<Dim> = shape.iter().map(|d| Dim::Const(*d)).collect();
+        common::ty(dtype, &dims)
     };
     let table = f.add_value("table", ty(DType::F32, &[2, 3]));
     let at = f.add_value("at", ty(DType::I64, &[1]));
     f.params = vec![table, at];
     let (rows, all) = (ty(DType::F32, &[1, 3]), ty(DType::F32, &[2, 3]));
-    let mut node = |name: &str, op: &str, inputs: &[_], ty: &TensorType| {
-        let made = f.add_value(name, ty.clone());
-        f.nodes.push(Node {
-            name: name.into(),
-            op: op.into(),
-            attrs: Attrs::default(),
-            inputs: inputs.iter().map(|v| Some(*v)).collect(),
-            outputs: vec![made],
-            runs_at: RunsAt::Step,
-        });
-        made
-    };
+    let mut node =
+        |name: &str, op: &str, inputs: &[_], ty: &_| common::node(&mut f, name, op, inputs, ty);
     let found = node("found", "Gather", &[table, at], &rows);
     let near = node("near", "Neg", &[found], &rows);
     let far = node("far", "Abs", &[near], &rows);

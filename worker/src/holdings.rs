@@ -1,46 +1,43 @@
 //! What a worker holds: leases, links to peers, and its status.
 
+mod installing;
 mod links;
+mod status;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use convoke_common::counters::Counters;
 use convoke_common::detection::Detector;
-use convoke_common::error::{Code, Error, Result};
-use convoke_common::grant::{Grant, Participant};
+use convoke_common::error::{Code, Error};
 use convoke_common::identity::{RevocationList, Role, TokenId};
-use convoke_common::ids::{Incarnation, LeaseId, PlanId, StepKey};
+use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::members::Members;
-use convoke_common::memory::{Ledger, Pool, Purpose, Reservation};
+use convoke_common::memory::{Ledger, Pool, Reservation};
 use convoke_common::mutant;
-use convoke_common::rpc::{
-    DeviceMemory, HeldLease, InstallAnswer, MemoryUse, ProgramStatus, Progress, WorkerStatus,
-};
 use convoke_common::world::{Endpoint, Share, World};
-use convoke_graph::program::{HashedProgram, NUMERICS_PROFILE, Program, model_name};
 use convoke_rendezvous::artifacts::ArtifactSource;
 use convoke_rendezvous::eager::EagerService;
 use convoke_rendezvous::remote::Dialler;
-use convoke_rendezvous::{Hub, Lease, Link, Peer, RecvSpec, StepHandler, step_event};
+use convoke_rendezvous::{Hub, Lease, Link, Peer};
 use futures::future::join_all;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::accept::{self, ServedConnections};
 use crate::cache::{Cache, Pins};
-use crate::device::{OwnedDevice, copy_constants};
 use crate::eager::Sessions;
 use crate::executor::{Engine, Executor};
-use crate::install::{self, Counter};
 use crate::load_buffer::LoadBuffer;
-use crate::loader::{ClientSource, LoadedBytes, Loader};
+use crate::loader::LoadedBytes;
 use crate::programs::{ProgramPayment, ProgramStore};
-use crate::records::{Records, account_of, share_of};
+use crate::records::Records;
 use crate::weights::WeightStore;
-use links::{gone, lends};
+pub use status::resident;
+
+use installing::{EarlyReleases, RunningInstall};
 
 /// How long an install waits for the memory of released leases: kernels notice their end within milliseconds.
 const SETTLE_BOUND: Duration = Duration::from_secs(1);
@@ -62,30 +59,6 @@ struct InstalledLease {
     _code: Reservation,
     _program: ProgramPayment,
     _pins: Option<Pins>,
-}
-
-/// An install that is under way.
-struct RunningInstall {
-    plan: PlanId,
-    counter: Arc<Counter>,
-    /// Whether the lease was released while its install runs.
-    released: AtomicBool,
-}
-
-/// The latest leases that were released before their install came: each call has a stream of its own, and one may
-/// overtake another.
-#[derive(Default)]
-struct EarlyReleases(VecDeque<LeaseId>);
-
-impl EarlyReleases {
-    const MOST: usize = 256;
-
-    fn note(&mut self, lease: LeaseId) {
-        if self.0.len() == Self::MOST {
-            self.0.pop_front();
-        }
-        self.0.push_back(lease);
-    }
 }
 
 /// Leases that this worker dropped and has yet to report to the coordinator.
@@ -113,18 +86,6 @@ impl DroppedLeases {
     /// Returns when there may be further dropped leases to report.
     pub async fn more(&self) {
         self.more.notified().await;
-    }
-}
-
-/// Lists an install as under way until it is dropped.
-struct InstallListing<'a>(&'a Holdings, StepKey);
-
-impl Drop for InstallListing<'_> {
-    fn drop(&mut self) {
-        step_event!("installed", self.1);
-        self.0.installing().remove(&self.1.lease);
-        // Another install may wait for the memory that this one has freed.
-        self.0.ledger.freed().notify_waiters();
     }
 }
 
@@ -243,265 +204,8 @@ impl Holdings {
         self.served.end(&self.revoked);
     }
 
-    /// Installs this worker's part of a lease. Where the worker neither has the program of the grant nor was sent it,
-    /// nothing is done, and the answer says so.
-    pub async fn install(
-        self: &Arc<Self>,
-        grant: Grant,
-        sent: Option<Arc<Program>>,
-    ) -> Result<InstallAnswer> {
-        if let Some(refusal) = self.engine.gate.refusal() {
-            return Err(refusal.clone());
-        }
-        let Some(program) = self.programs.find(&grant.program, sent)? else {
-            return Ok(InstallAnswer::NeedsProgram);
-        };
-        let underway = Arc::new(RunningInstall {
-            plan: grant.plan,
-            counter: Arc::default(),
-            released: AtomicBool::new(false),
-        });
-        self.installing().insert(grant.lease, underway.clone());
-        // The install belongs to no step: the step number of the key has no meaning.
-        let key = StepKey {
-            lease: grant.lease,
-            n: 0,
-        };
-        step_event!("install", key);
-        // The drop ends the listing when the install is cancelled, too.
-        let _listed = InstallListing(self, key);
-        let installed = self.install_counted(grant, &program, &underway).await;
-        installed.map(|()| InstallAnswer::Installed)
-    }
-
-    fn forgone(&self) -> MutexGuard<'_, EarlyReleases> {
-        self.forgone.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn installing(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Arc<RunningInstall>>> {
-        self.installing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns once released leases have freed their memory, or have had [`SETTLE_BOUND`] to: kernels that run for them
-    /// must notice first. Leases that were released during their install count as well.
-    async fn settled(&self) {
-        let settle = async {
-            loop {
-                let freed = self.ledger.freed().notified();
-                tokio::pin!(freed);
-                // The waiter registers before it looks, so that it does not miss memory that is freed in between.
-                freed.as_mut().enable();
-                if self.has_settled() {
-                    return;
-                }
-                freed.await;
-            }
-        };
-        if tokio::time::timeout(SETTLE_BOUND, settle).await.is_err() {
-            tracing::warn!("a lease that was released still holds its memory");
-        }
-    }
-
-    fn has_settled(&self) -> bool {
-        self.settling() == 0
-    }
-
-    /// Number of released leases whose memory is still in use.
-    fn settling(&self) -> usize {
-        let installing = self.installing();
-        let released = installing.values();
-        let released = released.filter(|u| u.released.load(Ordering::Relaxed));
-        let released = released.count();
-        drop(installing);
-        let mut ending = self.ending();
-        ending.retain(|(l, e)| l.strong_count() + e.strong_count() > 0);
-        ending.len() + released
-    }
-
-    /// Number of things held for clients, by table.
-    pub fn tables(&self) -> Vec<(&'static str, usize)> {
-        // These locks are taken before the list is built: a lock taken within the list is held until its end.
-        let (programs, installs) = (self.held().len(), self.installing().len());
-        vec![
-            ("programs", programs),
-            ("installs", installs),
-            ("releases", self.settling()),
-            ("sessions", self.eager.count()),
-        ]
-    }
-
     fn ending(&self) -> MutexGuard<'_, Vec<(Weak<Lease>, Weak<Executor>)>> {
         self.ending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn install_counted(
-        self: &Arc<Self>,
-        grant: Grant,
-        hashed: &HashedProgram,
-        underway: &RunningInstall,
-    ) -> Result<()> {
-        if self.forgone().0.contains(&grant.lease) {
-            return Err(released_early(grant.lease));
-        }
-        let violation = |why: &str| Err(Error::new(Code::ProtocolViolation, why));
-        let program = hashed.program().clone();
-        grant.check(&program)?;
-        if program.profile != NUMERICS_PROFILE {
-            let msg = format!(
-                "worker {} computes under profile {NUMERICS_PROFILE}, the plan under {}",
-                self.me.name, program.profile
-            );
-            return Err(Error::new(Code::VersionMismatch, msg));
-        }
-        let mine = grant.participants.get(usize::from(grant.me));
-        if !mine.is_some_and(|p| p.name == self.me.name && p.incarnation == self.me.incarnation) {
-            return violation("the grant is for another worker");
-        }
-        let links = self.links(&grant, &program).await?;
-        self.settled().await;
-        if underway.released.load(Ordering::Relaxed) {
-            return Err(released_early(grant.lease));
-        }
-        let needed: Vec<Arc<Link>> = links.iter().flatten().cloned().collect();
-        let driver = &grant.participants[grant.participants.len() - 1];
-        let ledger = account_of(&self.ledger, links.last().and_then(Option::as_ref));
-        let records = self.records.of(links.last().and_then(Option::as_ref));
-        let code = records.reserve(hashed.encoded_bytes().saturating_mul(LOWERED))?;
-        let paid = self.programs.keep(hashed, &records)?;
-        let weights = Pool::new(&ledger, Purpose::Weights, 0)?;
-        let client = self.client_source(driver, &links);
-        let loader = Loader::new(
-            self.world.clone(),
-            self.root.clone(),
-            self.cache.clone(),
-            client,
-            self.loaded.clone(),
-            self.load_buffer.clone(),
-        );
-        let name = model_name(&program.name);
-        let driver_link = links.last().and_then(Option::as_ref);
-        let share = share_of(driver_link, &driver.name, grant.lease);
-        let mut ready = install::prepare(
-            &self.engine,
-            &share,
-            program.clone(),
-            Arc::new(loader),
-            weights,
-            &self.weights,
-            &underway.counter,
-        )
-        .await?;
-        let device = self.engine.device.clone().map(|owned| OwnedDevice {
-            memory: account_of(&owned.memory, links.last().and_then(Option::as_ref)),
-            ..owned
-        });
-        if let Some(owned) = &device {
-            copy_constants(&mut ready.installed, owned, &share)
-                .await
-                .map_err(|e| e.at(self.engine.place()))?;
-        }
-        // The memory of steps is reserved only now: the plan counts on loading and steps needing memory one after the
-        // other.
-        let step_bytes = grant.step_bytes.saturating_mul(u64::from(grant.in_flight));
-        let pool = match lends(&program, &grant.axes, &links).await {
-            true => Pool::shared(&ledger, Purpose::Leases, step_bytes)?,
-            false => Pool::new(&ledger, Purpose::Leases, step_bytes)?,
-        };
-        let device = device.filter(|_| ready.installed.code.uses_device());
-        let queue = device.map(|owned| {
-            let memory = &owned.memory;
-            let opened = owned
-                .device
-                .open(&share, memory, Purpose::Leases, step_bytes);
-            opened.map_err(|e| e.at(self.engine.place()))
-        });
-        let queue = queue.transpose()?;
-        let (me, id) = (Arc::downgrade(self), grant.lease);
-        let driver_gone = Box::new(move || {
-            if let Some(me) = me.upgrade() {
-                me.drop_lease(id);
-            }
-        });
-        let executor = Executor::new(
-            self.engine.clone(),
-            Arc::new(ready.installed),
-            share,
-            pool.clone(),
-            links,
-            grant.in_flight,
-            driver_gone,
-        );
-        let recvs = program
-            .recvs
-            .iter()
-            .map(|r| RecvSpec {
-                from: r.from,
-                ty: program.values[r.value as usize].ty.clone(),
-            })
-            .collect();
-        let handler: Arc<dyn StepHandler> = executor.clone();
-        let lease = Arc::new(Lease::new(
-            grant.lease,
-            grant.me,
-            grant.participants,
-            grant.axes,
-            grant.in_flight,
-            recvs,
-            pool,
-            handler,
-        ));
-        executor.attach(&lease);
-        if let Some(queue) = queue {
-            executor.use_device(queue);
-        }
-        executor.serve_handles(self.eager.clone());
-        let held = InstalledLease {
-            lease: lease.clone(),
-            executor,
-            name,
-            weights_bytes: ready.weights_bytes,
-            _weights: ready.weights,
-            _code: code,
-            _program: paid,
-            _pins: ready.pins,
-        };
-        self.held().insert(lease.id, held);
-        self.hub.add_lease(lease.clone());
-        if underway.released.load(Ordering::Relaxed) {
-            self.release(lease.id);
-            return Err(released_early(lease.id));
-        }
-        // A link that ended before the hub knew the lease has reported its end to no one.
-        if let Some(l) = needed.iter().find(|l| l.is_closed()) {
-            self.release(lease.id);
-            let msg = format!(
-                "worker {} lost contact with {} while it installed {}",
-                self.me.name,
-                l.peer().name,
-                program.name
-            );
-            return Err(gone(&l.peer().name, msg));
-        }
-        tracing::info!(lease = %lease.id, model = program.name, "installed");
-        Ok(())
-    }
-
-    fn client_source(
-        &self,
-        driver: &Participant,
-        links: &[Option<Arc<Link>>],
-    ) -> Option<ClientSource> {
-        let local = self
-            .local_clients
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(source) = local.get(&driver.name) {
-            return Some(ClientSource::Local(source.clone()));
-        }
-        let link = links.last()?.as_ref()?;
-        link.connection().map(|c| ClientSource::Remote(c.clone()))
     }
 
     /// Frees a lease because its driver is done with it or lost. The coordinator is told once it can be reached.
@@ -591,119 +295,6 @@ impl Holdings {
         let all = std::mem::take(&mut *self.held());
         all.keys().for_each(|id| drop(self.hub.remove_lease(*id)));
     }
-
-    /// The leases that are held, as the coordinator is told of them.
-    pub fn leases(&self) -> Vec<HeldLease> {
-        let held = self.held();
-        let of = |h: &InstalledLease| {
-            let driver = h.lease.participants.last()?;
-            Some(HeldLease {
-                lease: h.lease.id,
-                model: h.name.clone(),
-                driver: (driver.name.clone(), driver.incarnation),
-            })
-        };
-        held.values().filter_map(of).collect()
-    }
-
-    /// How far the install of a plan has got.
-    pub fn progress(&self, plan: PlanId) -> Progress {
-        let installing = self.installing();
-        let underway = installing.values().find(|u| u.plan == plan);
-        underway.map_or(Progress::default(), |u| Progress {
-            done: u.counter.done.load(Ordering::Relaxed),
-            total: u.counter.total.load(Ordering::Relaxed),
-        })
-    }
-
-    /// The memory of the worker's device, where it is not the host itself.
-    fn device_memory(&self) -> Option<DeviceMemory> {
-        let owned = self.engine.device.as_ref()?;
-        Some(DeviceMemory {
-            budget: owned.memory.limit(),
-            used: owned.memory.used(),
-            peak: owned.memory.total_and_peak().1,
-        })
-    }
-
-    /// How much of the worker's memory is in use, and by whom.
-    pub fn memory(&self) -> MemoryUse {
-        let mut used = self.ledger.used();
-        // What a program needs may lie on the host or on the device, so that the scarcer of the two counts.
-        for (purpose, bytes) in self.device_memory().into_iter().flat_map(|m| m.used) {
-            let most = used.entry(purpose).or_default();
-            *most = bytes.max(*most);
-        }
-        MemoryUse {
-            used,
-            holdings: self.ledger.holdings(),
-        }
-    }
-
-    /// The worker's status.
-    pub fn status(&self) -> WorkerStatus {
-        let (resident, resident_peak) = resident(&self.world);
-        let held = self.held();
-        let programs = held
-            .values()
-            .map(|h| ProgramStatus {
-                lease: h.lease.id,
-                name: h.name.clone(),
-                driver: h.lease.name_of(h.lease.driver()).to_owned(),
-                nodes: h.executor.nodes(),
-                weights_bytes: h.weights_bytes,
-                shared_weights_bytes: h.executor.shared_bytes(),
-            })
-            .collect();
-        let live_steps = held.values().map(|h| h.executor.live_steps()).sum();
-        drop(held);
-        let (live_handles, handle_bytes) = self.eager.live();
-        let refused = self.hub.refused().into_iter();
-        let refused = refused.chain(self.detector.refused());
-        let refused = refused.chain(self.refused.counted());
-        WorkerStatus {
-            incarnation: self.me.incarnation,
-            memory_budget: self.ledger.limit(),
-            memory_used: self.ledger.used(),
-            memory_peak: self.ledger.total_and_peak().1,
-            device_memory: self.device_memory(),
-            resident,
-            resident_peak,
-            programs,
-            live_steps,
-            steps_done: self.engine.steps_done.load(Ordering::Relaxed),
-            steps_failed: self.engine.failures.counted(),
-            live_handles,
-            handle_bytes,
-            links: self.hub.links().iter().map(|l| l.status()).collect(),
-            refused: refused.collect(),
-            cache_bytes: self.cache.as_ref().map_or(0, |c| c.bytes()),
-            loaded: self.loaded.get(),
-            weights: self.weights.status(),
-            program_store: self.programs.status(),
-            holdings: self.records.holdings(),
-            connections: self.members.open(),
-            compute: self.engine.compute.turns(),
-        }
-    }
-}
-
-fn released_early(lease: LeaseId) -> Error {
-    let msg = format!("{lease} was released while it was installed");
-    Error::new(Code::LeaseRetired, msg)
-}
-
-/// Resident and peak resident bytes of this process, VmRSS and VmHWM; zeros where the system does not tell.
-pub fn resident(world: &World) -> (u64, u64) {
-    let path = std::path::Path::new("/proc/self/status");
-    let text = world.store.read(path, 1 << 16).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let field = |name: &str| {
-        let line = text.lines().find(|l| l.starts_with(name))?;
-        let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-        Some(kib * 1024)
-    };
-    (field("VmRSS:").unwrap_or(0), field("VmHWM:").unwrap_or(0))
 }
 
 /// A random incarnation for a new process.

@@ -42,7 +42,7 @@ use self::catalogue::{ALL, Bench, FANS, Selection, Setting, of_device};
 use self::places::{OwnCluster, RemoteCluster};
 use self::report::{Measurement, Report};
 use self::turns::bounded;
-use crate::args::{LogArgs, UpArgs};
+use crate::args::{DeviceArgs, LogArgs, UpArgs};
 use crate::commands::cluster::{connect, leave};
 use crate::process::children::{Process, stop};
 use crate::process::machine;
@@ -213,8 +213,7 @@ impl Run {
             // One compute thread beside the network thread matches the threads of a relay's parties (invariant 1).
             threads: Some(1),
             memory: None,
-            device: vec![],
-            device_memory: None,
+            devices: DeviceArgs::default(),
             artifact_root: None,
             drain_bound: DRAIN_BOUND,
             run_dir: None,

@@ -61,8 +61,8 @@ async fn open(args: &ClusterArgs) -> Result<Cluster, Failure> {
     let embedded = Embedded::new(workers as usize)
         .threads(threads)
         .memory(memory)
-        .devices(args.device.clone())
-        .device_memory(args.device_memory.unwrap_or(memory));
+        .devices(args.devices.device.clone())
+        .device_memory(args.devices.device_memory.unwrap_or(memory));
     Ok(embedded.start().await?)
 }
 

@@ -109,10 +109,12 @@ pub async fn start(
             command.arg("--cache-dir").arg(folder.join("chunks"));
             command.arg("--threads").arg(threads.to_string());
             command.arg("--memory").arg(memory.to_string());
-            if let Some(turn) = (i as usize).checked_rem(args.device.len()) {
-                command.arg("--device").arg(args.device[turn].to_string());
+            if let Some(turn) = (i as usize).checked_rem(args.devices.device.len()) {
+                command
+                    .arg("--device")
+                    .arg(args.devices.device[turn].to_string());
             }
-            if let Some(bytes) = args.device_memory {
+            if let Some(bytes) = args.devices.device_memory {
                 command.arg("--device-memory").arg(bytes.to_string());
             }
             let listen = SocketAddr::new(args.listen.ip(), 0);

@@ -51,7 +51,7 @@ pub struct PresentConstants {
     pub own: Arc<BTreeSet<ConstantId>>,
 }
 
-/// Which constants of a function a worker has.
+/// The constants of a function that a worker has.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Presence {
     /// For each constant of the function whether the worker has it, and whether the client's token is charged for it;

@@ -151,7 +151,7 @@ impl<'a> Importer<'a> {
     }
 
     /// Imports the nodes that `results` depend on, except those that only one branch needs, which are imported with it.
-    /// Of the nodes that nothing needs only the names of their outputs are checked.
+    /// A node that nothing needs is checked for the names of its outputs only.
     pub(super) fn nodes(
         &mut self,
         nodes: Vec<&'a NodeProto>,

@@ -1,4 +1,4 @@
-//! Which nodes run where, and which values are copied.
+//! A program is divided so that each node runs where its kernel is, and each value is copied where it is read.
 
 use std::sync::Arc;
 

@@ -270,7 +270,7 @@ impl Streams {
     }
 }
 
-/// Which stream a job works for.
+/// The stream that a job works for.
 #[derive(Clone, Copy)]
 enum Which {
     Compute,

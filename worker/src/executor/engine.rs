@@ -1,0 +1,73 @@
+//! The state that all steps of a worker share.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use convoke_common::device_spec::DeviceId;
+use convoke_common::world::Compute;
+use convoke_graph::ids::FunctionId;
+
+use super::failures::Failures;
+use crate::blackbox::{BlackBox, NoteGuard};
+use crate::device::OwnedDevice;
+use crate::drain::Gate;
+use crate::wedge::Watch;
+
+/// The state that all steps of a worker share.
+pub struct Engine {
+    pub worker: String,
+    pub host: String,
+    pub compute: Arc<dyn Compute>,
+    pub steps_done: AtomicU64,
+    pub failures: Failures,
+    /// Whether the worker takes new work, and the count of live steps.
+    pub gate: Gate,
+    /// The watch over work that ended and still runs.
+    pub watch: Watch,
+    /// The black box that notes running kernels, for a worker in a process of its own.
+    pub black_box: Option<BlackBox>,
+    /// The device of the worker, where it is not the host itself.
+    pub device: Option<OwnedDevice>,
+    /// The kind and number of the device, such as `cpu:0`.
+    pub device_name: String,
+    /// Whether compute wants to hear of every node that is launched.
+    pub(super) hears_launches: bool,
+}
+
+impl Engine {
+    /// An engine that takes work and has run nothing yet.
+    pub fn new(
+        worker: &str,
+        host: &str,
+        compute: Arc<dyn Compute>,
+        black_box: Option<BlackBox>,
+    ) -> Engine {
+        Engine {
+            worker: worker.to_owned(),
+            host: host.to_owned(),
+            hears_launches: compute.hears_launches(),
+            compute,
+            steps_done: AtomicU64::new(0),
+            failures: Failures::default(),
+            gate: Gate::default(),
+            watch: Watch::default(),
+            black_box,
+            device: None,
+            device_name: DeviceId::default().to_string(),
+        }
+    }
+
+    /// The engine of a worker that owns this device; `owned` is `None` where it is the host itself.
+    pub fn with_device(self, device: &DeviceId, owned: Option<OwnedDevice>) -> Engine {
+        Engine {
+            device: owned,
+            device_name: device.to_string(),
+            ..self
+        }
+    }
+
+    /// Notes in the black box that this thread runs a kernel, until the note is dropped.
+    pub fn note(&self, function: &FunctionId, node: &str) -> Option<NoteGuard<'_>> {
+        self.black_box.as_ref()?.note(function, node)
+    }
+}

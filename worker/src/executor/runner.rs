@@ -1,0 +1,205 @@
+//! The runner of a step: the compute job, or the delivering thread, that interprets its instructions.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use convoke_common::error::{Code, Error};
+use convoke_common::mutant;
+use convoke_kernels::Exec;
+
+use super::device::{AHEAD, Enqueued};
+use super::handles::HandleAccess;
+use super::pace::Stopwatch;
+use super::run::{FollowUp, Runner};
+use super::{Executor, NO_NODE, partial};
+use crate::code::InstrKind;
+use crate::compute::Crew;
+use crate::cpu::{Operands, Outputs};
+
+impl Executor {
+    pub(super) fn start_runner(&self, n: u64) {
+        let Some(me) = self.me.upgrade() else { return };
+        if self.runs_here() {
+            me.begun(n);
+            return me.interpret(n, true);
+        }
+        let priority = {
+            let next = self.run(n).flow.peek(&self.installed.code);
+            next.map_or(0, |(p, _)| p.min(i64::MAX as u64) as i64)
+        };
+        let (lease, runner) = (self.lease(), me.clone());
+        let begin = Box::new(move || runner.begun(n));
+        let job = Box::new(move || {
+            let _lease = lease;
+            me.interpret(n, false);
+        });
+        let submitted = self
+            .engine
+            .compute
+            .submit_begun(&self.share, priority, begin, job);
+        if let Err(refused) = submitted {
+            let mut run = self.run(n);
+            if run.n == n {
+                run.runner = Runner::None;
+            }
+            drop(run);
+            let why = format!(
+                "the compute threads take no further work ({:?})",
+                refused.reason
+            );
+            self.fail(n, Error::new(Code::Busy, why).at(self.place()));
+            // A step that had failed already waited only for this runner.
+            self.settle(n);
+        }
+    }
+
+    /// Whether a step runs on the thread that has its operands: the step is brief, and takes no compute time from
+    /// others who wait.
+    pub(super) fn runs_here(&self) -> bool {
+        self.pace.is_brief() && self.engine.compute.admits(&self.share, self.pace.usual())
+    }
+
+    /// A thread has begun a step's job.
+    fn begun(&self, n: u64) {
+        let mut run = self.run(n);
+        if run.n == n && run.runner == Runner::Queued {
+            run.runner = Runner::Active;
+            let code = &self.installed.code;
+            let next = run.flow.peek(code);
+            let node = next.map_or(NO_NODE, |(_, i)| code.instr(i).node);
+            self.entry(n).node.store(node, Ordering::Relaxed);
+        }
+    }
+
+    /// The runner: interprets ready instructions until there are none, or its time slice is over. With `brief` it runs
+    /// outside of a compute job.
+    fn interpret(&self, n: u64, brief: bool) {
+        let mut slice = match brief {
+            true => usize::MAX,
+            false => self.engine.compute.slice(),
+        };
+        let mut time = self.pace.listens(n).then(Stopwatch::start);
+        let (entry, x) = (self.entry(n), &*self.installed);
+        let (span, flag, partial, device, mut flow) = {
+            let mut run = entry.lock();
+            if run.n != n || run.runner != Runner::Active {
+                // The step ended before a thread had the job.
+                return;
+            }
+            // The runner looks at the entry below, whatever has set the flag.
+            entry.stirred.store(true, Ordering::Relaxed);
+            let flow = std::mem::take(&mut run.flow);
+            let device = run.device.clone();
+            (
+                run.span.clone(),
+                run.flag.clone(),
+                run.partial,
+                device,
+                flow,
+            )
+        };
+        let _entered = span.enter();
+        // A brief step may run within the job of another worker of this process, or under a lock, and so takes no
+        // turns.
+        let crew = if brief { None } else { Crew::current() };
+        let exec = match &crew {
+            Some(crew) => crew.exec(&flag),
+            None => Exec::single(&flag),
+        };
+        let mut after = FollowUp::default();
+        loop {
+            let ahead = flow.ahead() > AHEAD;
+            if flow.is_idle() || slice == 0 || ahead || entry.stirred.load(Ordering::Acquire) {
+                let mut run = entry.lock();
+                entry.stirred.store(false, Ordering::Relaxed);
+                let goes_on = run.look(x, &mut flow, &mut after);
+                run.sending += after.outgoing();
+                if !goes_on || flow.is_idle() || ahead {
+                    run.spent += time.map_or(Duration::ZERO, |t| t.read());
+                    let enqueued = flow.take_enqueued();
+                    run.events += u32::from(enqueued);
+                    let waits = goes_on && !flow.is_idle();
+                    run.rest(flow, [Runner::None, Runner::Ahead][usize::from(waits)]);
+                    if run.error.is_none() || !mutant!("quiesce-lost") {
+                        run.settle(&mut after);
+                    }
+                    self.watch(&mut run, &after);
+                    drop(run);
+                    if enqueued {
+                        self.await_device(n);
+                    }
+                    if !goes_on {
+                        self.recall();
+                    }
+                    return self.finish(n, after);
+                }
+                if slice == 0 {
+                    run.spent += time.map_or(Duration::ZERO, |t| t.read());
+                    run.rest(flow, Runner::Queued);
+                    drop(run);
+                    self.finish(n, after);
+                    // This thread is still the step's only runner: the job that follows goes on from here.
+                    return self.start_runner(n);
+                }
+                drop(run);
+                self.finish_within(n, &mut after, &mut time);
+            }
+            let code = &x.code;
+            let Some(i) = flow.next(code) else { continue };
+            slice = slice.saturating_sub(1);
+            let instr = code.instr(i);
+            entry.node.store(instr.node, Ordering::Relaxed);
+            let launched = match instr.kind {
+                InstrKind::Kernel => self.launch(n, i, &mut flow.registers, exec),
+                InstrKind::Handle(op) => {
+                    let slots = code.operands(i);
+                    let operands = Operands::at(slots, &mut flow.registers, &code.constants);
+                    let done = match op {
+                        HandleAccess::Lend { donate } => {
+                            self.lend(n, instr.node, &operands, donate);
+                            Ok(Outputs::new())
+                        }
+                        HandleAccess::Fill => self.fill(n, instr.node, &operands).map(Into::into),
+                    };
+                    done.map_err(|e| Some(Box::new(e.at(self.site_of(instr.node)))))
+                }
+                InstrKind::Device(op) => match self.enqueue(n, i, op, &mut flow, device.as_ref()) {
+                    Ok(Enqueued::OnHost(made)) => Ok(made),
+                    Ok(Enqueued::OnDevice(made)) => {
+                        flow.ended_on_device(code, i, made);
+                        continue;
+                    }
+                    Err(error) => Err(error),
+                },
+            };
+            match launched {
+                Ok(made) => {
+                    flow.ended(code, i, made, &mut after);
+                    if after.sends.is_empty() {
+                        continue;
+                    }
+                    let mut run = entry.lock();
+                    if run.error.is_some() {
+                        after.sends.clear();
+                        continue;
+                    }
+                    run.sending += after.sends.len();
+                    drop(run);
+                    self.finish_within(n, &mut after, &mut time);
+                }
+                Err(Some(error)) if partial && partial::is_of_node(&error) => {
+                    if !flow.has_failed_values() {
+                        self.note_first_failure(n, &error);
+                    }
+                    flow.lose(code, i, &Arc::new(*error));
+                    // Peers that wait for the lost results are told at the next look.
+                    entry.stirred.store(true, Ordering::Relaxed);
+                }
+                Err(Some(error)) => self.fail(n, *error),
+                // The step has ended; the runner learns of that at the next look.
+                Err(None) => entry.stirred.store(true, Ordering::Relaxed),
+            }
+        }
+    }
+}
