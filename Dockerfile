@@ -21,6 +21,7 @@ COPY client/Cargo.toml client/
 COPY cli/Cargo.toml cli/
 COPY conformance/Cargo.toml conformance/
 COPY sims/Cargo.toml sims/
+COPY examples/custom-device/Cargo.toml examples/custom-device/
 COPY examples/custom-op/Cargo.toml examples/custom-op/
 RUN set -e; sed -i '/^\[\[\(bench\|test\|example\)\]\]/,/^$/d' */Cargo.toml */*/Cargo.toml; \
     for manifest in */Cargo.toml */*/Cargo.toml; do \

@@ -15,15 +15,17 @@ from inputs import long_product, out_of_range
 from jsonschema import Draft202012Validator
 
 MODEL = ["fixtures/digits/model.onnx", "--inputs", "fixtures/digits/test.npz"]
+LANGUAGE = ["fixtures/language/cached/model.onnx", "--tokenizer", "fixtures/language/tokenizer.json"]
 BOUND = 120  # seconds for anything
 
 # What the name of a number ends with: what it is a number of.
 UNITS = ("bytes", "_ms", "_ns", "_seconds", "_per_second", "_per_minute", "_percent")
 # Numbers without a unit: how many there are of what they are called, and the values and places of results.
 PLAIN = {
-    "attempt", "connections", "cores", "cut_edges", "functions", "held_programs", "limit", "live_handles", "live_steps", "max_abs",
-    "max_abs_err", "nodes", "of", "paused", "received_datagrams", "received_programs", "refused", "sent_datagrams", "sessions", "shape", "steps",
-    "steps_done", "steps_failed", "threads", "unused_programs", "waiting", "weight",
+    "aborts", "arriving_tensors", "attempt", "connections", "cores", "cut_edges", "functions", "held_programs", "leases", "limit", "live_handles", "live_steps", "max_abs",
+    "max_abs_err", "nodes", "of", "open_steps", "operations", "opset", "parameters", "paused", "prompt_tokens", "received_datagrams", "received_programs", "refused", "sent_datagrams", "sessions", "shape", "size", "steps",
+    "steps_done", "steps_failed", "threads", "tokens", "unused_programs", "waiting", "waiting_receives",
+    "waiting_tensors", "weight", "workers",
 }
 
 with open("docs/schema.json") as file:
@@ -118,6 +120,8 @@ def main(convoke, folder):
             start_worker(name)
         there = ["--connect", at, "--token-file", path("client")]
         run("run", "run", *MODEL, "--workers", "2", "--verify", *there)
+        run("generate", "generate", *LANGUAGE, "--prompt", "a", "--max-tokens", "3", "--workers", "2", *there)
+        run("check", "check", MODEL[0])
         run("plan", "plan", *MODEL, "--workers", "2", "--pin", "*=w*", *there)
         run("error", "run", "no-such-model.onnx", *there, rc=1)
         failing = ["fixtures/mini_transformer/model.onnx", "--inputs", out_of_range(folder)]

@@ -47,6 +47,18 @@ Examples:
 
 Arrays named expected/NAME in the inputs file are not fed: --verify compares output NAME with them.";
 
+const GENERATE_EXAMPLES: &str = "\
+Examples:
+  convoke generate model.onnx --prompt 'Once upon a time'           # one worker in this process
+  convoke generate model.onnx --prompt 'Once upon a time' --local 3 --max-tokens 256
+  convoke generate onnx/model.onnx --prompt-file letter.txt --temperature 0.8 --top-p 0.95 --seed 7
+  convoke generate model.onnx --tokenizer tokenizer.json --prompt-file - --stop '<|im_end|>' \\
+      --connect 10.0.0.1:7070 --token-file client.token --workers 3
+
+The model is one that was exported for generation, with caches (past_key_values.N.key and present.N.key) or without.
+Text comes on stdout as it is generated. The same seed gives the same text on any number of workers, and also where a
+worker is lost meanwhile.";
+
 /// The environment variable of `--json`.
 const JSON: &str = "CONVOKE_JSON";
 
@@ -103,8 +115,13 @@ pub enum Command {
     /// Run a model
     #[command(after_long_help = RUN_EXAMPLES)]
     Run(RunArgs),
+    /// Go on from a text with a language model
+    #[command(after_long_help = GENERATE_EXAMPLES)]
+    Generate(GenerateArgs),
     /// Show which worker would get which nodes, without loading anything
     Plan(PlanArgs),
+    /// Say whether a model runs, what it takes, and what is missing, without a cluster
+    Check(CheckArgs),
     /// Show members, memory, links, programs and live steps
     Status(StatusArgs),
     /// Start a cluster of processes on this machine, until Ctrl-C
@@ -147,7 +164,9 @@ impl Command {
     pub fn name(&self) -> &'static str {
         match self {
             Command::Run(_) => "run",
+            Command::Generate(_) => "generate",
             Command::Plan(_) => "plan",
+            Command::Check(_) => "check",
             Command::Status(_) => "status",
             Command::Up(_) => "up",
             Command::Bench(_) => "bench",
@@ -177,6 +196,7 @@ impl Command {
     pub fn cluster_mut(&mut self) -> Option<&mut ClusterArgs> {
         match self {
             Command::Run(a) => Some(&mut a.cluster),
+            Command::Generate(a) => Some(&mut a.cluster),
             Command::Plan(a) => Some(&mut a.cluster),
             _ => None,
         }
@@ -263,19 +283,13 @@ impl ClusterArgs {
     }
 }
 
-/// Flags that name the model and its inputs, and say how it is split.
+/// Flags that name the model, and say how it is split.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
-pub struct ModelArgs {
+pub struct LoadArgs {
     /// The ONNX model
     #[arg(value_name = "MODEL.onnx")]
     pub model: PathBuf,
-    /// Inputs by name, as numpy.savez writes them
-    #[arg(long, value_name = "FILE.npz", env = "CONVOKE_INPUTS")]
-    pub inputs: Option<PathBuf>,
-    /// One input, as numpy.save writes it; may be repeated, the variable holds one
-    #[arg(long, value_name = "NAME=FILE.npy", env = "CONVOKE_INPUT", value_parser = parse_named)]
-    pub input: Vec<(String, PathBuf)>,
     /// Weights that the model has no data for, by name; may be repeated, the variable holds one
     #[arg(long, value_name = "FILE.safetensors", env = "CONVOKE_WEIGHTS")]
     pub weights: Vec<PathBuf>,
@@ -292,6 +306,24 @@ pub struct ModelArgs {
     /// Leave out passes that change values in the last bits (batch-norm folding)
     #[arg(long, env = "CONVOKE_EXACT", value_parser = FalseyValueParser::new())]
     pub exact: bool,
+    /// Let devices of different numerics profiles compute the model together; the last bits of the results then depend
+    /// on which device computes what
+    #[arg(long, env = "CONVOKE_MIX_PROFILES", value_parser = FalseyValueParser::new())]
+    pub mix_profiles: bool,
+}
+
+/// Flags that name the model and its inputs, and say how it is split.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub struct ModelArgs {
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// Inputs by name, as numpy.savez writes them
+    #[arg(long, value_name = "FILE.npz", env = "CONVOKE_INPUTS")]
+    pub inputs: Option<PathBuf>,
+    /// One input, as numpy.save writes it; may be repeated, the variable holds one
+    #[arg(long, value_name = "NAME=FILE.npy", env = "CONVOKE_INPUT", value_parser = parse_named)]
+    pub input: Vec<(String, PathBuf)>,
     /// Steps that run at once, each with memory of its own
     #[arg(long, value_name = "K", env = "CONVOKE_IN_FLIGHT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub in_flight: u32,
@@ -337,11 +369,77 @@ pub enum RetryWhen {
 }
 
 #[derive(Debug, Args)]
+pub struct GenerateArgs {
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// The text to go on from
+    #[arg(long, value_name = "TEXT", env = "CONVOKE_PROMPT")]
+    pub prompt: Option<String>,
+    /// File with the text to go on from, or - for stdin
+    #[arg(long, value_name = "FILE", env = "CONVOKE_PROMPT_FILE")]
+    pub prompt_file: Option<PathBuf>,
+    /// The model's tokenizer, as Hugging Face's tokenizers writes it [default: tokenizer.json beside the model]
+    #[arg(long, value_name = "FILE.json", env = "CONVOKE_TOKENIZER")]
+    pub tokenizer: Option<PathBuf>,
+    /// The most tokens to generate
+    #[arg(
+        long,
+        value_name = "N",
+        env = "CONVOKE_MAX_TOKENS",
+        default_value_t = 128
+    )]
+    pub max_tokens: u32,
+    /// How much probabilities are evened out before a token is drawn; 0 takes the most probable token each time
+    #[arg(
+        long,
+        value_name = "T",
+        env = "CONVOKE_TEMPERATURE",
+        default_value_t = 0.
+    )]
+    pub temperature: f32,
+    /// With --temperature above 0: draw from the K most probable tokens; 0 for all
+    #[arg(long, value_name = "K", env = "CONVOKE_TOP_K", default_value_t = 0)]
+    pub top_k: u32,
+    /// With --temperature above 0: draw from the most probable tokens that together reach this probability; 1 for all
+    #[arg(long, value_name = "P", env = "CONVOKE_TOP_P", default_value_t = 1.)]
+    pub top_p: f32,
+    /// With --temperature above 0: what decides the draws; the same seed gives the same text
+    #[arg(long, value_name = "S", env = "CONVOKE_SEED", default_value_t = 0)]
+    pub seed: u64,
+    /// Stop at the token with this text, or where there is none, with this id, besides those that generation_config.json, genai_config.json or config.json
+    /// beside the model names; may be repeated, the variable holds one
+    #[arg(long, value_name = "TOKEN", env = "CONVOKE_STOP")]
+    pub stop: Vec<String>,
+    /// When a worker is lost: compute the text so far again on the others and go on, or fail
+    #[arg(long, value_enum, value_name = "WHEN", env = "CONVOKE_RETRY", default_value_t = RetryWhen::On)]
+    pub retry: RetryWhen,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+}
+
+#[derive(Debug, Args)]
 pub struct PlanArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     #[command(flatten)]
     pub cluster: ClusterArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The ONNX model
+    #[arg(value_name = "MODEL.onnx")]
+    pub model: PathBuf,
+    /// Weights that the model has no data for, by name; may be repeated, the variable holds one
+    #[arg(long, value_name = "FILE.safetensors", env = "CONVOKE_WEIGHTS")]
+    pub weights: Vec<PathBuf>,
+    /// Size of a dynamic axis for which the figures are given, as seq=512; several with commas between, or repeated
+    /// [default: 1]
+    #[arg(long, value_name = "AXIS=SIZE", env = "CONVOKE_DIM", value_delimiter = ',', value_parser = parse_bound)]
+    pub dim: Vec<Bound>,
+    /// Largest number of workers for which the memory is given
+    #[arg(long, value_name = "N", env = "CONVOKE_WORKERS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub workers: u32,
 }
 
 #[derive(Debug, Args)]
@@ -396,7 +494,8 @@ pub struct UpArgs {
     /// How long running steps may go on once a worker is told to end; the rest takes at most 2 s more
     #[arg(long, value_name = "TIME", env = "CONVOKE_DRAIN_BOUND", default_value = "8s", value_parser = parse_duration)]
     pub drain_bound: Duration,
-    /// Folder for the cluster's state, removed at the end [default: a new one in XDG_RUNTIME_DIR or /tmp]
+    /// Folder for the cluster's state, removed at the end; it may exist only where a killed `up` left it [default: a new one
+    /// in XDG_RUNTIME_DIR or /tmp]
     #[arg(long, value_name = "DIR", env = "CONVOKE_RUN_DIR")]
     pub run_dir: Option<PathBuf>,
 }

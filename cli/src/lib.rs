@@ -2,7 +2,7 @@
 //! offer the same commands.
 //!
 //! ```text
-//! args ──> run, plan, status ──> convoke (client library) ──> embedded or remote cluster
+//! args ──> run, generate, plan, status ──> convoke (client library) ──> embedded or remote cluster
 //!      ──> up, bench ──> child processes of this same binary
 //!      ──> coordinator, worker ──> the long-running roles
 //!      ──> token, drain, quarantine ──> the coordinator's own Unix socket
@@ -39,7 +39,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches};
 
 use args::{Cli, Command};
-use commands::{backup, daemon, drain, plan, run, status, token, up};
+use commands::{backup, check, daemon, drain, generate, plan, run, status, token, up};
 use process::allocator;
 use text::failure::{self, Failure};
 use tracing::Instrument;
@@ -103,7 +103,9 @@ fn work(cli: Cli) -> Result<(), Failure> {
     let work = async {
         match cli.command {
             Command::Run(a) => run::run(a, json).await,
+            Command::Generate(a) => generate::generate(a, json).await,
             Command::Plan(a) => plan::plan(a, json).await,
+            Command::Check(a) => check::check(a, json),
             Command::Status(a) => status::status(a, json).await,
             Command::Up(a) => up::up(a, cli.log, json).await,
             Command::Bench(a) => bench::bench(a, cli.log, json).await,

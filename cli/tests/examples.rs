@@ -17,6 +17,9 @@ mod decoder;
 #[path = "../../client/examples/eager.rs"]
 mod eager;
 #[allow(dead_code)]
+#[path = "../../client/examples/generate.rs"]
+mod generate;
+#[allow(dead_code)]
 #[path = "../../client/examples/kmeans.rs"]
 mod kmeans;
 #[allow(dead_code)]
@@ -49,4 +52,9 @@ async fn kmeans_runs() {
 #[tokio::test]
 async fn decoder_runs() {
     check(2, "decoder", decoder::run).await;
+}
+
+#[tokio::test]
+async fn generate_runs() {
+    check(2, "generate", generate::run).await;
 }

@@ -194,6 +194,11 @@ fn children_end_with_a_parent_that_is_killed() {
         );
         std::thread::yield_now();
     }
+    // The keys are left, and the next cluster at the same place removes them.
+    assert!(run_dir.join("tokens").exists());
+    let (daemon, _) = up(&run_dir, "1");
+    assert_eq!(daemon.interrupt(), Some(0));
+    assert!(!run_dir.exists());
 }
 
 #[test]
@@ -227,8 +232,9 @@ fn a_cluster_that_cannot_start_leaves_nothing() {
 /// base footprint.
 #[track_caller]
 fn check_memory(run: &serde_json::Value, status: &serde_json::Value) {
-    // Buffers that the transport may hold or not, in both directions; links are measured as well.
-    const NOISE: f64 = (8 << 20) as f64;
+    // Buffers that the transport may hold or not, in both directions; links are measured as well. Code that runs for the first
+    // time becomes resident, too, and a build without optimisation has megabytes of it.
+    const NOISE: f64 = (if cfg!(debug_assertions) { 12 } else { 8 } << 20) as f64;
     for part in run["workers"].as_array().unwrap() {
         let members = status["members"].as_array().unwrap();
         let member = members.iter().find(|m| m["name"] == part["name"]).unwrap();

@@ -23,6 +23,7 @@ mod eager;
 mod files;
 #[doc(hidden)]
 pub mod fuzzing;
+mod generate;
 mod host;
 mod model;
 mod prepare;
@@ -45,6 +46,7 @@ pub use convoke_models::Source;
 pub use device::{CacheStats, Device, DeviceSet, Held, ScopedFuture, with_device};
 pub use files::numpy;
 pub use files::safetensors::LoadTensors;
+pub use generate::{Decoder, Ended, GenerateOptions, Generation, Sampling};
 pub use host::{FromHost, ToHost};
 pub use model::builder::{ModelBuilder, Phase};
 pub use model::{ArrayType, CallOptions, Model, Outputs, Retry, Signature};
@@ -83,6 +85,21 @@ pub mod ops {
 pub mod kernels {
     pub use convoke_worker::ops::{
         CustomKernel, KernelCall, KernelFailure, Outputs, Spec, elements_mut, kernel, register,
+    };
+}
+
+/// Devices with memory of their own. A kind of device is registered for the workers of this process: those of an embedded
+/// cluster, or of a worker binary.
+#[cfg(feature = "embedded")]
+pub mod devices {
+    pub use convoke_common::memory::{Ledger, Pool, Purpose, Reservation};
+    pub use convoke_common::world::{Compute, Share};
+    pub use convoke_graph::Shape;
+    pub use convoke_graph::program::NUMERICS_PROFILE;
+    pub use convoke_worker::device::{
+        CopiedCallback, Device, DeviceContext, DeviceFailure, DeviceKernel, DeviceKind,
+        DeviceLaunch, DeviceOp, DeviceOperand, DeviceQueue, DeviceStep, DeviceTensor,
+        EventCallback, KernelWatch, LaunchResults, register, suite,
     };
 }
 

@@ -7,10 +7,20 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use common::ty;
+use convoke::devices::{
+    CopiedCallback, Device, DeviceFailure, DeviceKernel, DeviceKind, DeviceLaunch, DeviceOp,
+    DeviceQueue, DeviceStep, DeviceTensor, EventCallback, LaunchResults, Ledger, NUMERICS_PROFILE,
+    Pool, Purpose, Share,
+};
 use convoke::graph::Function;
 use convoke::{Cluster, Code, DType, DeviceId, Dim, Embedded, HostTensor, Outputs};
+use convoke_common::rpc::{MemberState, MemberStatus};
+use convoke_worker::device::simgpu::SimGpu;
 
 async fn cluster(workers: usize, devices: &[&str]) -> Cluster {
     let devices = devices.iter().map(|d| d.parse::<DeviceId>().unwrap());
@@ -209,5 +219,112 @@ async fn devices_are_named_and_chosen_by_their_kind() {
         x.abs().unwrap().fetch::<Vec<f32>>().await.unwrap(),
         [1., 2.]
     );
+    cluster.shutdown().await;
+}
+
+/// A device that works until it is broken.
+struct Brittle {
+    whole: Arc<dyn Device>,
+    broken: Arc<AtomicBool>,
+}
+
+struct BrittleQueue {
+    whole: Arc<dyn DeviceQueue>,
+    broken: Arc<AtomicBool>,
+}
+
+impl Device for Brittle {
+    fn resolve(&self, op: &DeviceOp<'_>) -> Option<DeviceKernel> {
+        self.whole.resolve(op)
+    }
+
+    fn open(
+        &self,
+        share: &Share,
+        memory: &Ledger,
+        purpose: Purpose,
+        bytes: u64,
+    ) -> convoke::Result<Arc<dyn DeviceQueue>> {
+        Ok(Arc::new(BrittleQueue {
+            whole: self.whole.open(share, memory, purpose, bytes)?,
+            broken: self.broken.clone(),
+        }))
+    }
+}
+
+impl DeviceQueue for BrittleQueue {
+    fn copy_in(&self, step: &Arc<DeviceStep>, node: u32, tensor: HostTensor) -> DeviceTensor {
+        self.whole.copy_in(step, node, tensor)
+    }
+
+    fn launch(&self, launch: DeviceLaunch<'_>) -> LaunchResults {
+        self.whole.launch(launch)
+    }
+
+    fn copy_out(
+        &self,
+        step: &Arc<DeviceStep>,
+        node: u32,
+        tensor: DeviceTensor,
+        pool: &Pool,
+        then: CopiedCallback,
+    ) {
+        if !self.broken.load(Ordering::Relaxed) {
+            return self.whole.copy_out(step, node, tensor, pool, then);
+        }
+        let error = convoke::Error::new(Code::Wedged, "it fell off the bus");
+        let failure = Arc::new(DeviceFailure {
+            node,
+            error: Some(error),
+        });
+        step.fail(&failure);
+        then(Err(failure));
+    }
+
+    fn event(&self, then: EventCallback) {
+        self.whole.event(then);
+    }
+}
+
+#[tokio::test]
+async fn a_device_that_fails_for_good_takes_its_worker_along_and_nothing_else() {
+    let broken: [Arc<AtomicBool>; 2] = Default::default();
+    let of_number = broken.clone();
+    let kind = DeviceKind::new("brittle", NUMERICS_PROFILE, move |context| {
+        Ok(Arc::new(Brittle {
+            whole: Arc::new(SimGpu::new(context.compute.clone())),
+            broken: of_number[context.number as usize].clone(),
+        }))
+    });
+    convoke::devices::register(kind).unwrap();
+    let cluster = cluster(2, &["brittle:0", "brittle:1"]).await;
+    let reruns: Arc<Mutex<Vec<String>>> = Arc::default();
+    let told = reruns.clone();
+    let load = cluster.load_function(lookup(), vec![]).exact(true);
+    let load = load.workers(1).dim("n", 16).on_progress(move |phase| {
+        if let convoke::Phase::Rerun(rerun) = phase {
+            told.lock().unwrap().push(rerun.cause.to_string());
+        }
+    });
+    let model = load.await.unwrap();
+    let part = async || model.plan().await.unwrap().parts[0].name.clone();
+    let whole = model.call(given(8, 2)).await.unwrap();
+    let first = part().await;
+    let at = usize::from(first == "w1");
+    broken[at].store(true, Ordering::Relaxed);
+    assert_eq!(model.call(given(8, 2)).await.unwrap(), whole);
+    assert_ne!(part().await, first);
+    let told = reruns.lock().unwrap().clone();
+    let want =
+        format!("worker w{at} is wedged: its device brittle:{at} failed: it fell off the bus");
+    assert!(told.len() == 1 && told[0].contains(&want), "{told:?}");
+    let states = async || -> Vec<bool> {
+        let members = cluster.status().await.unwrap().members;
+        let alive = |m: MemberStatus| m.state == MemberState::Alive;
+        members.into_iter().map(alive).collect()
+    };
+    let ended = async { while states().await != [at != 0, at != 1] {} };
+    let bound = Duration::from_secs(30);
+    tokio::time::timeout(bound, ended).await.unwrap();
     cluster.shutdown().await;
 }

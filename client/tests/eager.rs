@@ -367,6 +367,10 @@ async fn a_set_of_devices_leaves_a_choice() {
     assert_eq!(cluster.device_set("x*").unwrap_err().code, Code::NotFound);
     assert_eq!(
         cluster.device_set("w1/gpu").unwrap_err().code,
+        Code::NotFound
+    );
+    assert_eq!(
+        cluster.device_set("w1/GPU").unwrap_err().code,
         Code::InvalidArgument
     );
 

@@ -120,6 +120,29 @@ async fn ops_with_several_outputs_lists_and_options() {
 }
 
 #[tokio::test]
+async fn signals_caches_and_bits() {
+    let (cluster, a, b) = cluster().await;
+    let x = a.put([1f32, 2., 3., 4.]).unwrap();
+    check(x.cum_prod(0, None, None), dim(array![1f32, 2., 6., 24.])).await;
+    let bits = array![0x3f80_0000i32, 0x4000_0000, 0x4040_0000, 0x4080_0000];
+    check(x.bit_cast(DType::I32), dim(bits)).await;
+    let column = x.reshape([4, 1]).unwrap();
+    let spectrum = column.dft(None, None, None, None);
+    let want = array![[10f32, 0.], [-2., 2.], [-2., 0.], [-2., -2.]];
+    let spectrum = check(spectrum, dim(want)).await;
+    let back = array![[1f32, 0.], [2., 0.], [3., 0.], [4., 0.]];
+    check(spectrum.dft(None, None, true, None), dim(back)).await;
+    let blocks = x.reshape([1, 4, 1]).unwrap();
+    let image = array![[[[1f32, 2.], [3., 4.]]]];
+    check(blocks.col2im([2i64, 2], [2i64, 2], None), dim(image)).await;
+    let (update, place) = (b.put([7f32, 8.]).unwrap(), b.put([3i64]).unwrap());
+    let update = update.reshape([1, 2, 1]).unwrap();
+    let written = blocks.tensor_scatter(&update, Some(&place), None, "circular");
+    check(written, dim(array![[[8f32], [2.], [3.], [7.]]])).await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
 async fn sizes_may_be_decided_by_data() {
     let (cluster, a, b) = cluster().await;
     let (m, x) = (grid(), a.put(grid()).unwrap());
@@ -131,6 +154,48 @@ async fn sizes_may_be_decided_by_data() {
     check(late.i(1), dim(array![2i64, 3])).await;
     assert_eq!(late.preview().await.unwrap(), "[[2, 2],\n [2, 3]]");
     assert_eq!(late.shape(), Some(&[2, 2][..]));
+    let n = a.put([3i64, 1, 3, 2, 1]).unwrap();
+    let (y, first, place, times) = n.unique_with_indices(None, None).unwrap();
+    check(y.mul(2), dim(array![2i64, 4, 6])).await;
+    check(Ok(first), dim(array![1i64, 3, 0])).await;
+    check(Ok(place), dim(array![2i64, 0, 2, 1, 0])).await;
+    check(Ok(times), dim(array![2i64, 1, 2])).await;
+    let boxes = a
+        .put(array![[
+            [0f32, 0., 1., 1.],
+            [0., 0., 1., 0.9],
+            [0., 2., 1., 3.]
+        ]])
+        .unwrap();
+    let scores = b.put(array![[[0.5f32, 0.9, 0.7]]]).unwrap();
+    let most = a.put([5i64]).unwrap();
+    let overlap = a.put([0.5f32]).unwrap();
+    let chosen = boxes.non_max_suppression(&scores, Some(&most), Some(&overlap), None, None);
+    check(chosen, dim(array![[0i64, 0, 1], [0, 0, 2]])).await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn layers_run_over_sequences() {
+    let (cluster, a, _) = cluster().await;
+    let x = a.put(array![[[1f32]], [[-2.]], [[3.]]]).unwrap();
+    let (w, r) = (
+        a.put(array![[[1f32]]]).unwrap(),
+        a.put(array![[[2f32]]]).unwrap(),
+    );
+    let with = options::RNN {
+        activations: vec!["Relu".into()],
+        ..Default::default()
+    };
+    let (y, last) = x.rnn(&w, &r, None, None, None, with).unwrap();
+    // 1, then 2 - 2, then 0 + 3.
+    check(Ok(y), dim(array![[[[1f32]]], [[[0.]]], [[[3.]]]])).await;
+    check(Ok(last), dim(array![[[3f32]]])).await;
+    check(
+        a.put(array![[2f32, 1.], [4., 5.]]).unwrap().det(),
+        ndarray::arr0(6f32).into_dyn(),
+    )
+    .await;
     cluster.shutdown().await;
 }
 

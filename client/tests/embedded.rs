@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 use convoke::graph::{Function, Literal, Node, RunsAt, ValueId};
 use convoke::{
@@ -91,6 +92,70 @@ async fn larger_inputs_plan_anew() {
         let out = model.call([("image", images(count))]).await.unwrap();
         assert_eq!(out["logits"].shape(), [count, 10]);
     }
+    cluster.shutdown().await;
+}
+
+/// A part of the tokens of a sequence, of `columns` numbers each.
+fn tokens(range: std::ops::Range<usize>, columns: usize, seed: usize) -> Tensor {
+    let number = |i: usize| ((i * 37 + seed * 11) % 101) as f32 / 50.0 - 1.0;
+    let numbers: Vec<f32> = (range.start * columns..range.end * columns)
+        .map(number)
+        .collect();
+    Tensor::from_slice(&[1, range.len(), columns], &numbers).unwrap()
+}
+
+/// One call of the model with a cache, for some tokens of a sequence.
+async fn attended(
+    model: &Model,
+    range: std::ops::Range<usize>,
+    past: (Tensor, Tensor),
+) -> (Tensor, (Tensor, Tensor)) {
+    let inputs = [
+        ("q", tokens(range.clone(), 48, 1)),
+        ("k", tokens(range.clone(), 16, 2)),
+        ("v", tokens(range, 16, 3)),
+        ("past_key", past.0),
+        ("past_value", past.1),
+    ];
+    let out = model.call(inputs).await.unwrap();
+    let cache = (out["present_key"].clone(), out["present_value"].clone());
+    (out["y"].clone(), cache)
+}
+
+#[tokio::test]
+async fn decoding_with_a_growing_cache_plans_once() {
+    const LENGTH: usize = 40;
+    let cluster = Embedded::new(2).start().await.unwrap();
+    let plans = Arc::new(AtomicUsize::new(0));
+    let counted = plans.clone();
+    let model = cluster
+        .load(fixture("decoding/model.onnx"))
+        .workers(2)
+        .dim("batch", 1)
+        .dim("tokens", LENGTH as i64)
+        .dim("past", LENGTH as i64)
+        .on_progress(move |phase: Phase| {
+            counted.fetch_add((phase == Phase::Planning).into(), Relaxed);
+        })
+        .await
+        .unwrap();
+    let nothing = || Tensor::zeros(DType::F32, &[1, 2, 0, 8]).unwrap();
+    let (whole, _) = attended(&model, 0..LENGTH, (nothing(), nothing())).await;
+    let whole = whole.as_slice::<f32>().unwrap();
+    let mut cache = (nothing(), nothing());
+    let mut from = 0;
+    // The first tokens come together, the others one by one.
+    for to in 7..=LENGTH {
+        let (y, next) = attended(&model, from..to, cache).await;
+        assert_eq!(next.0.shape(), [1, 2, to, 8]);
+        assert_eq!(
+            y.as_slice::<f32>().unwrap(),
+            &whole[from * 48..to * 48],
+            "{from}..{to}"
+        );
+        (cache, from) = (next, to);
+    }
+    assert_eq!(plans.load(Relaxed), 1);
     cluster.shutdown().await;
 }
 

@@ -14,6 +14,9 @@ mod decoder;
 #[path = "../examples/eager.rs"]
 mod eager;
 #[allow(dead_code)]
+#[path = "../examples/generate.rs"]
+mod generate;
+#[allow(dead_code)]
 #[path = "../examples/kmeans.rs"]
 mod kmeans;
 #[allow(dead_code)]
@@ -44,4 +47,9 @@ async fn kmeans_runs() {
 #[tokio::test]
 async fn decoder_runs() {
     check(2, decoder::run).await;
+}
+
+#[tokio::test]
+async fn generate_runs() {
+    check(2, generate::run).await;
 }

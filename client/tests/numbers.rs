@@ -136,10 +136,16 @@ fn refused(got: Result<impl std::fmt::Debug>, op: &str, says: &str) {
     assert!(e.to_string().contains(says), "{e}");
 }
 
+/// The dtypes that ops compute with.
+fn plain() -> impl Iterator<Item = DType> {
+    let plain = |d: &DType| !d.is_narrow() && *d != DType::Str;
+    DType::ALL.into_iter().filter(plain)
+}
+
 #[tokio::test]
 async fn what_has_no_value_of_no_elements_is_refused() {
     let (cluster, w) = cluster().await;
-    for dtype in DType::ALL {
+    for dtype in plain() {
         let x = w.zeros([0, 3], dtype).unwrap();
         refused(
             x.max(0),
@@ -160,7 +166,7 @@ async fn what_has_no_value_of_no_elements_is_refused() {
             refused(x.argmax(0), "ArgMax", "axis 0 is empty");
             refused(x.argmin(None), "ArgMin", "axis 0 is empty");
         }
-        if dtype.is_int() && dtype.size() > 2 {
+        if dtype.is_int() && dtype.width() > 2 {
             let says = "axis 0 is empty: the mean of no elements is no integer";
             refused(x.reduce_mean(0, None, None), "ReduceMean", says);
         }
@@ -189,7 +195,7 @@ async fn what_has_no_value_of_no_elements_is_refused() {
 #[tokio::test]
 async fn sums_products_and_means_of_no_elements_are_numpys() {
     let (cluster, w) = cluster().await;
-    for dtype in DType::ALL.into_iter().filter(|d| *d != DType::Bool) {
+    for dtype in plain().filter(|d| *d != DType::Bool) {
         let x = w.zeros([0, 2], dtype).unwrap();
         let f64s = async |t: Result<Tensor>| -> Vec<f64> {
             let t = t.unwrap().cast(DType::F64).unwrap();
@@ -313,5 +319,27 @@ async fn a_refused_dtype_is_told_what_to_be_cast_to() {
     refused(x.reduce_mean(0, None, None), "ReduceMean", "cast");
     let e = x.matmul(&x.cast(DType::I8).unwrap()).unwrap_err();
     assert!(e.to_string().contains("cast"), "{e}");
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn narrow_dtypes_travel_convert_and_change_shape() {
+    let (cluster, w) = cluster().await;
+    let ones = HostTensor::from_slice(&[3, 5], &[1f32; 15]).unwrap();
+    for dtype in DType::ALL.into_iter().filter(|d| d.is_narrow()) {
+        let narrow = w.put(ones.clone()).unwrap().cast(dtype).unwrap();
+        let fetched: HostTensor = narrow.fetch().await.unwrap();
+        assert_eq!((fetched.dtype(), fetched.shape()), (dtype, &[3, 5][..]));
+        assert_eq!(Some(fetched.byte_len()), dtype.bytes_for(15), "{dtype}");
+        let turned = w.put(fetched).unwrap().t().unwrap();
+        let back: Vec<f32> = turned.cast(DType::F32).unwrap().fetch().await.unwrap();
+        assert_eq!(back, [1.; 15], "{dtype}");
+    }
+    let odd = HostTensor::from_bytes(DType::I4, &[3], &[0x8f, 0x07]).unwrap();
+    let shown = convoke::display(&odd).to_string();
+    assert!(
+        shown.contains("-1") && shown.contains("-8") && shown.contains('7'),
+        "{shown}"
+    );
     cluster.shutdown().await;
 }

@@ -37,7 +37,7 @@ impl Drop for Scratch {
 
 /// A tensor whose elements differ.
 fn elements(dtype: DType, shape: &[usize]) -> HostTensor {
-    let count: usize = shape.iter().product::<usize>() * dtype.size();
+    let count: usize = shape.iter().product::<usize>() * dtype.width();
     let most = if dtype == DType::Bool { 2 } else { 125 };
     let bytes: Vec<u8> = (0..count).map(|i| (i * 31 % 251 % most) as u8).collect();
     HostTensor::from_bytes(dtype, shape, &bytes).unwrap()
@@ -52,7 +52,10 @@ async fn what_is_saved_is_loaded_with_the_same_bits() {
     let (cluster, scratch) = (cluster(2).await, Scratch::new("round"));
     let devices = cluster.devices().await.unwrap();
     let mut host = BTreeMap::new();
-    for (i, dtype) in DType::ALL.into_iter().enumerate() {
+    // The format has no integers of less than a byte, no padding within one, and no strings.
+    let has = |d: &DType| !d.is_packed() && *d != DType::Str;
+    let stored = DType::ALL.into_iter().filter(has);
+    for (i, dtype) in stored.enumerate() {
         let shape = [vec![], vec![i], vec![2, 0, 3], vec![3, i + 1]][i % 4].clone();
         host.insert(format!("{dtype} * {i}"), elements(dtype, &shape));
     }
@@ -122,8 +125,8 @@ async fn files_that_cannot_be_loaded_are_errors() {
         (file("long", good, 9), "after its last tensor"),
         (file("text", "hello", 0), "safetensors"),
         (
-            file("f8", &good.replace("F32", "F8_E4M3").replace(",8", ",2"), 2),
-            "F8_E4M3",
+            file("c64", &good.replace("F32", "C64").replace(",8", ",16"), 16),
+            "C64",
         ),
         (
             file("bool", &good.replace("F32", "BOOL").replace(",8", ",2"), 2),

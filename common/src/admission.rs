@@ -15,7 +15,7 @@ use crate::identity::{
     DialError, IdentityError, JoinToken, OutboundConnection, OwnIdentity, OwnKey, Role, TlsConfigs,
     dial,
 };
-use crate::rpc::{CALL_BOUND, JoinAnswer, JoinRequest, answer, connect_joining};
+use crate::rpc::{CALL_BOUND, JoinAnswer, JoinRequest, answer, close, connect_joining};
 use crate::rpc_transport::call_context;
 use crate::world::{Endpoint, EndpointOptions, NetError, World};
 
@@ -63,6 +63,10 @@ impl From<DialError> for Error {
         let code = match e {
             DialError::VersionMismatch { .. } => Code::VersionMismatch,
             DialError::WrongRole { .. } | DialError::TlsRejected { .. } => Code::Unauthorized,
+            DialError::Refused {
+                close: Some(close::NO_MEMORY),
+                ..
+            } => Code::OutOfMemory,
             _ => Code::Unreachable,
         };
         Error::new(code, chain(&e))

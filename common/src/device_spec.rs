@@ -10,7 +10,10 @@
 //! *            all devices
 //! ```
 //!
-//! A worker whose name is that of a kind of device is written with a slash: `cpu/` or `cpu/*`.
+//! Kinds of devices are open: besides those that this release has, the program of a worker may register others, and only
+//! that program knows them. A word that could be a worker's name as well counts as a kind only where this release has
+//! the kind; other kinds are written `kind:NAME` or `NAME:0`. A worker whose name is that of a kind of this release is
+//! written with a slash: `cpu/` or `cpu/*`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,8 +23,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Code, Error, Result};
 
-/// All kinds of devices.
+/// The kinds of devices that this release has.
 pub const KINDS: [&str; 2] = ["cpu", "simgpu"];
+
+/// The most bytes of the name of a kind.
+const MOST_KIND: usize = 32;
 
 /// The most bytes of a specification.
 const MOST_TEXT: usize = 512;
@@ -39,6 +45,11 @@ impl DeviceId {
     /// The kind of the device.
     pub fn kind(&self) -> &str {
         &self.kind
+    }
+
+    /// The number of the device among those of its kind.
+    pub fn number(&self) -> u32 {
+        self.number
     }
 
     /// Whether the device is the host itself.
@@ -62,17 +73,15 @@ impl FromStr for DeviceId {
 
     fn from_str(text: &str) -> Result<DeviceId> {
         let (kind, number) = text.split_once(':').unwrap_or((text, "0"));
-        let known = KINDS.contains(&kind).then(|| number.parse().ok()).flatten();
-        match known {
-            Some(number) => Ok(DeviceId {
+        match number.parse() {
+            Ok(number) if may_be_kind(kind) => Ok(DeviceId {
                 kind: kind.to_owned(),
                 number,
             }),
-            None => {
+            _ => {
                 let msg = format!("'{}' is no device", Printable(text));
-                let kinds = KINDS.join(", ");
-                Err(Error::new(Code::InvalidArgument, msg)
-                    .advise(format!("the kinds of devices are {kinds}; write cpu:0")))
+                let advice = "write a kind of device and its number, as cpu:0";
+                Err(Error::new(Code::InvalidArgument, msg).advise(advice))
             }
         }
     }
@@ -132,39 +141,34 @@ impl FromStr for DeviceSpec {
         }
         let (worker, device) = match text.split_once('/') {
             Some((worker, device)) => (worker, Some(device)),
-            None if is_kind(text) => ("*", Some(text)),
+            // No worker's name has a colon.
+            None if KINDS.contains(&text) || text.contains(':') => ("*", Some(text)),
             None => (text, None),
         };
         if worker.is_empty() {
             return Err(refused("it names no worker"));
         }
+        if worker.contains(':') {
+            return Err(refused("no worker's name has a colon"));
+        }
         let device = device.filter(|d| !matches!(*d, "" | "*"));
-        let (kind, number) = match device {
+        let (kind, number) = match device.map(|d| d.strip_prefix("kind:").unwrap_or(d)) {
             None => (None, None),
-            Some(device) if is_kind(device) => {
-                let device = device.strip_prefix("kind:").unwrap_or(device);
-                match device.split_once(':') {
-                    None | Some((_, "*")) => (device.split(':').next(), None),
-                    Some((kind, number)) => {
-                        let number = number.parse();
-                        let number = number.map_err(|_| {
-                            refused("a device's number is expected after the colon")
-                        })?;
-                        (Some(kind), Some(number))
-                    }
+            Some(device) => {
+                let (kind, number) = device.split_once(':').unwrap_or((device, "*"));
+                if !may_be_kind(kind) {
+                    return Err(refused("a kind of device is expected, as cpu"));
                 }
-            }
-            Some(_) => {
-                let kinds = KINDS.join(", ");
-                return Err(refused(&format!("the kinds of devices are {kinds}")));
+                let number =
+                    match number {
+                        "*" => None,
+                        number => Some(number.parse().map_err(|_| {
+                            refused("a device's number is expected after the colon")
+                        })?),
+                    };
+                (Some(kind), number)
             }
         };
-        if worker.contains(':') {
-            return Err(refused(&format!(
-                "the kinds of devices are {}",
-                KINDS.join(", ")
-            )));
-        }
         Ok(DeviceSpec {
             text: text.to_owned(),
             worker: worker.to_owned(),
@@ -185,12 +189,12 @@ pub fn device_name(worker: &str, device: &DeviceId) -> String {
     format!("{worker}/{device}")
 }
 
-/// Whether the text, up to a colon, is a kind of device.
-fn is_kind(text: &str) -> bool {
-    let text = text.strip_prefix("kind:").unwrap_or(text);
-    text.split(':')
-        .next()
-        .is_some_and(|kind| KINDS.contains(&kind))
+/// Whether a text can be the name of a kind of device: a lower-case letter, then lower-case letters, digits, `-` and `_`.
+pub fn may_be_kind(text: &str) -> bool {
+    let in_name = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
+    text.len() <= MOST_KIND
+        && text.starts_with(|c: char| c.is_ascii_lowercase())
+        && text.bytes().all(in_name)
 }
 
 /// Whether `pattern`, in which `*` stands for any characters, matches all of `text`.
@@ -279,6 +283,12 @@ mod tests {
             assert!(!fits(spec, "w1", &simgpu), "{spec}");
         }
         assert!(of("cpu/", "cpu") && !of("cpu/", "w1"));
+        let other = "filedev:1".parse().unwrap();
+        for spec in ["kind:filedev", "filedev:1", "w1/filedev", "*/filedev:1"] {
+            assert!(fits(spec, "w1", &other) && !of(spec, "w1"), "{spec}");
+        }
+        // It could be a worker's name as well.
+        assert!(fits("filedev", "filedev", &cpu) && !fits("filedev", "w1", &other));
     }
 
     #[test]
@@ -286,18 +296,22 @@ mod tests {
         let shown = |text: &str| text.parse::<DeviceId>().map(|d| d.to_string());
         assert_eq!(shown("cpu").unwrap(), "cpu:0");
         assert_eq!(shown("simgpu:3").unwrap(), "simgpu:3");
+        assert_eq!(shown("file-dev_2").unwrap(), "file-dev_2:0");
+        let long = "k".repeat(MOST_KIND + 1);
         for text in [
             "",
             "cpu:",
             "cpu:x",
             "cpu:-1",
-            "gpu",
+            "GPU",
+            "2gpu",
             "w0/cpu:0",
             "simgpu:0:1",
+            &long,
         ] {
             let e = shown(text).unwrap_err();
             assert_eq!(e.code, Code::InvalidArgument, "{text}");
-            assert!(e.to_string().contains("cpu, simgpu"), "{e}");
+            assert!(e.to_string().contains("as cpu:0"), "{e}");
         }
     }
 
@@ -312,8 +326,9 @@ mod tests {
     fn what_is_no_specification_is_refused() {
         check_refused("", "it names no worker");
         check_refused("/cpu:0", "it names no worker");
-        check_refused("w1/gpu:0", "the kinds of devices are cpu");
-        check_refused("kind:tpu", "the kinds of devices are cpu");
+        check_refused("w1/GPU:0", "a kind of device is expected");
+        check_refused("kind:", "a kind of device is expected");
+        check_refused("w:1/cpu", "no worker's name has a colon");
         check_refused("w1/cpu:x", "number");
         check_refused(&"w".repeat(10_000), "too long");
     }

@@ -27,7 +27,7 @@ pub use services::{Coordinator, Joining, Worker};
 pub use status::{
     ClusterStatus, ComputeUse, DeathStatus, DeviceMemory, LeaseStatus, LinkStatus, MeasuredLink,
     MemberState, MemberStatus, MemoryUse, ProgramStatus, ProgramStoreStatus, QuarantineStatus,
-    STEPS, Sources, StepFailure, WeightsStatus, WorkerStatus,
+    RendezvousStatus, STEPS, Sources, StepFailure, WeightsStatus, WorkerStatus,
 };
 pub use streams::{FORBIDDEN, StreamService, serve_stream_of, serve_streams};
 
@@ -106,9 +106,12 @@ pub struct Registration {
     pub host: String,
     /// The release that the worker runs, [`crate::VERSION`].
     pub version: String,
+    /// The numerics profile of the worker's host, which the release decides.
     pub profile: String,
     /// The worker's device.
     pub device: DeviceId,
+    /// The numerics profile of the device; that of its host is [`Registration::profile`].
+    pub device_profile: String,
     pub threads: u32,
     /// Bytes that programs may use: the memory limit less the base footprint and the load buffer. Of a device with memory
     /// of its own the lesser of that and of its memory, because what a program needs may lie in either.
@@ -212,6 +215,20 @@ pub enum Intent {
     InstallInTurn { wait_ms: u64 },
 }
 
+/// The devices that may compute one plan. The bits of a result depend on the numerics profiles of the devices that compute
+/// it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Numerics {
+    /// Devices of one profile, which the coordinator chooses: the one whose workers are the fastest together, or the next
+    /// where these do not suffice.
+    #[default]
+    Uniform,
+    /// Devices of this profile.
+    Profile(String),
+    /// Any devices, whatever their profiles are.
+    Mixed,
+}
+
 /// What the caller asks of a plan.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PlanOptions {
@@ -235,6 +252,7 @@ pub struct PlanOptions {
     /// The custom ops of the function as the caller defines them: their nodes run on workers with the same definition.
     /// Nodes of a custom op that is not listed run on workers with any definition of it.
     pub ops: Vec<CustomOp>,
+    pub numerics: Numerics,
 }
 
 /// One worker's part of a plan.
@@ -242,6 +260,10 @@ pub struct PlanOptions {
 pub struct PartSummary {
     pub name: String,
     pub address: String,
+    /// The worker's device.
+    pub device: DeviceId,
+    /// The numerics profile of the device.
+    pub profile: String,
     pub threads: u32,
     pub nodes: u32,
     /// First and last node by name, in the order they run.

@@ -1,8 +1,10 @@
 //! Test cases in ONNX's own form: `NAME/model.onnx`, `NAME/test_data_set_N/{input,output}_I.pb`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use convoke_graph::{DType, Tensor};
+use convoke_models::onnx::GivenInput;
 
 use crate::wire::{int, ints, parts, text};
 
@@ -22,8 +24,18 @@ pub struct Case {
 /// A graph input or output.
 struct Port {
     name: String,
-    /// Whether the value is a tensor of a supported dtype.
-    tensor: bool,
+    kind: Kind,
+}
+
+/// The kind of a value. What an optional value holds counts as the value.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Tensor,
+    Sequence,
+    OptionalTensor,
+    OptionalSequence,
+    /// The value is none of these, or of a dtype that is not supported.
+    Other,
 }
 
 /// Named tensors.
@@ -79,9 +91,34 @@ impl Case {
         })
     }
 
-    /// Whether every input and output is a tensor of a supported dtype.
-    pub fn tensors_only(&self) -> bool {
-        self.inputs.iter().chain(&self.outputs).all(|p| p.tensor)
+    /// Whether every input and output is of a supported kind and dtype.
+    pub fn is_supported(&self) -> bool {
+        let mut all = self.inputs.iter().chain(&self.outputs);
+        all.all(|p| p.kind != Kind::Other)
+    }
+
+    /// What the inputs of the first data set hold that are sequences or optional.
+    pub fn held(&self) -> Result<BTreeMap<String, GivenInput>, String> {
+        let mut all = BTreeMap::new();
+        let Some(dir) = self.sets.first() else {
+            return Ok(all);
+        };
+        for (i, port) in self.inputs.iter().enumerate() {
+            let file = dir.join(format!("input_{i}.pb"));
+            if port.kind == Kind::Tensor || !file.is_file() {
+                continue;
+            }
+            let held = port.values(&read(&file)?)?;
+            let given = match port.kind {
+                Kind::Sequence | Kind::OptionalSequence => {
+                    GivenInput::Sequence(held.iter().map(|(_, t)| t.shape().len()).collect())
+                }
+                _ if held.is_empty() => GivenInput::Nothing,
+                _ => continue,
+            };
+            all.insert(port.name.clone(), given);
+        }
+        Ok(all)
     }
 
     /// Reads the inputs and expected outputs of every data set.
@@ -91,10 +128,9 @@ impl Case {
                 .iter()
                 .enumerate()
                 .map(|(i, p)| (p, dir.join(format!("{what}_{i}.pb"))));
-            files
-                .filter(|(_, file)| file.is_file())
-                .map(|(p, file)| Ok((p.name.clone(), tensor(&read(&file)?)?)))
-                .collect()
+            let files = files.filter(|(_, file)| file.is_file());
+            let each = files.map(|(p, file)| p.values(&read(&file)?));
+            Ok(each.collect::<Result<Vec<_>, String>>()?.concat())
         };
         let sets = self.sets.iter();
         sets.map(|d| {
@@ -133,10 +169,46 @@ impl Port {
     /// Reads a ValueInfoProto.
     fn read(info: &[u8]) -> Port {
         let ty = parts(info, 2).last().unwrap_or_default();
-        let code = parts(ty, 1).last().and_then(|tensor| int(tensor, 1));
+        // The field of TypeProto of each kind, and that of the type that a sequence or an optional value holds.
+        let optional = parts(ty, 9)
+            .last()
+            .map(|held| parts(held, 1).last().unwrap_or_default());
+        let value = optional.unwrap_or(ty);
+        let sequence = parts(value, 4)
+            .last()
+            .map(|of| parts(of, 1).last().unwrap_or_default());
+        let code = parts(sequence.unwrap_or(value), 1)
+            .last()
+            .and_then(|tensor| int(tensor, 1));
+        let kind = match (optional, sequence) {
+            _ if code.and_then(dtype).is_none() => Kind::Other,
+            (None, None) => Kind::Tensor,
+            (None, Some(_)) => Kind::Sequence,
+            (Some(_), None) => Kind::OptionalTensor,
+            (Some(_), Some(_)) => Kind::OptionalSequence,
+        };
         Port {
             name: text(info, 1),
-            tensor: code.and_then(dtype).is_some(),
+            kind,
+        }
+    }
+
+    /// The tensors of a file of this input or output: a TensorProto, a SequenceProto, or an OptionalProto with either.
+    fn values(&self, proto: &[u8]) -> Result<Named, String> {
+        let each = |sequence: &[u8]| -> Result<Named, String> {
+            let all = parts(sequence, 3).enumerate();
+            all.map(|(i, t)| Ok((format!("{}[{i}]", self.name), tensor(t)?)))
+                .collect()
+        };
+        let held = |number| parts(proto, number).last();
+        match self.kind {
+            Kind::Sequence => each(proto),
+            Kind::OptionalSequence => held(5).map_or(Ok(vec![]), each),
+            Kind::OptionalTensor => {
+                let held = held(3).map(|t| Ok((self.name.clone(), tensor(t)?)));
+                held.into_iter().collect()
+            }
+            _ => Ok(vec![(self.name.clone(), tensor(proto)?)]),
         }
     }
 }
@@ -151,25 +223,42 @@ fn dtype(code: u64) -> Option<DType> {
         5 => DType::I16,
         6 => DType::I32,
         7 => DType::I64,
+        8 => DType::Str,
         9 => DType::Bool,
         10 => DType::F16,
         11 => DType::F64,
         12 => DType::U32,
         13 => DType::U64,
         16 => DType::BF16,
+        17 => DType::F8E4M3FN,
+        18 => DType::F8E4M3FNUZ,
+        19 => DType::F8E5M2,
+        20 => DType::F8E5M2FNUZ,
+        21 => DType::U4,
+        22 => DType::I4,
+        23 => DType::F4E2M1,
+        24 => DType::F8E8M0,
+        25 => DType::U2,
+        26 => DType::I2,
         _ => return None,
     })
 }
 
-/// Reads a TensorProto whose content is raw or a list of small integers, the two forms that test data has.
+/// Reads a TensorProto whose content is raw, a list of small integers or one of strings, the forms that test data has.
 fn tensor(proto: &[u8]) -> Result<Tensor, String> {
     let code = int(proto, 2).unwrap_or(0);
     let dtype = dtype(code).ok_or_else(|| format!("data type {code} is not supported"))?;
     let shape: Vec<usize> = ints(proto, 1).into_iter().map(|d| d as usize).collect();
+    if dtype == DType::Str {
+        let all = parts(proto, 6).map(std::str::from_utf8);
+        let all: Result<Vec<&str>, _> = all.collect();
+        let all = all.map_err(|e| e.to_string())?;
+        return Tensor::from_strings(&shape, &all).map_err(|e| e.to_string());
+    }
     let small = || {
         ints(proto, 5)
             .iter()
-            .flat_map(|v| v.to_le_bytes()[..dtype.size()].to_vec())
+            .flat_map(|v| v.to_le_bytes()[..dtype.width()].to_vec())
             .collect()
     };
     let bytes = parts(proto, 9).last().map_or_else(small, <[u8]>::to_vec);

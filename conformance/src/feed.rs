@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use convoke_graph::DType;
-use convoke_graph::graph::{Attrs, Function, Node, RunsAt, ValueId};
+use convoke_graph::graph::{Attr, Attrs, Function, Literal, Node, RunsAt, TensorType, ValueId};
+use convoke_graph::{DType, Tensor};
 
 /// The pattern that matches the names of the feeding nodes, and no name of the function's own nodes.
 pub const FEEDERS: &str = "fed-from-elsewhere/*";
@@ -20,12 +20,22 @@ pub fn fed(f: &Function) -> Function {
             let name: Arc<str> = FEEDERS
                 .replace('*', &format!("{step}/{}", f.value(param).name))
                 .into();
-            let out = fed.add_value(name.clone(), f.ty(param).clone());
+            let (op, attrs, dtype) = feeder(f.ty(param).dtype, step == "there");
+            let ty = TensorType::new(dtype, f.ty(param).shape.clone());
+            let out = fed.add_value(name.clone(), ty);
+            let mut inputs = vec![Some(value)];
+            if op == "StringConcat" {
+                let empty = Tensor::zeros(DType::Str, &[]).expect("an empty string fits");
+                let ty = TensorType::fixed(DType::Str, &[]);
+                let id = fed.add_value(format!("{name}/empty"), ty);
+                fed.literals.push((id, Literal::Inline(empty)));
+                inputs.push(Some(id));
+            }
             feeders.push(Node {
                 name,
-                op: self_inverse(f.ty(param).dtype).into(),
-                attrs: Attrs::default(),
-                inputs: vec![Some(value)],
+                op: op.into(),
+                attrs,
+                inputs,
                 outputs: vec![out],
                 runs_at: RunsAt::Step,
             });
@@ -45,20 +55,33 @@ pub fn fed(f: &Function) -> Function {
     fed
 }
 
-/// An op that returns its operand when it is applied twice.
-fn self_inverse(dtype: DType) -> &'static str {
-    match dtype {
+/// The op and attributes of the first or the second feeding node of a parameter of `dtype`, with the dtype of its result:
+/// a function that is its own inverse, which for strings adds an empty one, or a conversion of a narrow dtype there
+/// and back.
+fn feeder(dtype: DType, there: bool) -> (&'static str, Attrs, DType) {
+    if dtype.is_narrow() {
+        let to = if there { dtype.widened() } else { dtype };
+        let attrs = Attrs::default().with("to", Attr::DType(to));
+        // Infinities stay infinite, and the least power of two stays itself.
+        let attrs = attrs.with("saturate", Attr::Int(0));
+        return (
+            "Cast",
+            attrs.with("round_mode", Attr::Str("down".into())),
+            to,
+        );
+    }
+    let op = match dtype {
         DType::Bool => "Not",
+        DType::Str => "StringConcat",
         _ if dtype.is_float() => "Neg",
         // Not `Neg`, since the least integer has no negation.
         _ => "BitwiseNot",
-    }
+    };
+    (op, Attrs::default(), dtype)
 }
 
 #[cfg(test)]
 mod tests {
-    use convoke_graph::graph::TensorType;
-
     use super::*;
 
     #[test]

@@ -1,9 +1,10 @@
 //! The system under test: a cluster of two workers that imports a model and computes tensors.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use convoke::{Cluster, DeviceId, Error, Model, ModelBuilder, Outputs, Result};
-use convoke_models::onnx::{LoadOptions, load};
+use convoke_models::onnx::{GivenInput, LoadOptions, load};
 use convoke_models::{ImportedModel, ModelError};
 
 use crate::case::Named;
@@ -14,10 +15,15 @@ const WORKERS: [&str; 2] = ["w0", "w1"];
 /// Memory of each worker in bytes; no case is large.
 const MEMORY: u64 = 1 << 30;
 
-/// Imports the model at `path`.
-pub fn import(path: &Path, cache: &Path) -> std::result::Result<ImportedModel, ModelError> {
+/// Imports the model at `path`, whose inputs that are sequences or optional hold what `inputs` says.
+pub fn import(
+    path: &Path,
+    cache: &Path,
+    inputs: BTreeMap<String, GivenInput>,
+) -> std::result::Result<ImportedModel, ModelError> {
     let options = LoadOptions {
         cache_dir: Some(cache.into()),
+        inputs,
         ..LoadOptions::default()
     };
     load(path, &options)

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
-use convoke_common::rpc::{Intent, PlanOptions, WorkerCount};
+use convoke_common::rpc::{Intent, Numerics, PlanOptions, WorkerCount};
 use convoke_graph::artifact::{ArtifactMeta, CHUNK};
 use convoke_graph::graph::{Attr, Attrs, Function, Literal, Node, RunsAt, TensorType, ValueId};
-use convoke_graph::program::Axes;
+use convoke_graph::program::{Axes, NUMERICS_PROFILE};
 use convoke_graph::tensor::Tensor;
 use convoke_graph::{DType, Dim, ops};
 
@@ -252,6 +252,7 @@ pub fn cluster(n: usize, memory: u64) -> ClusterModel {
         address: format!("10.0.0.{i}:7000"),
         incarnation: Incarnation(i as u64),
         device: DeviceId::default(),
+        profile: NUMERICS_PROFILE.into(),
         threads: 2,
         memory,
         budget: memory,
@@ -287,6 +288,7 @@ pub fn options(f: &Function, workers: WorkerCount) -> PlanOptions {
         in_flight: 1,
         avoid: vec![],
         ops: vec![],
+        numerics: Numerics::Uniform,
     }
 }
 

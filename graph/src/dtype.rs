@@ -21,11 +21,33 @@ pub enum DType {
     U64 = 11,
     /// One byte per element, 0 or 1.
     Bool = 12,
+    /// Two elements per byte, the first in the low bits, as ONNX packs them.
+    I4 = 13,
+    /// Two unsigned elements per byte, the first in the low bits.
+    U4 = 14,
+    /// Four elements per byte, the first in the lowest bits.
+    I2 = 15,
+    /// Four unsigned elements per byte, the first in the lowest bits.
+    U2 = 16,
+    /// Two elements per byte: a sign, two bits of exponent, one of mantissa; neither infinities nor NaN.
+    F4E2M1 = 17,
+    /// Four bits of exponent, three of mantissa; NaN, but no infinities.
+    F8E4M3FN = 18,
+    /// As [`DType::F8E4M3FN`] with another bias; the bits of negative zero are NaN.
+    F8E4M3FNUZ = 19,
+    /// Five bits of exponent, two of mantissa; infinities and NaN, as IEEE has them.
+    F8E5M2 = 20,
+    /// As [`DType::F8E5M2`] with another bias and without infinities; the bits of negative zero are NaN.
+    F8E5M2FNUZ = 21,
+    /// A power of two from 2^-127 to 2^127, or NaN.
+    F8E8M0 = 22,
+    /// Strings of UTF-8, each of a length of its own; see [`crate::text`].
+    Str = 23,
 }
 
 impl DType {
     /// Every dtype, in wire order.
-    pub const ALL: [DType; 13] = [
+    pub const ALL: [DType; 24] = [
         DType::F32,
         DType::F64,
         DType::F16,
@@ -39,17 +61,73 @@ impl DType {
         DType::U32,
         DType::U64,
         DType::Bool,
+        DType::I4,
+        DType::U4,
+        DType::I2,
+        DType::U2,
+        DType::F4E2M1,
+        DType::F8E4M3FN,
+        DType::F8E4M3FNUZ,
+        DType::F8E5M2,
+        DType::F8E5M2FNUZ,
+        DType::F8E8M0,
+        DType::Str,
     ];
 
-    /// Bytes per element.
+    /// Bits per element; of a string, those of its entry in the table of a tensor.
     #[inline]
-    pub const fn size(self) -> usize {
+    pub const fn bits(self) -> usize {
         match self {
-            DType::F64 | DType::I64 | DType::U64 => 8,
-            DType::F32 | DType::I32 | DType::U32 => 4,
-            DType::F16 | DType::BF16 | DType::I16 | DType::U16 => 2,
-            DType::I8 | DType::U8 | DType::Bool => 1,
+            DType::F64 | DType::I64 | DType::U64 | DType::Str => 64,
+            DType::F32 | DType::I32 | DType::U32 => 32,
+            DType::F16 | DType::BF16 | DType::I16 | DType::U16 => 16,
+            DType::I8 | DType::U8 | DType::Bool => 8,
+            DType::I4 | DType::U4 | DType::F4E2M1 => 4,
+            DType::I2 | DType::U2 => 2,
+            DType::F8E4M3FN
+            | DType::F8E4M3FNUZ
+            | DType::F8E5M2
+            | DType::F8E5M2FNUZ
+            | DType::F8E8M0 => 8,
         }
+    }
+
+    /// Bytes of an element by itself: those that it takes in a tensor, or one where several share a byte.
+    #[inline]
+    pub const fn width(self) -> usize {
+        self.bits().div_ceil(8)
+    }
+
+    /// Bytes of a tensor of this many elements; `None` on overflow. For strings, whose lengths only data decides, this is
+    /// an estimate that plans use: what is allocated is what the strings take.
+    #[inline]
+    pub const fn bytes_for(self, elements: usize) -> Option<usize> {
+        match self {
+            DType::Str => elements.checked_mul(crate::text::ESTIMATE),
+            _ => self.least_bytes_for(elements),
+        }
+    }
+
+    /// Bytes of a tensor of this many elements, of empty ones where they are strings; `None` on overflow.
+    #[inline]
+    pub const fn least_bytes_for(self, elements: usize) -> Option<usize> {
+        match self.bits() {
+            4 => Some(elements.div_ceil(2)),
+            2 => Some(elements.div_ceil(4)),
+            bits => elements.checked_mul(bits / 8),
+        }
+    }
+
+    /// Whether several elements share a byte.
+    #[inline]
+    pub const fn is_packed(self) -> bool {
+        self.bits() < 8
+    }
+
+    /// Whether the dtype is one of those of less than 16 bits that only few ops take: its elements are stored, moved and
+    /// converted, but not computed with.
+    pub const fn is_narrow(self) -> bool {
+        self as u8 > DType::Bool as u8 && !matches!(self, DType::Str)
     }
 
     /// The short name used in messages: `f32`, `i64`, `bool`.
@@ -68,6 +146,17 @@ impl DType {
             DType::U32 => "u32",
             DType::U64 => "u64",
             DType::Bool => "bool",
+            DType::I4 => "i4",
+            DType::U4 => "u4",
+            DType::I2 => "i2",
+            DType::U2 => "u2",
+            DType::F4E2M1 => "f4e2m1",
+            DType::F8E4M3FN => "f8e4m3fn",
+            DType::F8E4M3FNUZ => "f8e4m3fnuz",
+            DType::F8E5M2 => "f8e5m2",
+            DType::F8E5M2FNUZ => "f8e5m2fnuz",
+            DType::F8E8M0 => "f8e8m0",
+            DType::Str => "string",
         }
     }
 
@@ -76,24 +165,54 @@ impl DType {
         DType::ALL.get(code as usize).copied()
     }
 
-    /// Whether the dtype is f16, bf16, f32 or f64.
+    /// Whether the dtype is a float of any width.
     pub const fn is_float(self) -> bool {
-        matches!(self, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
+        matches!(
+            self,
+            DType::F32
+                | DType::F64
+                | DType::F16
+                | DType::BF16
+                | DType::F4E2M1
+                | DType::F8E4M3FN
+                | DType::F8E4M3FNUZ
+                | DType::F8E5M2
+                | DType::F8E5M2FNUZ
+                | DType::F8E8M0
+        )
     }
 
-    /// Whether the dtype is a signed or unsigned integer; bool is none.
+    /// Whether the dtype is a signed or unsigned integer of any width; bool is none.
     pub const fn is_int(self) -> bool {
-        !self.is_float() && !matches!(self, DType::Bool)
+        !self.is_float() && self.is_number()
     }
 
-    /// Whether the dtype is i8, i16, i32 or i64.
+    /// Whether the dtype is a signed integer.
     pub const fn is_signed_int(self) -> bool {
-        matches!(self, DType::I8 | DType::I16 | DType::I32 | DType::I64)
+        matches!(
+            self,
+            DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::I4 | DType::I2
+        )
     }
 
-    /// Whether the dtype is anything except bool.
+    /// The dtype that elements of a narrow dtype are computed in: each of its values is one of the result's.
+    pub const fn widened(self) -> DType {
+        match self {
+            DType::I4 | DType::I2 => DType::I8,
+            DType::U4 | DType::U2 => DType::U8,
+            DType::F4E2M1
+            | DType::F8E4M3FN
+            | DType::F8E4M3FNUZ
+            | DType::F8E5M2
+            | DType::F8E5M2FNUZ
+            | DType::F8E8M0 => DType::F32,
+            plain => plain,
+        }
+    }
+
+    /// Whether the dtype is anything except bool and strings.
     pub const fn is_number(self) -> bool {
-        !matches!(self, DType::Bool)
+        !matches!(self, DType::Bool | DType::Str)
     }
 }
 
@@ -114,16 +233,20 @@ impl std::fmt::Display for DType {
 /// numpy has no bf16. The package `ml_dtypes`, which adds it, gives bf16 for bf16 with bool and with integers of 8
 /// bits, as here, and refuses it with f16 and with wider integers; with the latter bf16 gives here what f16 gives.
 ///
+/// A narrow dtype with another dtype gives what its [`DType::widened`] gives with that. Strings with anything are strings.
+///
 /// The rule is symmetric. It is associative among floats, and among integers with bool, but not where both meet: (i8,
 /// u16) with f32 is f64, i8 with (u16, f32) is f32.
 pub fn promote(a: DType, b: DType) -> DType {
-    let wider = |a: DType, b: DType| if a.size() < b.size() { b } else { a };
+    let wider = |a: DType, b: DType| if a.width() < b.width() { b } else { a };
     match (a, b) {
         _ if a == b => a,
+        (DType::Str, _) | (_, DType::Str) => DType::Str,
         (DType::Bool, x) | (x, DType::Bool) => x,
+        _ if a.is_narrow() || b.is_narrow() => promote(a.widened(), b.widened()),
         (DType::F16, DType::BF16) | (DType::BF16, DType::F16) => DType::F32,
         _ if a.is_float() && b.is_float() => wider(a, b),
-        (float, int) | (int, float) if float.is_float() => match int.size() {
+        (float, int) | (int, float) if float.is_float() => match int.width() {
             1 => float,
             2 => wider(float, DType::F32),
             _ => DType::F64,
@@ -131,7 +254,7 @@ pub fn promote(a: DType, b: DType) -> DType {
         _ if a.is_signed_int() == b.is_signed_int() => wider(a, b),
         _ => {
             let (signed, unsigned) = if a.is_signed_int() { (a, b) } else { (b, a) };
-            let least = match unsigned.size() {
+            let least = match unsigned.width() {
                 1 => DType::I16,
                 2 => DType::I32,
                 4 => DType::I64,
@@ -167,7 +290,44 @@ mod tests {
             assert_eq!(DType::from_code(i as u8), Some(d));
             assert_eq!(d as u8 as usize, i);
         }
-        assert_eq!(DType::from_code(13), None);
+        assert_eq!(DType::from_code(24), None);
+    }
+
+    fn plain() -> impl Iterator<Item = DType> {
+        let stored = |d: &DType| d.is_narrow() || *d == DType::Str;
+        DType::ALL.into_iter().filter(move |d| !stored(d))
+    }
+
+    #[test]
+    fn packed_elements_share_bytes() {
+        let check = |dtype: DType, elements: usize, want: Option<usize>| {
+            assert_eq!(dtype.bytes_for(elements), want, "{elements} of {dtype}");
+        };
+        for (elements, halves, quarters) in [(0, 0, 0), (1, 1, 1), (2, 1, 1), (3, 2, 1), (5, 3, 2)]
+        {
+            check(DType::I4, elements, Some(halves));
+            check(DType::F4E2M1, elements, Some(halves));
+            check(DType::U2, elements, Some(quarters));
+        }
+        check(DType::F8E8M0, 5, Some(5));
+        check(DType::F64, 5, Some(40));
+        check(DType::U4, usize::MAX, Some(usize::MAX / 2 + 1));
+        check(DType::F16, usize::MAX, None);
+    }
+
+    #[test]
+    fn narrow_dtypes_are_promoted_as_what_they_widen_to() {
+        let check = |a, b, want| {
+            assert_eq!(promote(a, b), want, "{a} with {b}");
+            assert_eq!(promote(b, a), want, "{b} with {a}");
+        };
+        check(DType::I4, DType::I4, DType::I4);
+        check(DType::I4, DType::Bool, DType::I4);
+        check(DType::I4, DType::I2, DType::I8);
+        check(DType::U4, DType::I2, DType::I16);
+        check(DType::F8E5M2, DType::F8E4M3FN, DType::F32);
+        check(DType::F8E5M2, DType::F64, DType::F64);
+        check(DType::F4E2M1, DType::U2, DType::F32);
     }
 
     /// `np.promote_types` by numpy 2.4, a row and a column for each dtype in wire order. numpy has no bf16; its row and
@@ -190,8 +350,8 @@ mod tests {
     #[test]
     fn promotion_follows_numpy() {
         let mut table = PROMOTED.split_whitespace();
-        for a in DType::ALL {
-            for b in DType::ALL {
+        for a in plain() {
+            for b in plain() {
                 let want = table.next().unwrap();
                 assert_eq!(promote(a, b).name(), want, "{a} with {b}");
             }
@@ -202,7 +362,7 @@ mod tests {
     #[test]
     fn promotion_is_associative_within_floats_and_within_integers() {
         for float in [true, false] {
-            let kin = || DType::ALL.into_iter().filter(|d| d.is_float() == float);
+            let kin = || plain().filter(|d| d.is_float() == float);
             for a in kin() {
                 for b in kin() {
                     for c in kin() {

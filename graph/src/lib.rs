@@ -12,7 +12,6 @@
 //! 3. Every size that comes from outside is checked before anything is allocated for it.
 
 pub mod artifact;
-pub mod block;
 pub mod codec;
 pub mod csr;
 pub mod dim;
@@ -22,14 +21,13 @@ pub mod ids;
 pub mod nesting;
 pub mod offsets;
 pub mod ops;
-pub mod outputs;
 pub mod printable;
 pub mod program;
-pub mod segment;
 pub mod tensor;
 
+pub use convoke_functions::packed;
 pub use dim::Dim;
 pub use dtype::{DType, Element};
-pub use outputs::Outputs;
 pub use printable::Printable;
-pub use tensor::{Shape, Tensor};
+pub use tensor::outputs::Outputs;
+pub use tensor::{Shape, Tensor, block, narrow, outputs, segment, text};

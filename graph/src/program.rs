@@ -350,8 +350,14 @@ impl Axes {
 
 /// Bytes of `ty` under `bindings`; `None` while a dimension is unbound or negative, or where the size overflows.
 pub fn bytes_under(ty: &TensorType, bindings: &Bindings) -> Option<u64> {
-    let n = ty.shape.iter().try_fold(1u64, |n, d| {
+    let n = elements_under(ty, bindings)?;
+    let bytes = ty.dtype.bytes_for(usize::try_from(n).ok()?)?;
+    Some(bytes as u64)
+}
+
+/// The elements of a tensor under bindings; `None` if an axis is unbound or the number is too large.
+pub fn elements_under(ty: &TensorType, bindings: &Bindings) -> Option<u64> {
+    ty.shape.iter().try_fold(1u64, |n, d| {
         n.checked_mul(u64::try_from(d.eval(bindings)?).ok()?)
-    })?;
-    n.checked_mul(ty.dtype.size() as u64)
+    })
 }

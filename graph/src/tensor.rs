@@ -8,6 +8,12 @@
 //! 4. A tensor of up to [`INLINE`] bytes holds them itself, and no ledger counts them: other bounds limit the number of
 //!    such tensors.
 
+pub mod block;
+pub mod narrow;
+pub mod outputs;
+pub mod segment;
+pub mod text;
+
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -17,11 +23,12 @@ use smallvec::SmallVec;
 // This `Arc` has no weak count, which would cost every tensor two more atomic operations.
 use triomphe::Arc as Shared;
 
-use crate::block::{Block, Cover};
 use crate::dtype::{DType, Element};
-use crate::segment::{Segment, SegmentLoan};
+use block::{Block, Cover};
+use convoke_functions::packed;
+use segment::{Segment, SegmentLoan};
 
-pub use crate::block::ALIGN;
+pub use block::ALIGN;
 
 /// Concrete dimensions, outermost first. Rank 0 is a scalar.
 pub type Shape = SmallVec<[usize; 4]>;
@@ -56,6 +63,21 @@ pub enum TensorError {
     /// A bool tensor has a byte other than 0 and 1.
     #[error("a bool tensor holds a byte that is neither 0 nor 1")]
     NotBool,
+    /// Bits of the last byte of a packed tensor belong to no element and are not zero.
+    #[error("the last byte of a packed tensor holds more than its elements")]
+    Padding,
+    /// The bytes are no table of strings with their text, for this reason.
+    #[error("the bytes are no tensor of strings: {reason}")]
+    NotStrings { reason: &'static str },
+    /// The strings of one tensor take more bytes than [`crate::text::MOST_BYTES`].
+    #[error(
+        "strings of {bytes} bytes are above the limit of {} bytes in one tensor",
+        crate::text::MOST_BYTES
+    )]
+    TooMuchText { bytes: usize },
+    /// A number is not one of those that a narrow dtype has.
+    #[error("element {at} is no number that {dtype} has")]
+    NotInDType { at: usize, dtype: DType },
     /// The shape has more dimensions than [`MAX_RANK`].
     #[error("rank {rank} is above the limit of 16")]
     Rank { rank: usize },
@@ -67,11 +89,11 @@ pub fn element_count(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d))
 }
 
-/// Bytes of a dense tensor; `None` on overflow.
+/// Bytes of a dense tensor, which for strings are those of empty ones; `None` on overflow.
 #[inline]
 pub fn byte_size(dtype: DType, shape: &[usize]) -> Option<usize> {
-    element_count(shape)?
-        .checked_mul(dtype.size())
+    dtype
+        .least_bytes_for(element_count(shape)?)
         .filter(|n| *n <= isize::MAX as usize)
 }
 
@@ -114,7 +136,7 @@ impl Inner {
 }
 
 impl Tensor {
-    /// Makes a tensor of zeros.
+    /// Makes a tensor of zeros, or of empty strings.
     pub fn zeros(dtype: DType, shape: &[usize]) -> Result<Tensor, TensorError> {
         let bytes = Self::size_of(dtype, shape)?;
         match Self::inline(dtype, shape, bytes) {
@@ -124,10 +146,10 @@ impl Tensor {
     }
 
     /// Makes a tensor of zeros without a block. Returns `None` where `bytes`, the size of the shape, is above
-    /// [`INLINE`].
+    /// [`INLINE`]. Strings, which fill their block, have one unless there are none.
     #[inline]
     pub fn inline(dtype: DType, shape: &[usize], bytes: usize) -> Option<Tensor> {
-        (bytes <= INLINE).then(|| {
+        (bytes <= INLINE && (dtype != DType::Str || bytes == 0)).then(|| {
             Tensor(Shared::new(Inner {
                 dtype,
                 shape: Shape::from_slice(shape),
@@ -136,7 +158,8 @@ impl Tensor {
         })
     }
 
-    /// Bytes that `shape` needs. Fails where its rank or its size is above the limits.
+    /// Bytes that `shape` needs, which for strings are those of empty ones. Fails where its rank or its size is above the
+    /// limits.
     #[inline]
     pub fn size_of(dtype: DType, shape: &[usize]) -> Result<usize, TensorError> {
         if shape.len() > MAX_RANK {
@@ -148,7 +171,25 @@ impl Tensor {
         })
     }
 
-    /// Makes a tensor over the first bytes of `block`, which must be at least as long as the shape needs.
+    /// Fails unless a tensor of this dtype and shape may have `bytes` bytes. Only strings leave a choice.
+    pub fn check_size(dtype: DType, shape: &[usize], bytes: usize) -> Result<(), TensorError> {
+        let need = Self::size_of(dtype, shape)?;
+        match dtype {
+            DType::Str if bytes > text::MOST_BYTES => Err(TensorError::TooMuchText { bytes }),
+            // No strings have no text.
+            DType::Str if bytes >= need && (need > 0 || bytes == 0) => Ok(()),
+            _ if bytes == need => Ok(()),
+            _ => Err(TensorError::WrongLength {
+                dtype,
+                shape: shape.to_vec(),
+                need,
+                got: bytes,
+            }),
+        }
+    }
+
+    /// Makes a tensor over the first bytes of `block`, which must be at least as long as the shape needs. Strings take the
+    /// whole block.
     pub fn from_block(dtype: DType, shape: &[usize], block: Block) -> Tensor {
         let need = byte_size(dtype, shape);
         assert!(
@@ -162,7 +203,8 @@ impl Tensor {
         }))
     }
 
-    /// Makes a tensor over the first bytes that a peer lent, which must be at least as many as the shape needs.
+    /// Makes a tensor over the first bytes that a peer lent, which must be at least as many as the shape needs. Strings
+    /// take all of them.
     pub fn lent(dtype: DType, shape: &[usize], lent: SegmentLoan) -> Tensor {
         let need = byte_size(dtype, shape);
         assert!(
@@ -214,33 +256,36 @@ impl Tensor {
     }
 
     /// Makes a tensor of a copy of row-major little-endian bytes. Fails where they do not fill the shape, or a bool is
-    /// neither 0 nor 1.
+    /// neither 0 nor 1, or bits after the last packed element are not zero, or they are no strings.
     pub fn from_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Tensor, TensorError> {
-        let need = Self::size_of(dtype, shape)?;
-        if need != bytes.len() {
-            let shape = shape.to_vec();
-            return Err(TensorError::WrongLength {
-                dtype,
-                shape,
-                need,
-                got: bytes.len(),
-            });
-        }
-        let mut t = Self::zeros(dtype, shape)?;
+        Self::check_size(dtype, shape, bytes.len())?;
+        let mut t = match Self::inline(dtype, shape, bytes.len()) {
+            Some(t) => t,
+            None => Self::from_block(dtype, shape, Block::zeroed(bytes.len())?),
+        };
         if let Some(own) = t.bytes_mut() {
             own.copy_from_slice(bytes);
         }
-        t.check_bool()?;
+        t.check_elements()?;
         Ok(t)
     }
 
-    /// Fails when this is a bool tensor with a byte other than 0 and 1.
+    /// Fails where the bytes are no elements of the dtype: a bool that is neither 0 nor 1, bits after the last element of
+    /// a packed tensor that are not zero, or a table that does not divide a text of UTF-8 into strings.
     #[inline]
-    pub fn check_bool(&self) -> Result<(), TensorError> {
-        if self.dtype() == DType::Bool && self.bytes().iter().any(|b| *b > 1) {
-            return Err(TensorError::NotBool);
+    pub fn check_elements(&self) -> Result<(), TensorError> {
+        match self.dtype() {
+            DType::Bool if self.bytes().iter().any(|b| *b > 1) => Err(TensorError::NotBool),
+            dtype if dtype.is_packed() => {
+                let padding = packed::padding(dtype.bits(), self.elements());
+                match self.bytes().last() {
+                    Some(last) if last & padding != 0 => Err(TensorError::Padding),
+                    _ => Ok(()),
+                }
+            }
+            DType::Str => self.strings().map(drop),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Makes a tensor of a copy of `data`, which is row-major.
@@ -280,7 +325,14 @@ impl Tensor {
     /// Number of bytes.
     #[inline]
     pub fn byte_len(&self) -> usize {
-        self.elements() * self.0.dtype.size()
+        // The size of every tensor was checked when it was made.
+        let (elements, dtype) = (self.elements(), self.0.dtype);
+        match dtype {
+            plain if plain as u8 <= DType::Bool as u8 => elements * plain.width(),
+            // Strings fill their buffer, unless there are none, which need no buffer.
+            DType::Str if elements > 0 => self.0.bytes().len(),
+            _ => dtype.least_bytes_for(elements).unwrap_or(0),
+        }
     }
 
     /// The row-major bytes.
@@ -399,19 +451,42 @@ impl Tensor {
         }
     }
 
-    /// Rows `start..end` of the outermost axis, without a copy; `None` where there are no such rows.
+    /// Rows `start..end` of the outermost axis, without a copy unless the dtype is packed or they are strings; `None`
+    /// where there are no such rows.
     pub fn outer_range(&self, start: usize, end: usize) -> Option<Tensor> {
         let rows = *self.0.shape.first()?;
         if start > end || end > rows {
             return None;
         }
-        let row = self.byte_len().checked_div(rows).unwrap_or(0);
         let mut shape = self.0.shape.clone();
         shape[0] = end - start;
+        if self.0.dtype.is_packed() {
+            return self.packed_rows(start, shape);
+        }
+        if self.0.dtype == DType::Str {
+            return self.string_rows(start, &shape);
+        }
+        let row = self.byte_len().checked_div(rows).unwrap_or(0);
         Some(self.view(shape, start * row))
     }
 
-    /// The elements of an integer or bool tensor as i64; `None` for floats, and where an element does not fit.
+    /// The rows from `start` on that `shape` has room for, of a packed tensor, where rows may begin within a byte.
+    fn packed_rows(&self, start: usize, shape: Shape) -> Option<Tensor> {
+        let mut rows = Tensor::zeros(self.0.dtype, &shape).ok()?;
+        let row = element_count(&shape[1..])?;
+        let mut elements = vec![0; rows.elements()];
+        packed::unpack(
+            self.0.dtype.bits(),
+            self.bytes(),
+            start * row,
+            &mut elements,
+        );
+        packed::pack(self.0.dtype.bits(), &elements, rows.bytes_mut()?);
+        Some(rows)
+    }
+
+    /// The elements of an integer or bool tensor as i64; `None` for floats and narrow dtypes, and where an
+    /// element does not fit.
     pub fn to_i64s(&self) -> Option<Vec<i64>> {
         fn conv<T: Element + TryInto<i64>>(t: &Tensor) -> Option<Vec<i64>> {
             t.as_slice::<T>()
@@ -429,7 +504,8 @@ impl Tensor {
             DType::U16 => conv::<u16>(self),
             DType::U32 => conv::<u32>(self),
             DType::U64 => conv::<u64>(self),
-            DType::F32 | DType::F64 | DType::F16 | DType::BF16 => None,
+            // Elements of narrow dtypes are not followed.
+            _ => None,
         }
     }
 
@@ -496,117 +572,4 @@ impl<'de> Deserialize<'de> for Tensor {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn views_share_and_writes_need_a_sole_owner() {
-        let mut t = Tensor::from_slice(&[2, 3], &[1f32, 2., 3., 4., 5., 6.]).unwrap();
-        let row = t.outer_range(1, 2).unwrap();
-        assert_eq!(row.as_slice::<f32>().unwrap(), [4., 5., 6.]);
-        assert_eq!(t.reshape(&[6]).unwrap().shape(), [6]);
-        assert!(t.reshape(&[5]).is_none());
-        assert!(t.as_mut_slice::<f32>().is_none());
-        drop(row);
-        t.as_mut_slice::<f32>().unwrap()[0] = 9.;
-        assert_eq!(t.as_slice::<f32>().unwrap()[0], 9.);
-        assert_eq!(t.bytes().as_ptr() as usize % ALIGN, 0);
-        // A view of a view is unique once the tensors that it views are dropped.
-        let rows = t.outer_range(1, 2).unwrap();
-        let mut view = rows.reshape(&[3, 1]).unwrap();
-        assert_eq!(view.as_slice::<f32>().unwrap(), [4., 5., 6.]);
-        assert!(!view.is_unique() && !rows.is_unique() && !t.is_unique());
-        drop((t, rows));
-        assert!(view.is_unique());
-        view.as_mut_slice::<f32>().unwrap()[2] = 7.;
-        let at = view.bytes().as_ptr();
-        let view = view.into_shape(&[3]).unwrap();
-        assert_eq!((view.shape(), view.bytes().as_ptr()), (&[3][..], at));
-        assert_eq!(view.as_slice::<f32>().unwrap(), [4., 5., 7.]);
-        let both = view.clone();
-        assert_eq!(both.into_shape(&[1, 3]).unwrap().shape(), [1, 3]);
-        assert_eq!(view.shape(), [3]);
-        assert!(view.into_shape(&[4]).is_none());
-    }
-
-    #[test]
-    fn covers_last_as_long_as_what_is_made_of_their_tensors() {
-        let [first, second] = [(); 2].map(|()| Arc::new(()));
-        let alive = || [&first, &second].map(|cover| Arc::strong_count(cover) > 1);
-        let plain = Tensor::from_slice(&[2, 3], &[1i64, 2, 3, 4, 5, 6]).unwrap();
-        assert!(plain.cover().is_none());
-        let row = plain.outer_range(1, 2).unwrap();
-        let covered = row.covered(Box::new(first.clone()));
-        drop((plain, row));
-        assert_eq!(covered.as_slice::<i64>().unwrap(), [4, 5, 6]);
-        assert!(covered.cover().is_some() && !covered.is_borrowed());
-        let view = covered.reshape(&[3]).unwrap().outer_range(1, 3).unwrap();
-        drop(covered);
-        assert_eq!(view.as_slice::<i64>().unwrap(), [5, 6]);
-        assert!(view.cover().is_some() && view.segment().is_none());
-        // A new cover takes the place of another, which need not live on.
-        let mut again = view.covered(Box::new(second.clone()));
-        assert_eq!(alive(), [true, true]);
-        assert!(!again.is_unique() && again.bytes_mut().is_none());
-        drop(view);
-        assert_eq!(alive(), [false, true]);
-        assert!(again.is_unique());
-        again.as_mut_slice::<i64>().unwrap()[0] = 7;
-        assert_eq!(again.as_slice::<i64>().unwrap(), [7, 6]);
-        drop(again);
-        assert_eq!(alive(), [false, false]);
-    }
-
-    #[test]
-    fn small_tensors_are_as_any_other() {
-        let check = |n: usize| {
-            let data: Vec<i64> = (0..n as i64).collect();
-            let mut t = Tensor::from_slice(&[n], &data).unwrap();
-            let mut last = t.outer_range(n - 1, n).unwrap();
-            assert_eq!(last.as_slice::<i64>().unwrap(), [n as i64 - 1]);
-            assert!(t.bytes_mut().is_none() && last.bytes_mut().is_none());
-            assert!(t.segment().is_none() && !t.is_borrowed());
-            drop(last);
-            t.as_mut_slice::<i64>().unwrap()[0] = 7;
-            last = t.outer_range(0, 1).unwrap();
-            drop(t);
-            assert!(last.is_unique());
-            last.as_mut_slice::<i64>().unwrap()[0] += 1;
-            assert_eq!(last.as_slice::<i64>().unwrap(), [8]);
-        };
-        // One and two elements lie in the tensor itself, three in a block.
-        (1..=3).for_each(check);
-        let empty = Tensor::zeros(DType::F64, &[3, 0]).unwrap();
-        assert!(empty.bytes().is_empty() && empty.outer_range(1, 3).is_some());
-    }
-
-    #[test]
-    fn absurd_sizes_are_errors() {
-        assert!(matches!(
-            Tensor::zeros(DType::F32, &[usize::MAX, 2]),
-            Err(TensorError::TooLarge { .. })
-        ));
-        assert!(matches!(
-            Tensor::zeros(DType::U8, &[isize::MAX as usize]),
-            Err(TensorError::OutOfMemory { .. })
-        ));
-        assert!(
-            Tensor::zeros(DType::F32, &[0, 7])
-                .unwrap()
-                .bytes()
-                .is_empty()
-        );
-    }
-
-    #[test]
-    fn bools_are_checked() {
-        assert_eq!(
-            Tensor::from_bytes(DType::Bool, &[2], &[1, 2]),
-            Err(TensorError::NotBool)
-        );
-        assert_eq!(
-            Tensor::from_bools(&[2], &[true, false]).unwrap().bytes(),
-            [1, 0]
-        );
-    }
-}
+mod tests;

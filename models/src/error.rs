@@ -73,6 +73,9 @@ pub enum ModelError {
     /// No value can be given for a graph input.
     #[error("input '{}': {reason}", Printable(input))]
     Input { input: String, reason: String },
+    /// What the caller says of an input does not fit it.
+    #[error("input '{}': {reason}", Printable(input))]
+    Given { input: String, reason: String },
     /// A value is of a kind that tensors cannot hold: strings, sequences, 8-bit floats and the like.
     #[error("{what}: {reason}")]
     UnsupportedType { what: String, reason: String },
@@ -184,22 +187,53 @@ fn list_names(names: &[String], count: usize) -> String {
 /// The names of nodes that are listed for each unsupported op.
 const NAMED_NODES: usize = 3;
 
-/// Lists the ops, each with the number and the first names of its nodes, in the order of first appearance.
-fn by_op(nodes: &[UnsupportedNode]) -> String {
-    let mut groups: Vec<(&UnsupportedNode, Vec<&str>)> = Vec::new();
+/// The nodes of one op that are not supported for one reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnsupportedOp<'a> {
+    /// The op as `Op`, or `domain.Op` outside of ONNX's own domain.
+    pub op: &'a str,
+    /// The version of the op's operator set, where the model imports it.
+    pub opset: Option<i64>,
+    /// The property of the nodes that is not supported, where the op itself is.
+    pub reason: Option<&'a str>,
+    /// The names of the nodes.
+    pub nodes: Vec<&'a str>,
+}
+
+impl UnsupportedOp<'_> {
+    /// What the user can do about it.
+    pub fn advice(&self) -> &'static str {
+        advice_on(self.op)
+    }
+}
+
+/// Groups nodes by op, version and reason, in the order of first appearance.
+pub fn unsupported_ops(nodes: &[UnsupportedNode]) -> Vec<UnsupportedOp<'_>> {
+    let mut groups: Vec<UnsupportedOp<'_>> = Vec::new();
     let mut known = std::collections::HashMap::new();
     for n in nodes {
         let at = *known
             .entry((&n.op, n.opset, &n.reason))
             .or_insert(groups.len());
         if at == groups.len() {
-            groups.push((n, Vec::new()));
+            groups.push(UnsupportedOp {
+                op: &n.op,
+                opset: n.opset,
+                reason: n.reason.as_deref(),
+                nodes: Vec::new(),
+            });
         }
-        groups[at].1.push(&n.node);
+        groups[at].nodes.push(&n.node);
     }
-    let one = |(first, names): &(&UnsupportedNode, Vec<&str>)| {
-        let opset = first.opset.map(|v| format!(" of opset {v}"));
-        let reason = first.reason.as_ref().map(|r| format!(", {r}"));
+    groups
+}
+
+/// Lists the ops, each with the number and the first names of its nodes.
+fn by_op(nodes: &[UnsupportedNode]) -> String {
+    let one = |group: &UnsupportedOp<'_>| {
+        let opset = group.opset.map(|v| format!(" of opset {v}"));
+        let reason = group.reason.map(|r| format!(", {r}"));
+        let names = &group.nodes;
         let shown: Vec<String> = names
             .iter()
             .take(NAMED_NODES)
@@ -211,7 +245,7 @@ fn by_op(nodes: &[UnsupportedNode]) -> String {
         };
         format!(
             "{}{} ({}: {}{more}{})",
-            Printable(&first.op),
+            Printable(group.op),
             opset.unwrap_or_default(),
             match names.len() {
                 1 => "node".to_owned(),
@@ -221,12 +255,44 @@ fn by_op(nodes: &[UnsupportedNode]) -> String {
             reason.unwrap_or_default()
         )
     };
+    let groups = unsupported_ops(nodes);
     groups.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// Whether ONNX Runtime made this op, which exporters do not write: its optimiser and its quantisers do.
-fn is_of_onnx_runtime(op: &str) -> bool {
-    op.starts_with("com.microsoft") || op.starts_with("com.ms.")
+/// The advice for ops that ONNX Runtime made.
+const BEFORE_ONNX_RUNTIME: &str = "load the model as it was before ONNX Runtime's optimizer or quantizer rewrote it, or at the level 'basic'";
+
+/// The advice for any other op.
+const WITHOUT_THEM: &str =
+    "export the model without them, or write kernels for them (docs/guide.md, \"Ops of your own\")";
+
+/// The advice for ops that search for the best sequence of tokens with a decoder in their body.
+const WITHOUT_SEARCH: &str =
+    "export the decoder by itself, and choose tokens in the program that calls it";
+
+/// The advice for ops on rows without padding, and for what is compiled for another device.
+const BEFORE_PACKING: &str = "load the model as it was before its rows were packed";
+const BEFORE_COMPILATION: &str = "load the model that it was compiled from";
+
+/// What the user can do about an op that is not supported.
+fn advice_on(op: &str) -> &'static str {
+    // ONNX Runtime's optimizer and quantizers write these domains, and exporters do not.
+    let own = op
+        .strip_prefix("com.microsoft.")
+        .or(op.strip_prefix("com.ms."));
+    match own {
+        None => WITHOUT_THEM,
+        Some("BeamSearch" | "GreedySearch" | "Sampling" | "WhisperBeamSearch") => WITHOUT_SEARCH,
+        Some(
+            "PackedAttention"
+            | "PackedMultiHeadAttention"
+            | "PagedAttention"
+            | "RemovePadding"
+            | "RestorePadding",
+        ) => BEFORE_PACKING,
+        Some("EPContext") => BEFORE_COMPILATION,
+        Some(_) => BEFORE_ONNX_RUNTIME,
+    }
 }
 
 impl ModelError {
@@ -237,6 +303,7 @@ impl ModelError {
             ModelError::Unsupported { .. }
             | ModelError::UnsupportedType { .. }
             | ModelError::Opset { .. } => Code::UnsupportedOp,
+            ModelError::Given { .. } => Code::InvalidArgument,
             ModelError::Graph { .. } => Code::InvalidGraph,
             _ => Code::InvalidModel,
         }
@@ -264,7 +331,11 @@ impl ModelError {
                 "the file is incomplete or was written by a broken exporter; run onnx.checker on it"
             }
             E::Input { .. } => {
-                "export the model with input shapes: dimensions may be symbolic, their number must be known"
+                "give the inputs with the model (--inputs FILE, `ModelBuilder::input`), or export it with input shapes: \
+                 dimensions may be symbolic, their number must be known"
+            }
+            E::Given { .. } => {
+                "name inputs as the model does; `convoke check` lists them, and which of them are sequences or optional"
             }
             E::UnsupportedType { .. } => "export the model with dense tensors of numbers or bools",
             E::External { .. } => {
@@ -279,11 +350,10 @@ impl ModelError {
             E::WeightMismatch { .. } => "use the weights that were exported with this model",
             E::DuplicateWeight { .. } => "give each weight once",
             E::Safetensors { .. } => "the file is incomplete or damaged; copy or download it again",
-            E::Unsupported { nodes } if nodes.iter().all(|n| is_of_onnx_runtime(&n.op)) => {
-                "load the model as it was before ONNX Runtime's optimizer or quantizer rewrote it"
-            }
-            E::Unsupported { .. } => {
-                "export the model without them, or write kernels for them (docs/guide.md, \"Ops of your own\")"
+            E::Unsupported { nodes } => {
+                let advice = nodes.first().map(|n| advice_on(&n.op));
+                let of_all = advice.filter(|a| nodes.iter().all(|n| advice_on(&n.op) == *a));
+                of_all.unwrap_or(WITHOUT_THEM)
             }
             E::NoCache => "set HOME or XDG_CACHE_HOME, or name a cache folder",
             E::Duplicate { .. } | E::Undefined { .. } | E::Cycle { .. } | E::Recursion { .. } => {

@@ -160,13 +160,19 @@ pub(crate) fn dtype_of(d: Dtype) -> Option<DType> {
         Dtype::U32 => DType::U32,
         Dtype::U64 => DType::U64,
         Dtype::BOOL => DType::Bool,
+        Dtype::F8_E4M3 => DType::F8E4M3FN,
+        Dtype::F8_E5M2 => DType::F8E5M2,
+        Dtype::F8_E8M0 => DType::F8E8M0,
+        Dtype::F8_E4M3FNUZ => DType::F8E4M3FNUZ,
+        Dtype::F8_E5M2FNUZ => DType::F8E5M2FNUZ,
+        Dtype::F4 => DType::F4E2M1,
         _ => return None,
     })
 }
 
-/// The name of a dtype in the safetensors format.
-pub(crate) fn name_of(d: DType) -> Dtype {
-    match d {
+/// The name of a dtype in the safetensors format; `None` where it has none.
+pub(crate) fn name_of(d: DType) -> Option<Dtype> {
+    Some(match d {
         DType::F32 => Dtype::F32,
         DType::F64 => Dtype::F64,
         DType::F16 => Dtype::F16,
@@ -180,7 +186,14 @@ pub(crate) fn name_of(d: DType) -> Dtype {
         DType::U32 => Dtype::U32,
         DType::U64 => Dtype::U64,
         DType::Bool => Dtype::BOOL,
-    }
+        DType::F8E4M3FN => Dtype::F8_E4M3,
+        DType::F8E4M3FNUZ => Dtype::F8_E4M3FNUZ,
+        DType::F8E5M2 => Dtype::F8_E5M2,
+        DType::F8E5M2FNUZ => Dtype::F8_E5M2FNUZ,
+        DType::F8E8M0 => Dtype::F8_E8M0,
+        DType::F4E2M1 => Dtype::F4,
+        DType::I4 | DType::U4 | DType::I2 | DType::U2 | DType::Str => return None,
+    })
 }
 
 #[cfg(test)]

@@ -57,7 +57,12 @@ pub async fn serve(
         let chunk = match read {
             Ok(c) => c,
             Err(e) => {
-                tracing::warn!("cannot serve chunk {index} of artifact {id}: {e}");
+                let what = format!("cannot serve chunk {index} of artifact {id}: {e}");
+                match e.code {
+                    // The load that needed it has ended, and the worker has not been told yet.
+                    Code::NotFound => tracing::debug!("{what}"),
+                    _ => tracing::warn!("{what}"),
+                }
                 Bytes::new()
             }
         };

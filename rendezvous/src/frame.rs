@@ -110,6 +110,8 @@ pub struct TensorHeader {
     pub slot: u32,
     pub dtype: DType,
     pub shape: Shape,
+    /// The length of the payload, in bytes: what dtype and shape need or, for strings, what those take.
+    pub bytes: usize,
 }
 
 const START: u8 = 1;
@@ -176,12 +178,8 @@ impl TensorHeader {
             slot: slot ^ u32::from(mutant!("wrong-slot")),
             dtype: tensor.dtype(),
             shape: tensor.shape().into(),
+            bytes: tensor.byte_len(),
         }
-    }
-
-    /// The length of the payload, in bytes; `None` if the shape's size overflows.
-    pub fn byte_len(&self) -> Option<usize> {
-        convoke_graph::tensor::byte_size(self.dtype, &self.shape)
     }
 
     /// The size of an encoded header up to the dims, in bytes.
@@ -196,7 +194,7 @@ impl TensorHeader {
         self.shape
             .iter()
             .for_each(|d| out.extend((*d as u64).to_le_bytes()));
-        out.extend((self.byte_len().unwrap_or(0) as u64).to_le_bytes());
+        out.extend((self.bytes as u64).to_le_bytes());
     }
 
     /// Reads the rank from the first [`Self::FIXED`] bytes of a header.
@@ -220,17 +218,17 @@ impl TensorHeader {
         for _ in 0..rank {
             shape.push(usize::try_from(r.u64()?).map_err(|_| bad("dimension too large"))?);
         }
-        let header = TensorHeader {
+        let bytes = usize::try_from(r.u64()?).unwrap_or(usize::MAX);
+        if Tensor::check_size(dtype, &shape, bytes).is_err() {
+            return Err(bad("length does not match dtype and shape"));
+        }
+        Ok(TensorHeader {
             key,
             slot,
             dtype,
             shape,
-        };
-        let len = r.u64()?;
-        if header.byte_len().map(|n| n as u64) != Some(len) {
-            return Err(bad("length does not match dtype and shape"));
-        }
-        Ok(header)
+            bytes,
+        })
     }
 
     /// Decodes a whole header.
@@ -280,7 +278,7 @@ impl Frame {
             }
             Frame::Tensor(h) => {
                 h.encode(out);
-                (TENSOR, h.byte_len().unwrap_or(0))
+                (TENSOR, h.bytes)
             }
             Frame::Sharing(sharing) => (sharing.encode(out), 0),
         };
@@ -347,7 +345,7 @@ impl Frame {
             },
             TENSOR => {
                 let h = TensorHeader::decode(&mut r)?;
-                if h.byte_len() != Some(r.0.len()) {
+                if h.bytes != r.0.len() {
                     return Err(bad("payload length"));
                 }
                 return Ok((Frame::Tensor(h), r.0));

@@ -11,12 +11,14 @@
 //!    was refused or its lease is gone, is ended and not left waiting.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::mutant;
+use convoke_common::rpc::RendezvousStatus;
 use convoke_graph::Tensor;
 use convoke_graph::ids::ParticipantIx;
 use convoke_graph::segment::SegmentLoan;
@@ -110,6 +112,9 @@ pub struct Hub {
     /// The links by the peer's name, the newest last: if both sides dialled, there are two.
     links: DashMap<String, Vec<Arc<Link>>>,
     refused: Mutex<BTreeMap<FrameRefusal, u64>>,
+    /// How often steps of leases were aborted here. It is one counter, which the leases' tables share, because a lease
+    /// may end while its step is aborted.
+    aborts: Arc<AtomicU64>,
     link_added: tokio::sync::Notify,
     eager: OnceLock<Weak<dyn EagerService>>,
 }
@@ -142,6 +147,7 @@ impl Hub {
             leases: DashMap::new(),
             links: DashMap::new(),
             refused: Mutex::default(),
+            aborts: Arc::default(),
             link_added: tokio::sync::Notify::new(),
             eager: OnceLock::new(),
         })
@@ -194,12 +200,13 @@ impl Hub {
 
     /// Adds a lease.
     pub fn add_lease(&self, lease: Arc<Lease>) {
+        lease.table.count_aborts(self.aborts.clone());
         self.leases.insert(lease.id, lease);
     }
 
     /// Removes a lease: its frames are refused from now on.
     pub fn remove_lease(&self, id: LeaseId) -> Option<Arc<Lease>> {
-        self.leases.remove(&id).map(|(_, l)| l)
+        self.leases.remove(&id).map(|(_, lease)| lease)
     }
 
     /// The lease with this id.
@@ -212,6 +219,19 @@ impl Hub {
         let mut all: Vec<_> = self.leases.iter().map(|l| l.value().clone()).collect();
         all.sort_by_key(|l| l.id);
         all
+    }
+
+    /// What meets at this end, or waits to meet.
+    pub fn status(&self) -> RendezvousStatus {
+        let mut status = RendezvousStatus {
+            aborts: self.aborts.load(Ordering::Relaxed),
+            ..RendezvousStatus::default()
+        };
+        for lease in self.leases() {
+            status.leases += 1;
+            lease.table.add_to(&mut status);
+        }
+        status
     }
 
     /// Counts a refusal by its reason.
@@ -405,7 +425,7 @@ impl Hub {
         }
         let (lease, _) = self.claim(from, h)?;
         let (n, slot) = (h.key.n, h.slot);
-        match lease.pool.tensor(h.dtype, &h.shape) {
+        match lease.pool.sized(h.dtype, &h.shape, h.bytes) {
             Ok(t) => Ok(Incoming {
                 to: Destination::Slot { lease, n, slot },
                 tensor: Some(t),
@@ -553,7 +573,7 @@ impl Incoming {
 
     /// Delivers the tensor if the received bytes are valid for its dtype; fails the step otherwise.
     pub fn finish(self) -> Result<(), FrameRefusal> {
-        match self.tensor.as_ref().map(Tensor::check_bool) {
+        match self.tensor.as_ref().map(Tensor::check_elements) {
             Some(Err(e)) => {
                 self.to
                     .fail(Error::new(Code::ProtocolViolation, e.to_string()));

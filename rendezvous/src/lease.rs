@@ -12,7 +12,8 @@ use convoke_common::telemetry::TraceIds;
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::TensorType;
 use convoke_graph::ids::ParticipantIx;
-use convoke_graph::program::{Axes, bytes_under};
+use convoke_graph::program::{Axes, elements_under};
+use convoke_graph::tensor::element_count;
 
 use crate::frame::TensorHeader;
 use crate::table::StepTable;
@@ -194,13 +195,66 @@ impl Lease {
                 }
             }
             _ => {
-                let most = bytes_under(declared, &self.at_bounds);
-                let got = h.byte_len().map(|n| n as u64);
+                // The number of elements is compared, since the bytes of strings are not known in advance.
+                let most = elements_under(declared, &self.at_bounds);
+                let got = element_count(&h.shape).map(|n| n as u64);
                 if most.is_some_and(|m| got.is_none_or(|g| g > m)) {
                     return mismatch();
                 }
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke_common::ids::StepKey;
+    use convoke_common::memory::{Ledger, Purpose};
+    use convoke_graph::{DType, Dim};
+
+    use super::*;
+
+    struct Nobody;
+
+    impl StepHandler for Nobody {
+        fn start(&self, _: u64, _: Vec<i64>, _: TraceIds, _: bool) -> bool {
+            false
+        }
+        fn arrived(&self, _: u64, _: u32) {}
+        fn abort(&self, _: u64, _: Error, _: ParticipantIx) {}
+        fn done(&self, _: u64, _: ParticipantIx) {}
+        fn released(&self) {}
+        fn peer_lost(&self, _: ParticipantIx, _: &Error) {}
+    }
+
+    #[test]
+    fn no_more_elements_arrive_than_the_bounds_allow() {
+        let check = |dtype, elements: usize| {
+            let ty = TensorType::new(dtype, vec![Dim::sym("n"), Dim::from(2usize)]);
+            let axes = Axes {
+                bounds: vec![("n".into(), 4)],
+            };
+            let ledger = Ledger::new("me", 1 << 20);
+            let pool = Pool::new(&ledger, Purpose::Leases, 0).unwrap();
+            let recvs = vec![RecvSpec { from: 0, ty }];
+            let handler = Arc::new(Nobody);
+            let lease = Lease::new(LeaseId(1), 0, vec![], axes, 1, recvs, pool, handler);
+            lease.check(&TensorHeader {
+                key: StepKey {
+                    lease: LeaseId(1),
+                    n: 0,
+                },
+                slot: 0,
+                dtype,
+                shape: [elements, 2].as_slice().into(),
+                bytes: 0,
+            })
+        };
+        for dtype in [DType::F32, DType::Str, DType::I4] {
+            assert!(check(dtype, 4).is_ok());
+            assert!(check(dtype, 5).is_err());
+            assert!(check(dtype, usize::MAX).is_err());
+        }
     }
 }

@@ -420,8 +420,13 @@ fn refusal(watched: &WatchedConnection, name: &str) -> Option<Error> {
         _ => return None,
     };
     let msg = format!("{name} refused the connection: {}", watched.ended()?);
-    let error = Error::new(code, msg).about(name);
-    Some(error.advise("`convoke status` says what each token has"))
+    Some(refused(code, name, msg))
+}
+
+/// The error of a worker that refused a connection.
+pub(crate) fn refused(code: Code, name: &str, message: String) -> Error {
+    let error = Error::new(code, message).about(name);
+    error.advise("`convoke status` says what each token has")
 }
 
 fn finish(hub: &Hub, incoming: crate::hub::Incoming) {

@@ -37,6 +37,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::Role;
 use convoke_common::world::{SharedMemory, World};
+use convoke_graph::DType;
 use convoke_graph::segment::{PeerSegment, SegmentLoan};
 use tokio::sync::{mpsc, watch};
 
@@ -210,8 +211,10 @@ impl LinkSharing {
             } => {
                 worker()?;
                 let loan = Loan::new(link, loan);
-                let len = tensor.byte_len().ok_or_else(|| broken("absurd shape"))?;
-                let lent = self.borrowed(segment, offset, len, loan)?;
+                if tensor.dtype == DType::Str {
+                    return Err(broken("strings are checked in memory of one's own"));
+                }
+                let lent = self.borrowed(segment, offset, tensor.bytes, loan)?;
                 match self.me {
                     Role::Worker => hub.borrow(link.peer(), &tensor, lent),
                     // No lease waits for what a client does with the tensor.

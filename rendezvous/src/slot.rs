@@ -59,6 +59,19 @@ pub enum RegisterOutcome<T> {
     Aborted,
 }
 
+/// What a slot waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meeting {
+    /// Neither the sender nor the receiver has come, or both have met, or the step was aborted.
+    None,
+    /// The receiver waits for the value.
+    ReceiverWaits,
+    /// The value is arriving.
+    Arriving,
+    /// The value waits for the receiver.
+    ValueWaits,
+}
+
 /// Why a slot cannot be filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FillFailure {
@@ -113,6 +126,16 @@ impl<T> Slot<T> {
         self.word
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
+    }
+
+    /// What the slot waits for at this moment, whichever step it serves.
+    pub fn meeting(&self) -> Meeting {
+        match self.word.load(Ordering::Relaxed) & ((1 << BITS) - 1) {
+            WAITING => Meeting::ReceiverWaits,
+            FILLING | FILLING_WAITED | PUBLISHING => Meeting::Arriving,
+            FULL => Meeting::ValueWaits,
+            _ => Meeting::None,
+        }
     }
 
     /// Registers the consumer of step `n`.

@@ -5,14 +5,15 @@
 //! 2. A frame below the window is dead, above it a protocol error; neither touches a slot.
 //! 3. Retiring drops every value that the step still holds.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use convoke_common::error::Error;
 use convoke_common::mutant;
+use convoke_common::rpc::RendezvousStatus;
 use convoke_graph::Tensor;
 
-use crate::slot::{MAX_STEP, Slot};
+use crate::slot::{MAX_STEP, Meeting, Slot};
 
 const OPEN: u64 = 1;
 
@@ -28,6 +29,8 @@ struct Entry {
 /// The slots of the steps in flight of one lease at one participant.
 pub struct StepTable {
     entries: Box<[Entry]>,
+    /// Counts the aborted steps of all tables of this end.
+    aborts: OnceLock<Arc<AtomicU64>>,
 }
 
 /// Why a frame's step is not admitted.
@@ -50,7 +53,15 @@ impl StepTable {
                 slots: (0..slots).map(|_| Slot::default()).collect(),
             })
             .collect();
-        StepTable { entries }
+        StepTable {
+            entries,
+            aborts: OnceLock::new(),
+        }
+    }
+
+    /// Counts aborted steps by `all` from now on. The first counter stays.
+    pub fn count_aborts(&self, all: Arc<AtomicU64>) {
+        self.aborts.get_or_init(|| all);
     }
 
     /// The number of steps in the window, K.
@@ -103,6 +114,9 @@ impl StepTable {
     /// Aborts the slots of step `n`: none of its values is delivered any more.
     pub fn abort(&self, n: u64) {
         if self.is_open(n) {
+            if let Some(all) = self.aborts.get() {
+                all.fetch_add(1, Ordering::Relaxed);
+            }
             let left_out = usize::from(mutant!("abort-skips-slot"));
             let slots = self.entry(n).slots.iter().skip(left_out);
             slots.for_each(|s| s.abort(n));
@@ -127,12 +141,25 @@ impl StepTable {
         let open = |e: &&Entry| e.word.load(Ordering::Relaxed) & OPEN == OPEN;
         self.entries.iter().filter(open).count() as u64
     }
+
+    /// Adds to `status` what the steps in flight wait for at this moment.
+    pub fn add_to(&self, status: &mut RendezvousStatus) {
+        status.open_steps += self.open_steps();
+        for slot in self.entries.iter().flat_map(|e| &e.slots) {
+            match slot.meeting() {
+                Meeting::None => {}
+                Meeting::ReceiverWaits => status.waiting_receives += 1,
+                Meeting::Arriving => status.arriving_tensors += 1,
+                Meeting::ValueWaits => status.waiting_tensors += 1,
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slot::PublishOutcome;
+    use crate::slot::{PublishOutcome, RegisterOutcome};
 
     #[test]
     fn window_moves_with_retirement() {
@@ -154,5 +181,42 @@ mod tests {
         assert_eq!(t.open_steps(), 2);
         assert_eq!(t.admit(u64::MAX), Err(FenceReason::Ahead));
         assert!(t.is_open(2) && !t.is_open(2 | 1 << 63));
+    }
+
+    #[test]
+    fn the_status_says_what_steps_wait_for() {
+        let t = StepTable::new(2, 3);
+        let aborted = Arc::new(AtomicU64::new(0));
+        t.count_aborts(aborted.clone());
+        let check = |open_steps, waiting_receives, arriving_tensors, waiting_tensors, aborts| {
+            let mut status = RendezvousStatus {
+                aborts: aborted.load(Ordering::Relaxed),
+                ..RendezvousStatus::default()
+            };
+            t.add_to(&mut status);
+            let want = RendezvousStatus {
+                leases: 0,
+                open_steps,
+                waiting_receives,
+                arriving_tensors,
+                waiting_tensors,
+                aborts,
+            };
+            assert_eq!(status, want);
+        };
+        check(0, 0, 0, 0, 0);
+        let slots = [0, 1, 2].map(|i| t.slot(0, i).unwrap());
+        assert_eq!(slots[0].register(0), RegisterOutcome::Waiting);
+        slots[1].claim(0).unwrap();
+        check(1, 1, 1, 0, 0);
+        let outcome = slots[1].publish(0, Ok(Tensor::scalar(1f32)));
+        assert_eq!(outcome, PublishOutcome::Stored);
+        check(1, 1, 0, 1, 0);
+        t.admit(1).unwrap();
+        t.abort(0);
+        t.abort(5);
+        check(2, 0, 0, 0, 1);
+        t.retire(0);
+        check(1, 0, 0, 0, 1);
     }
 }

@@ -122,6 +122,22 @@ fn key(n: u64) -> StepKey {
     StepKey { lease: LEASE, n }
 }
 
+#[test]
+fn an_abort_counts_while_its_lease_ends() {
+    let r = rig(0);
+    let aborts = || r.hub.status().aborts;
+    for (n, ends) in [(0, false), (1, true), (2, false)] {
+        if ends {
+            assert!(r.hub.remove_lease(LEASE).is_some());
+            assert_eq!(aborts(), n);
+        }
+        r.lease.table.admit(n).unwrap();
+        r.lease.table.abort(n);
+        assert_eq!(aborts(), n + 1);
+        assert!(r.lease.table.retire(n));
+    }
+}
+
 fn start(n: u64) -> Frame {
     Frame::Start {
         key: key(n),

@@ -284,7 +284,7 @@ fn check(op: &str, rule: &defs::ConcreteOutputs, outputs: &[Tensor]) -> Result<(
             let msg = format!("{op} gave {is} as output {o}, its rule says {dtype}{dims:?}");
             return Err(KernelFailure::new(msg));
         }
-        t.check_bool()?;
+        t.check_elements()?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 
 mod harness;
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use convoke_common::world::Compute;
@@ -14,6 +14,9 @@ use convoke_graph::program::{
     DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, RecvSlot, SendEdge,
 };
 use convoke_graph::{DType, Tensor};
+use convoke_worker::Threads;
+use convoke_worker::device::simgpu::SimGpu;
+use convoke_worker::device::suite::{Comparison, check};
 use harness::{Cluster, joined, node, of_nobody, on_devices, program, value};
 use tokio::time::timeout;
 
@@ -120,4 +123,13 @@ async fn a_kernel_of_the_device_that_does_not_stop_wedges_its_worker() {
         "{wedged}"
     );
     c.holds[0].set(false);
+}
+
+#[test]
+fn the_simulated_gpu_passes_the_suite() {
+    let threads = Threads::start("suite", 2).unwrap();
+    let device = SimGpu::new(Arc::new(threads));
+    let report = check(&device, Comparison::Bits).unwrap();
+    let some = ["Add", "Exp", "MatMul", "Relu", "Softmax"];
+    assert!(some.iter().all(|op| report.ops.contains(op)), "{report:?}");
 }

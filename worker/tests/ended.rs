@@ -10,7 +10,7 @@ use std::time::Duration;
 use convoke_common::world::Compute;
 use convoke_common::{Code, Result};
 use convoke_graph::Tensor;
-use convoke_worker::wedge::WEDGED;
+use convoke_worker::health::wedge::WEDGED;
 use harness::{Cluster, cluster, ids, of_nobody};
 use tokio::time::{Instant, timeout};
 

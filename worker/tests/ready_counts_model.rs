@@ -3,10 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod code {
-    pub use convoke_worker::code::{LoweredProgram, NONE};
-}
-
 mod cpu {
     pub use convoke_worker::cpu::{OperandPlace, Outputs, Register};
 }
@@ -15,8 +11,13 @@ mod device {
     pub use convoke_worker::device::{DeviceStep, DeviceTensor};
 }
 
-mod installed {
-    pub use convoke_worker::installed::InstalledProgram;
+mod program {
+    pub mod code {
+        pub use convoke_worker::program::code::{LoweredProgram, NONE};
+    }
+    pub mod installed {
+        pub use convoke_worker::program::installed::InstalledProgram;
+    }
 }
 
 // The executor's shell uses items that this test does not.
@@ -32,7 +33,7 @@ use convoke_graph::graph::{Attrs, TensorType, Value};
 use convoke_graph::program::{NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, SendEdge};
 use convoke_graph::{DType, Tensor};
 use convoke_worker::cpu::Operands;
-use convoke_worker::installed::InstalledProgram;
+use convoke_worker::program::installed::InstalledProgram;
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread::{self, JoinHandle};

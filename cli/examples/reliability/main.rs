@@ -7,6 +7,7 @@
 //! reliability partitions [ROUNDS]      checks that no step fails while the coordinator is cut off or stopped
 //! reliability restarts [ROUNDS]        checks that loads succeed while workers are killed and started again
 //! reliability loops [ITERATIONS]       checks that loops which only issue ops stay as fast and as lean as they began
+//! reliability network [SECONDS]        checks what steps carry over networks that delay, reorder and lose packets
 //! reliability soak [MINUTES]           runs a mixed load while processes are killed
 //! ```
 //! The runs use the binary `convoke` that was built beside this example. The exit code is 1 if a promise is broken. The
@@ -26,6 +27,7 @@ mod false_alarm;
 mod faults;
 mod load;
 mod loops;
+mod network;
 mod partitions;
 mod restarts;
 mod rows;
@@ -58,6 +60,12 @@ async fn main() -> ExitCode {
             Some(iterations) => loops::run(iterations).await,
             None => return usage(),
         },
+        (Some("network"), ..) => match number(10) {
+            Some(seconds) => {
+                tokio::task::block_in_place(|| network::run(Duration::from_secs(seconds)))
+            }
+            None => return usage(),
+        },
         (Some("soak"), _, Some(time)) => soak::run(time).await,
         (Some(false_alarm::BURN), ..) => false_alarm::burn(),
         _ => return usage(),
@@ -67,8 +75,8 @@ async fn main() -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "timings [ROUNDS [TEXT]], rows, partitions [ROUNDS], restarts [ROUNDS], loops [ITERATIONS], false-alarm [MINUTES] or \
-         soak [MINUTES]"
+        "timings [ROUNDS [TEXT]], rows, partitions [ROUNDS], restarts [ROUNDS], loops [ITERATIONS], network [SECONDS], \
+         false-alarm [MINUTES] or soak [MINUTES]"
     );
     ExitCode::from(2)
 }

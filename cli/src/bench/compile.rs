@@ -6,14 +6,14 @@ use convoke::{DType, TensorType};
 use convoke_common::device_spec::DeviceId;
 use convoke_common::error::{Error, Result};
 use convoke_common::ids::Incarnation;
-use convoke_common::rpc::{Intent, PlanOptions, WorkerCount};
+use convoke_common::rpc::{Intent, Numerics, PlanOptions, WorkerCount};
 use convoke_coordinator::partition::partition;
 use convoke_coordinator::passes::optimise;
 use convoke_coordinator::place::{ClusterModel, PresentConstants, WorkerModel, place};
 use convoke_graph::Dim;
 use convoke_graph::artifact::{ArtifactMeta, CHUNK};
 use convoke_graph::graph::{Attrs, Function, Literal, Node, RunsAt, ValueId};
-use convoke_graph::program::Axes;
+use convoke_graph::program::{Axes, NUMERICS_PROFILE};
 use tokio::time::Instant;
 
 use super::turns::{Samples, alone, millis};
@@ -96,6 +96,7 @@ fn cluster() -> ClusterModel {
         address: format!("10.0.0.{i}:7000"),
         incarnation: Incarnation(i as u64),
         device: DeviceId::default(),
+        profile: NUMERICS_PROFILE.into(),
         threads: 8,
         memory: 64 << 30,
         budget: 64 << 30,
@@ -124,6 +125,7 @@ fn options() -> PlanOptions {
         in_flight: 2,
         avoid: vec![],
         ops: vec![],
+        numerics: Numerics::Uniform,
     }
 }
 

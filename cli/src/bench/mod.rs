@@ -46,7 +46,8 @@ use crate::args::{DeviceArgs, LogArgs, UpArgs};
 use crate::commands::cluster::{connect, leave};
 use crate::process::children::{Process, stop};
 use crate::process::machine;
-use crate::process::processes::{RunDir, STOP_BOUND, start};
+use crate::process::processes::{STOP_BOUND, start};
+use crate::process::run_dir::RunDir;
 use crate::process::signals::{Signals, end_anyway};
 use crate::text::failure::Failure;
 use crate::text::output;
@@ -131,8 +132,8 @@ impl Run {
     async fn here(&mut self, signals: &mut Signals) -> Result<(), Failure> {
         let folder = RunDir::make(None, "bench")
             .map_err(|e| e.advise("set XDG_RUNTIME_DIR to a folder of this user's"))?;
-        end_anyway(folder.0.clone())?;
-        signals.or(self.alone(&folder.0)).await?;
+        end_anyway(folder.path.clone())?;
+        signals.or(self.alone(&folder.path)).await?;
         if !self.at(Setting::Embedded).is_empty() {
             exec::register()?;
             let embedded = Embedded::new(1)
@@ -144,11 +145,11 @@ impl Run {
         }
         let needs_processes = |p| matches!(p, Setting::Local | Setting::Cluster(_));
         if !self.wanted.at(needs_processes).is_empty() || self.wanted.any_device() {
-            self.processes(signals, &folder.0, None).await?;
+            self.processes(signals, &folder.path, None).await?;
         }
         for fan in FANS {
             if !self.at(Setting::Fan(fan)).is_empty() {
-                self.processes(signals, &folder.0, Some(fan)).await?;
+                self.processes(signals, &folder.path, Some(fan)).await?;
             }
         }
         Ok(())

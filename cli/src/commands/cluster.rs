@@ -38,8 +38,32 @@ pub fn exactly(args: &ClusterArgs) -> Option<u32> {
     args.workers.or(args.local)
 }
 
+/// The flags that concern the workers of this process, as far as they are given.
+fn unused(args: &ClusterArgs) -> Vec<&'static str> {
+    let given = [
+        ("--threads", args.threads.is_some()),
+        ("--memory", args.memory.is_some()),
+        ("--device", !args.devices.device.is_empty()),
+        ("--device-memory", args.devices.device_memory.is_some()),
+    ];
+    let given = given.into_iter().filter(|(_, is)| *is);
+    given.map(|(flag, _)| flag).collect()
+}
+
 async fn open(args: &ClusterArgs) -> Result<Cluster, Failure> {
     if let Some(address) = &args.connect {
+        let unused = unused(args);
+        if !unused.is_empty() {
+            let verb = if unused.len() == 1 {
+                "concerns"
+            } else {
+                "concern"
+            };
+            output::note(&format!(
+                "{} {verb} only workers that this command starts, and those at {address} are there already",
+                unused.join(", ")
+            ));
+        }
         return connect(address, args.token_file.as_deref()).await;
     }
     let workers = args.local.or(args.workers).unwrap_or(1);
@@ -77,4 +101,35 @@ pub async fn connect(
         return Err(Failure::Usage(msg.into()));
     };
     Ok(convoke::connect(address, Token::from_file(file)?).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        cluster: ClusterArgs,
+    }
+
+    #[test]
+    fn flags_for_workers_of_this_process_are_named() {
+        let check = |flags: &[&str], want: &[&str]| {
+            let all = std::iter::once("convoke").chain(flags.iter().copied());
+            let given = Flags::try_parse_from(all).unwrap();
+            assert_eq!(unused(&given.cluster), want);
+        };
+        check(&["--connect", "a:1", "--token-file", "t"], &[]);
+        let some = ["--device", "cpu,simgpu", "--threads", "2"];
+        check(&some, &["--threads", "--device"]);
+        check(
+            &["--device-memory", "1GiB", "--memory", "2GiB"],
+            &["--memory", "--device-memory"],
+        );
+    }
 }

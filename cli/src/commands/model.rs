@@ -1,5 +1,6 @@
 //! The model that a command names: its input arrays, and how it is loaded and split.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use convoke::numpy::{Npz, npy_type, read_npy};
@@ -7,7 +8,7 @@ use convoke::{ArrayType, Cluster, Code, Error, HostTensor as Tensor, ModelBuilde
 use convoke_graph::{DType, Printable};
 use half::bf16;
 
-use crate::args::ModelArgs;
+use crate::args::{LoadArgs, ModelArgs};
 use crate::process::machine;
 use crate::text::failure::Failure;
 use crate::text::values::Bound;
@@ -23,8 +24,8 @@ pub struct Arrays {
     files: Vec<(String, PathBuf)>,
     /// Name, dtype and shape of each input.
     inputs: Vec<(String, ArrayType)>,
-    /// Inputs that are read as another dtype than the file has.
-    read_as_bf16: Vec<String>,
+    /// Inputs that are read as another dtype than the file has, and that dtype.
+    read_as: Vec<(String, DType)>,
     /// Name, dtype and shape of each expected output.
     expected: Vec<(String, ArrayType)>,
 }
@@ -36,7 +37,7 @@ impl Arrays {
             archive: args.inputs.as_ref().map(Npz::open).transpose()?,
             files: vec![],
             inputs: vec![],
-            read_as_bf16: vec![],
+            read_as: vec![],
             expected: vec![],
         };
         for (name, array) in all.archive.iter().flat_map(Npz::arrays) {
@@ -56,28 +57,39 @@ impl Arrays {
         Ok(all)
     }
 
+    /// Name and rank of each input.
+    pub fn ranks(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.inputs
+            .iter()
+            .map(|(name, array)| (name.as_str(), array.shape.len()))
+    }
+
     /// Dtypes and shapes of the inputs, by name.
     pub fn inputs(&self) -> Vec<(String, ArrayType)> {
         self.inputs.clone()
     }
 
-    /// Has inputs read as bf16 where the model wants that and numpy has no such dtype: the bits of a u16 array, and an f32
-    /// array cast. Returns what a user must know of it.
+    /// Has inputs read as bf16, or as a narrow dtype, where the model wants that and numpy has no such dtype: the bits of
+    /// arrays of unsigned integers, and numbers of the next dtype that numpy has. Returns what a user must know of it.
     pub fn fit(&mut self, wanted: &[Signature]) -> Vec<String> {
         let mut notes = vec![];
         for (name, array) in &mut self.inputs {
-            let signature = wanted.iter().find(|s| s.name == *name);
-            if signature.is_none_or(|s| s.ty.dtype != DType::BF16) {
+            let Some(signature) = wanted.iter().find(|s| s.name == *name) else {
                 continue;
-            }
-            let shown = Printable(name);
-            match array.dtype {
-                DType::F32 => notes.push(format!("input '{shown}' is cast from f32 to bf16")),
-                DType::U16 => notes.push(format!("input '{shown}' is read as the bits of bf16")),
+            };
+            let (given, to) = (array.dtype, signature.ty.dtype);
+            let how = match (given, to) {
+                (DType::U16, DType::BF16) => "read as the bits of",
+                (DType::F32, DType::BF16) => "cast from f32 to",
+                (DType::U8, to) if to.is_narrow() => "read as the bits of",
+                (DType::F32 | DType::I8, to) if to.is_narrow() && to.widened() == given => {
+                    "converted to"
+                }
                 _ => continue,
-            }
-            array.dtype = DType::BF16;
-            self.read_as_bf16.push(name.clone());
+            };
+            notes.push(format!("input '{}' is {how} {to}", Printable(name)));
+            array.dtype = to;
+            self.read_as.push((name.clone(), to));
         }
         notes
     }
@@ -93,8 +105,11 @@ impl Arrays {
                 (None, None) => None,
             };
             let Some(mut tensor) = tensor else { continue };
-            if self.read_as_bf16.contains(name) {
-                tensor = as_bf16(tensor)?;
+            if let Some((_, to)) = self.read_as.iter().find(|(n, _)| n == name) {
+                tensor = match to {
+                    DType::BF16 => as_bf16(tensor)?,
+                    to => as_narrow(name, tensor, *to)?,
+                };
             }
             all.push((name.clone(), tensor));
         }
@@ -133,6 +148,19 @@ fn as_bf16(t: Tensor) -> Result<Tensor, Failure> {
     made.map_err(|e| Error::internal(e.to_string()).into())
 }
 
+/// A u8 tensor as the bits of elements of the narrow dtype `to`, or a tensor of the dtype that `to` widens to as the same
+/// numbers.
+fn as_narrow(name: &str, t: Tensor, to: DType) -> Result<Tensor, Failure> {
+    let made = match t.dtype() {
+        DType::U8 if to.widened() != DType::U8 => t.from_codes(to),
+        _ => t.narrowed(to),
+    };
+    made.map_err(|e| {
+        let msg = format!("input '{}' cannot become {to}: {e}", Printable(name));
+        Error::new(Code::InvalidInput, msg).into()
+    })
+}
+
 /// What an output of the model is compared with.
 pub enum ExpectedOutput {
     /// The output has these values.
@@ -141,14 +169,51 @@ pub enum ExpectedOutput {
     Type(ArrayType),
 }
 
-/// Makes the builder that loads the model, without pins and a number of workers.
-pub fn builder(cluster: &Cluster, args: &ModelArgs) -> Result<ModelBuilder, Failure> {
+/// Whether a name is that of a tensor of a sequence, `NAME[0]`.
+fn numbered(name: &str) -> Option<(&str, usize)> {
+    let (base, at) = name.strip_suffix(']')?.rsplit_once('[')?;
+    Some((base, at.parse().ok()?))
+}
+
+/// The sequences that inputs called `NAME[0]`, `NAME[1]` and so on may be, each with the ranks of its tensors.
+fn sequences<'n>(inputs: impl Iterator<Item = (&'n str, usize)>) -> BTreeMap<&'n str, Vec<usize>> {
+    let mut all: BTreeMap<&str, BTreeMap<usize, usize>> = BTreeMap::new();
+    for (name, rank) in inputs {
+        if let Some((base, at)) = numbered(name) {
+            all.entry(base).or_default().insert(at, rank);
+        }
+    }
+    let complete = |all: &BTreeMap<usize, usize>| all.keys().copied().eq(0..all.len());
+    let all = all.into_iter().filter(|(_, all)| complete(all));
+    all.map(|(base, all)| (base, all.into_values().collect()))
+        .collect()
+}
+
+/// Makes the builder that loads the model, without pins and a number of workers. Of `inputs`, names and ranks say what
+/// sequences hold, which ranks the model need not declare, and which of its constants they replace.
+pub fn builder<'n>(
+    cluster: &Cluster,
+    args: &LoadArgs,
+    in_flight: u32,
+    inputs: impl Iterator<Item = (&'n str, usize)>,
+) -> Result<ModelBuilder, Failure> {
     let mut b = cluster
         .load(&args.model)
         .exact(args.exact)
-        .in_flight(args.in_flight);
+        .mix_profiles(args.mix_profiles)
+        .in_flight(in_flight);
     for w in &args.weights {
         b = b.weights(w);
+    }
+    let inputs: Vec<(&str, usize)> = inputs.collect();
+    for (name, ranks) in sequences(inputs.iter().copied()) {
+        b = b.sequence(name, ranks);
+    }
+    for (name, rank) in inputs
+        .into_iter()
+        .filter(|(name, _)| numbered(name).is_none())
+    {
+        b = b.input(name, rank);
     }
     if let Some(root) = &args.artifact_root {
         machine::readable_folder("--artifact-root", root)?;
@@ -161,7 +226,7 @@ pub fn builder(cluster: &Cluster, args: &ModelArgs) -> Result<ModelBuilder, Fail
 }
 
 /// Adds the pins of the flags to a builder.
-pub fn pinned(mut b: ModelBuilder, args: &ModelArgs) -> ModelBuilder {
+pub fn pinned(mut b: ModelBuilder, args: &LoadArgs) -> ModelBuilder {
     for p in &args.pin {
         b = b.pin(&p.pattern, p.devices.to_string());
     }
@@ -228,6 +293,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn numbered_arrays_are_sequences() {
+        let named = [
+            ("x[1]", 2),
+            ("x[0]", 1),
+            ("y", 3),
+            ("z[1]", 1),
+            ("w[a]", 1),
+            ("v]", 1),
+        ];
+        let found = sequences(named.into_iter());
+        assert_eq!(found, BTreeMap::from([("x", vec![1, 2])]));
+    }
+
+    #[test]
     fn arrays_are_read_as_bf16_where_the_model_wants_that() {
         let given = [DType::F32, DType::U16, DType::BF16, DType::I64];
         let named = |dtype: DType| {
@@ -238,7 +317,7 @@ mod tests {
             archive: None,
             files: vec![],
             inputs: given.map(named).to_vec(),
-            read_as_bf16: vec![],
+            read_as: vec![],
             expected: vec![],
         };
         let wanted = given.map(|dtype| Signature {
@@ -254,6 +333,13 @@ mod tests {
         );
         let dtypes: Vec<_> = arrays.inputs().iter().map(|(_, a)| a.dtype).collect();
         assert_eq!(dtypes, [DType::BF16, DType::BF16, DType::BF16, DType::I64]);
+        let narrow = |t: Tensor, to| as_narrow("x", t, to).map(|t| t.bytes().to_vec());
+        let bytes = |v: &[u8]| Tensor::from_slice(&[v.len()], v).unwrap();
+        assert_eq!(narrow(bytes(&[0xff, 7]), DType::I4).ok(), Some(vec![0x7f]));
+        assert_eq!(narrow(bytes(&[15, 7]), DType::U4).ok(), Some(vec![0x7f]));
+        assert!(narrow(bytes(&[16, 7]), DType::U4).is_err());
+        let floats = Tensor::from_slice(&[1], &[1.5f32]).unwrap();
+        assert_eq!(narrow(floats, DType::F8E5M2).ok(), Some(vec![0x3e]));
         let bits = |t: Tensor| as_bf16(t).unwrap().as_slice::<bf16>().unwrap().to_vec();
         let three = [bf16::from_f32(1.), bf16::from_f32(-3.)];
         assert_eq!(bits(Tensor::from_slice(&[2], &[1f32, -3.]).unwrap()), three);

@@ -1,9 +1,10 @@
 //! `convoke plan`: shows how a model would be split over workers, without loading it.
 
 use convoke::{PartSummary, PinSummary, PlanSummary};
+use convoke_common::device_spec::device_name;
 use serde::Serialize;
 
-use crate::args::PlanArgs;
+use crate::args::{ModelArgs, PlanArgs};
 use crate::commands::cluster::{exactly, with_cluster};
 use crate::commands::model::{Arrays, builder, pinned};
 use crate::text::failure::Failure;
@@ -33,19 +34,23 @@ struct Report<'a> {
 
 /// Plans the model without loading weights, and prints the plan.
 pub async fn plan(args: PlanArgs, json: bool) -> Result<(), Failure> {
-    let inputs = Arrays::open(&args.model)?.inputs();
+    let arrays = Arrays::open(&args.model)?;
     let summary = with_cluster(&args.cluster, async |cluster| {
         let progress = Progress::new();
         let told = progress.clone();
-        let mut b = pinned(builder(cluster, &args.model)?, &args.model);
+        let ModelArgs {
+            load, in_flight, ..
+        } = &args.model;
+        let b = builder(cluster, load, *in_flight, arrays.ranks())?;
+        let mut b = pinned(b, load);
         if let Some(n) = exactly(&args.cluster) {
             b = b.workers(n);
         }
         let b = b.on_progress(move |phase| told.phase(phase));
-        Ok(b.explain(inputs).await?)
+        Ok(b.explain(arrays.inputs()).await?)
     })
     .await?;
-    let model = args.model.model.display().to_string();
+    let model = args.model.load.model.display().to_string();
     if json {
         let cut_bytes = cut_bytes(&summary);
         let summary = &summary;
@@ -109,6 +114,10 @@ fn text(model: &str, s: &PlanSummary) -> String {
         "FIRST … LAST NODE",
     ];
     text.push_str(&output::table(&head, &[1, 2, 3, 4, 5, 6], &rows));
+    for p in s.parts.iter().filter(|p| !p.device.is_cpu()) {
+        let (device, profile) = (device_name(&p.name, &p.device), &p.profile);
+        text.push_str(&format!("device: {device}, numerics profile {profile}\n"));
+    }
     if !s.cut_edges.is_empty() {
         let (count, size) = (s.cut_edges.len(), bytes(cut_bytes(s)));
         text.push_str(&format!("cut edges: {count}, {size} per step\n"));

@@ -59,8 +59,9 @@ struct Worker {
     threads: u32,
 }
 
+/// A load, a step or a sequence that was run again.
 #[derive(Serialize)]
-struct Attempt {
+pub(crate) struct Attempt {
     attempt: u32,
     of: u32,
     workers: Vec<String>,
@@ -131,12 +132,12 @@ struct FinishedRun {
     reruns: Vec<Rerun>,
 }
 
-/// The loads and steps that were run again so far.
+/// The loads, steps and sequences that were run again so far.
 #[derive(Clone, Default)]
-struct Reruns(Arc<Mutex<Vec<Rerun>>>);
+pub(crate) struct Reruns(Arc<Mutex<Vec<Rerun>>>);
 
 impl Reruns {
-    fn all(&self) -> std::sync::MutexGuard<'_, Vec<Rerun>> {
+    pub fn all(&self) -> std::sync::MutexGuard<'_, Vec<Rerun>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -145,12 +146,14 @@ impl RunArgs {
     fn call(&self) -> CallOptions {
         CallOptions {
             deadline: self.timeout,
-            retry: self.retry(),
+            retry: self.retry.into(),
         }
     }
+}
 
-    fn retry(&self) -> Retry {
-        match self.retry {
+impl From<RetryWhen> for Retry {
+    fn from(when: RetryWhen) -> Retry {
+        match when {
             RetryWhen::On => Retry::On,
             RetryWhen::Off => Retry::Off,
         }
@@ -167,7 +170,7 @@ pub async fn run(args: RunArgs, json: bool) -> Result<(), Failure> {
     let (done, verdict) = with_cluster(&args.cluster, async |cluster| {
         let (done, inputs) = run_split(cluster, &args, &mut arrays).await?;
         let verdict = match args.verify {
-            true => Some(verify(cluster, &args, &inputs, &done.given.outputs).await?),
+            true => Some(verify(cluster, &args, &inputs, &done).await?),
             false => None,
         };
         Ok((done, verdict))
@@ -204,7 +207,13 @@ async fn run_split(
     arrays: &mut Arrays,
 ) -> Result<(FinishedRun, Vec<(String, Tensor)>), Failure> {
     let progress = Progress::new();
-    let mut b = pinned(builder(cluster, &args.model)?, &args.model).retry(args.retry());
+    let ModelArgs {
+        load: of,
+        in_flight,
+        ..
+    } = &args.model;
+    let b = builder(cluster, of, *in_flight, arrays.ranks())?;
+    let mut b = pinned(b, of).retry(args.retry.into());
     if let Some(n) = exactly(&args.cluster) {
         b = b.workers(n);
     }
@@ -256,7 +265,7 @@ async fn load(
     notes.iter().for_each(|note| progress.note(note));
     let inputs = arrays.inputs();
     check_given(&inputs, &model.inputs())?;
-    check_bounds(&args.dim, &inputs, &model.inputs())?;
+    check_bounds(&args.load.dim, &inputs, &model.inputs())?;
     let summary = model.prepare(inputs).await?;
     for w in &summary.warnings {
         progress.note(&format!("warning: {w}"));
@@ -316,13 +325,13 @@ async fn steps(
     Ok((first, times))
 }
 
-/// Runs the model on exactly one worker, whichever has room, and compares the bits. Pins are left out: they do not
-/// change values, and could name several workers.
+/// Runs the model on exactly one worker, whichever of the same numerics profile has room, and compares the bits. Pins are
+/// left out: they do not change values, and could name several workers.
 async fn verify(
     cluster: &Cluster,
     args: &RunArgs,
     inputs: &[(String, Tensor)],
-    outputs: &Outputs,
+    done: &FinishedRun,
 ) -> Result<Verdict, Failure> {
     let mut verdict = Verdict {
         bits_equal: None,
@@ -330,9 +339,15 @@ async fn verify(
         differing: vec![],
         not_compared: None,
     };
-    match run_single(cluster, args, inputs).await {
+    let mut profiles = done.summary.parts.iter().map(|part| part.profile.as_str());
+    let profile = profiles.next();
+    if profiles.any(|other| Some(other) != profile) {
+        verdict.not_compared = Some("devices of several numerics profiles computed it".into());
+        return Ok(verdict);
+    }
+    match run_single(cluster, args, inputs, profile).await {
         Ok(single) => {
-            verdict.differing = differing(outputs, &single);
+            verdict.differing = differing(&done.given.outputs, &single);
             verdict.bits_equal = Some(verdict.differing.is_empty());
         }
         Err(Failure::Error(e)) if e.code == Code::ClusterTooSmall => {
@@ -347,10 +362,20 @@ async fn run_single(
     cluster: &Cluster,
     args: &RunArgs,
     inputs: &[(String, Tensor)],
+    profile: Option<&str>,
 ) -> Result<Outputs, Failure> {
     let progress = Progress::new();
     let told = progress.clone();
-    let mut b = builder(cluster, &args.model)?.workers(1);
+    let ranks = inputs
+        .iter()
+        .map(|(name, t)| (name.as_str(), t.shape().len()));
+    let ModelArgs {
+        load, in_flight, ..
+    } = &args.model;
+    let mut b = builder(cluster, load, *in_flight, ranks)?.workers(1);
+    if let Some(profile) = profile {
+        b = b.profile(profile);
+    }
     if let Some(most) = args.wait {
         b = b.wait(most);
     }
@@ -400,7 +425,7 @@ fn report(
         threads: p.threads,
     };
     let report = Report {
-        model: args.model.model.display().to_string(),
+        model: args.model.load.model.display().to_string(),
         workers: done.summary.parts.iter().map(worker).collect(),
         cut_edges: done.summary.cut_edges.len(),
         cut_bytes: plan::cut_bytes(&done.summary),

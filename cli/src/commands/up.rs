@@ -5,7 +5,8 @@ use futures::future::join_all;
 
 use crate::args::{LogArgs, UpArgs};
 use crate::process::children::{Process, stop};
-use crate::process::processes::{Cluster, RunDir, STOP_BOUND, start};
+use crate::process::processes::{Cluster, STOP_BOUND, start};
+use crate::process::run_dir::RunDir;
 use crate::process::signals::Signals;
 use crate::text::failure::Failure;
 use crate::text::output;
@@ -17,7 +18,7 @@ pub async fn up(args: UpArgs, log: LogArgs, json: bool) -> Result<(), Failure> {
         .map_err(|e| e.advise("name a new folder with --run-dir DIR"))?;
     let mut processes = Vec::new();
     let started = signals
-        .or(start(&args, &log, &run_dir.0, &mut processes))
+        .or(start(&args, &log, &run_dir.path, &mut processes))
         .await;
     let result = match started.and_then(|cluster| tell(&cluster, json)) {
         Ok(()) => watch(&mut signals, &mut processes).await,

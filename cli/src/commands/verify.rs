@@ -144,6 +144,8 @@ fn compare_one(name: &str, got: Option<&Tensor>, want: &ExpectedOutput) -> Compa
         (Some(got), ExpectedOutput::Values(want)) => (got, want),
     };
     (c.max_abs_err, c.max_abs) = (0., 0.);
+    // What is written of narrow dtypes has the dtype that they widen to.
+    let (narrow, got, want) = (got.dtype().is_narrow(), &plain(got), &plain(want));
     let (got_values, want_values) = (values(got), values(want));
     for (g, w) in got_values.zip(want_values) {
         // Equal infinities and two NaN are no error. One NaN against a number is an error, and stays the largest.
@@ -163,6 +165,7 @@ fn compare_one(name: &str, got: Option<&Tensor>, want: &ExpectedOutput) -> Compa
         }
     }
     c.ok = match got.dtype() {
+        _ if narrow => c.max_abs_err == 0.,
         DType::F32 | DType::F64 => c.max_abs_err <= TOLERANCE * c.max_abs,
         DType::F16 | DType::BF16 => c.max_abs_err <= TOLERANCE_HALF * c.max_abs,
         _ => equal_integers(got, want),
@@ -180,7 +183,7 @@ fn equal_integers(a: &Tensor, b: &Tensor) -> bool {
     }
 }
 
-/// The elements of a tensor, converted to f64.
+/// The elements of a tensor of a dtype that is not narrow, converted to f64.
 fn values(t: &Tensor) -> Box<dyn Iterator<Item = f64> + '_> {
     fn of<'a, T: Element>(
         t: &'a Tensor,
@@ -207,11 +210,29 @@ fn values(t: &Tensor) -> Box<dyn Iterator<Item = f64> + '_> {
         DType::U16 => of(t, |v: u16| v.into()),
         DType::U32 => of(t, |v: u32| v.into()),
         DType::U64 => of(t, |v: u64| v as f64),
+        _ => Box::new(std::iter::empty()),
     }
+}
+
+/// The tensor in a dtype of which [`values`] has the elements.
+fn plain(t: &Tensor) -> Tensor {
+    t.widened().unwrap_or_else(|_| t.clone())
 }
 
 /// Formats the first `most` elements for people.
 pub fn preview(t: &Tensor, most: usize) -> String {
+    let t = &plain(t);
+    if let Ok(strings) = t.strings() {
+        let mut shown: Vec<String> = strings
+            .iter()
+            .take(most)
+            .map(|s| format!("{s:?}"))
+            .collect();
+        if strings.len() > most {
+            shown.push("…".into());
+        }
+        return shown.join(" ");
+    }
     let mut shown: Vec<String> = values(t)
         .take(most)
         .map(|v| match t.dtype() {

@@ -6,5 +6,6 @@ pub(crate) mod folders;
 pub(crate) mod health;
 pub(crate) mod machine;
 pub(crate) mod processes;
+pub(crate) mod run_dir;
 pub(crate) mod signals;
 pub(crate) mod watchdog;

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::error::{Code, Error};
 use convoke_common::identity::Role;
 use convoke_coordinator::token_file;
 use serde::Serialize;
@@ -18,37 +17,6 @@ use crate::text::failure::Failure;
 /// How long a process may take to stop, beyond the drain bound of its steps. It exceeds the bound that the process sets
 /// for itself.
 pub const STOP_BOUND: Duration = Duration::from_secs(12);
-
-/// The run folder; dropping it removes the folder and everything in it.
-pub struct RunDir(pub PathBuf);
-
-impl RunDir {
-    /// Makes the folder `given`, or one named after `command` and this process id. Fails if the folder exists.
-    pub fn make(given: Option<PathBuf>, command: &str) -> Result<RunDir, Error> {
-        use std::os::unix::fs::DirBuilderExt;
-        let path = given.unwrap_or_else(|| {
-            let base = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-            let base = base.filter(|b| b.is_dir());
-            let base = base.unwrap_or_else(std::env::temp_dir);
-            base.join(format!("convoke-{command}-{}", std::process::id()))
-        });
-        // Not recursive: an existing folder belongs to somebody, and would be removed at the end.
-        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|e| {
-            let msg = format!("cannot make the folder {}: {e}", path.display());
-            Error::new(Code::Io, msg)
-        })?;
-        Ok(RunDir(path))
-    }
-}
-
-impl Drop for RunDir {
-    fn drop(&mut self) {
-        if let Err(e) = std::fs::remove_dir_all(&self.0) {
-            tracing::warn!("cannot remove {}: {e}", self.0.display());
-        }
-    }
-}
 
 /// What a user needs to use the cluster: addresses, token files and names.
 #[derive(Serialize)]

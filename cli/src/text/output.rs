@@ -1,6 +1,6 @@
 //! Writes results to stdout and notes to stderr. Neither panics when the reader has closed the stream.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use convoke_graph::Printable;
 use convoke_graph::printable::screen;
@@ -19,10 +19,22 @@ pub fn print(text: &str) -> Result<(), Failure> {
     write_out(&screen(text))
 }
 
+/// Writes a part of a text to stdout, at once; control sequences are escaped where a terminal would obey them.
+pub fn stream(part: &str) -> Result<(), Failure> {
+    match io::stdout().is_terminal() {
+        true => write_all(&screen(part)),
+        false => write_all(part),
+    }
+}
+
 fn write_out(text: &str) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
     let end = if text.ends_with('\n') { "" } else { "\n" };
-    let written = write!(out, "{text}{end}").and_then(|()| out.flush());
+    write_all(&format!("{text}{end}"))
+}
+
+fn write_all(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.map_err(|e| match e.kind() {
         io::ErrorKind::BrokenPipe => Failure::Closed,
         _ => Failure::io("cannot write to stdout", &e),

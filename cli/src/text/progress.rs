@@ -95,6 +95,12 @@ impl Progress {
         self.0.0.suspend(|| output::note(line));
     }
 
+    /// Removes the line for good.
+    pub fn clear(&self) {
+        self.0.0.disable_steady_tick();
+        self.0.0.finish_and_clear();
+    }
+
     /// Shows how many steps of a run are done.
     pub fn steps(&self, done: u64, total: u64) {
         let bar = &self.0.0;

@@ -237,9 +237,9 @@ mod tests {
             ("/layer=1/*", "w0")
         );
         assert!(
-            parse_pin("/*=w1/gpu")
+            parse_pin("/*=w1/GPU")
                 .unwrap_err()
-                .contains("the kinds of devices are cpu")
+                .contains("a kind of device is expected")
         );
         assert_eq!(
             parse_pin("w0").unwrap_err(),

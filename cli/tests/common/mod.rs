@@ -36,7 +36,10 @@ pub fn fixture(name: &str) -> PathBuf {
 /// The path of the binary: cargo tells it to tests; for an example, it lies one folder up. Tests of a package with
 /// custom ops use that package's binary, which has the same commands.
 fn binary() -> PathBuf {
-    match option_env!("CARGO_BIN_EXE_convoke").or(option_env!("CARGO_BIN_EXE_convoke-custom")) {
+    match option_env!("CARGO_BIN_EXE_convoke")
+        .or(option_env!("CARGO_BIN_EXE_convoke-custom"))
+        .or(option_env!("CARGO_BIN_EXE_convoke-file"))
+    {
         Some(path) => path.into(),
         None => {
             let own = std::env::current_exe().unwrap();

@@ -14,7 +14,7 @@ use crate::calls::lease::WorkerProcess;
 use crate::model::{CallOptions, Retry};
 
 /// How often one call runs again at most.
-const RERUNS: usize = 2;
+pub(crate) const RERUNS: usize = 2;
 
 /// An attempt that failed.
 pub(crate) struct FailedAttempt {
@@ -39,7 +39,7 @@ impl From<Error> for FailedAttempt {
 }
 
 /// Whether an error says that a participant no longer serves the lease.
-fn is_loss(code: Code) -> bool {
+pub(crate) fn is_loss(code: Code) -> bool {
     use Code::{LeaseRetired, PeerLost, Wedged, WorkerLeaving};
     matches!(code, PeerLost | WorkerLeaving | Wedged | LeaseRetired)
 }
@@ -126,6 +126,14 @@ impl Attempts {
         }
     }
 
+    /// The attempts of a call whose plans avoid these workers from the first one on.
+    pub(crate) fn avoiding(options: &CallOptions, avoid: Vec<WorkerProcess>) -> Attempts {
+        Attempts {
+            avoid,
+            ..Attempts::new(options)
+        }
+    }
+
     /// When all attempts have to be over, if the call has a deadline.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
@@ -161,51 +169,50 @@ impl Attempts {
             && failed.unusable.iter().all(|n| self.avoid.contains(n));
         let may = self.retry == Retry::On || failed.unbegun;
         if !failed.again || out_of_reach || !may || self.errors.len() == RERUNS {
-            return Err(self.conclude(*failed.error));
+            let errors = std::mem::take(&mut self.errors);
+            return Err(concluded(errors, *failed.error));
         }
         self.errors.push(*failed.error);
         self.avoid.extend(failed.unusable);
         Ok(())
     }
+}
 
-    /// The error of the call: the first cause, with what later attempts met; or the last error, where that is a cause
-    /// of its own.
-    fn conclude(&mut self, mut last: Error) -> Error {
-        if last.code == Code::LeaseRetired {
-            // The end of a lease tells nothing to the caller of a model.
-            last.code = Code::PeerLost;
-        }
-        let mut errors = std::mem::take(&mut self.errors).into_iter();
-        let Some(mut first) = errors.next() else {
-            return last;
-        };
-        let met = match last.code {
-            Code::ClusterTooSmall => "the survivors cannot hold the model: ",
-            Code::OutOfMemory if is_loss(first.code) && last.site.is_none() => {
-                "it cannot run again: "
-            }
-            Code::Unreachable if last.site.is_some() => "run again, ",
-            Code::NoWorkers | Code::Unreachable | Code::InvalidArgument => "it cannot run again: ",
-            code if is_loss(code) => "run again, ",
-            _ => {
-                last.attached.push(first);
-                last.attached.extend(errors);
-                return last;
-            }
-        };
-        let between: String = errors
-            .as_slice()
-            .iter()
-            .map(|e| format!("run again, {}; ", e.message))
-            .collect();
-        first.message = format!("{}; {between}{met}{}", first.message, last.message);
-        if !last.advice.is_empty() {
-            first.advice = last.advice.clone();
-        }
-        first.attached.extend(errors);
-        first.attached.push(last);
-        first
+/// The error of a call whose attempts ended with `errors` and `last`: the first cause, with what later attempts met; or the last error, where that is a cause
+/// of its own.
+pub(crate) fn concluded(errors: Vec<Error>, mut last: Error) -> Error {
+    if last.code == Code::LeaseRetired {
+        // The end of a lease tells nothing to the caller of a model.
+        last.code = Code::PeerLost;
     }
+    let mut errors = errors.into_iter();
+    let Some(mut first) = errors.next() else {
+        return last;
+    };
+    let met = match last.code {
+        Code::ClusterTooSmall => "the survivors cannot hold the model: ",
+        Code::OutOfMemory if is_loss(first.code) && last.site.is_none() => "it cannot run again: ",
+        Code::Unreachable if last.site.is_some() => "run again, ",
+        Code::NoWorkers | Code::Unreachable | Code::InvalidArgument => "it cannot run again: ",
+        code if is_loss(code) => "run again, ",
+        _ => {
+            last.attached.push(first);
+            last.attached.extend(errors);
+            return last;
+        }
+    };
+    let between: String = errors
+        .as_slice()
+        .iter()
+        .map(|e| format!("run again, {}; ", e.message))
+        .collect();
+    first.message = format!("{}; {between}{met}{}", first.message, last.message);
+    if !last.advice.is_empty() {
+        first.advice = last.advice.clone();
+    }
+    first.attached.extend(errors);
+    first.attached.push(last);
+    first
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! A function as the client keeps it: its parameters and their sizes, and the lease that it runs under.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::rpc::{Intent, PlanOptions};
+use convoke_common::rpc::{Intent, Numerics, PlanOptions, PlanSummary};
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Function, TensorType};
 use convoke_graph::ops::{self, CustomOp};
@@ -35,6 +35,8 @@ pub(crate) struct Inner {
     /// How long a load waits for memory.
     pub(crate) wait: Option<Duration>,
     pub(crate) progress: Progress,
+    /// The numerics profile of the devices that the function was first loaded on; every later plan keeps to it.
+    profile: OnceLock<String>,
     lease: Mutex<Option<Arc<Lease>>>,
     /// Locked while the lease is checked, and replaced where it does not serve a call.
     pub(crate) loading: tokio::sync::Mutex<()>,
@@ -64,12 +66,14 @@ impl Inner {
                 in_flight: b.in_flight,
                 avoid: vec![],
                 ops: custom_ops(&function),
+                numerics: b.numerics.clone(),
             },
             function,
             bounds: b.bounds.clone(),
             retry: b.retry,
             wait: b.wait,
             progress: b.progress.clone(),
+            profile: OnceLock::new(),
             lease: Mutex::default(),
             loading: tokio::sync::Mutex::default(),
             unloading: Notify::new(),
@@ -89,6 +93,34 @@ impl Inner {
         Ok(inner)
     }
 
+    /// Returns the same for another function of the same artifacts, which are served as long as `self` is kept. These
+    /// pins come before those of `self`, and the bounds replace its bounds.
+    pub(crate) fn with_function(
+        &self,
+        function: Arc<Function>,
+        bounds: BTreeMap<String, i64>,
+        mut pins: Vec<(String, String)>,
+    ) -> Inner {
+        let mut options = self.options.clone();
+        pins.append(&mut options.pins);
+        options.pins = pins;
+        Inner {
+            session: self.session.clone(),
+            function,
+            options,
+            bounds,
+            retry: self.retry,
+            wait: self.wait,
+            progress: self.progress.clone(),
+            profile: self.profile.clone(),
+            lease: Mutex::default(),
+            loading: tokio::sync::Mutex::default(),
+            unloading: Notify::new(),
+            _served: self.session.sources.serve(vec![]),
+            net: self.net.clone(),
+        }
+    }
+
     /// The current lease, if there is one.
     pub(crate) fn lease(&self) -> Option<Arc<Lease>> {
         let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,6 +131,21 @@ impl Inner {
     pub(crate) fn put_lease(&self, new: Option<Arc<Lease>>) -> Option<Arc<Lease>> {
         let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut lease, new)
+    }
+
+    /// The devices that the next plan may use.
+    pub(crate) fn numerics(&self) -> Numerics {
+        match self.profile.get() {
+            Some(profile) => Numerics::Profile(profile.clone()),
+            None => self.options.numerics.clone(),
+        }
+    }
+
+    /// Notes on which devices the function was loaded.
+    pub(crate) fn note_profile(&self, summary: &PlanSummary) {
+        if let (Numerics::Uniform, Some(part)) = (&self.options.numerics, summary.parts.first()) {
+            let _ = self.profile.set(part.profile.clone());
+        }
     }
 
     /// The symbols of the parameters' dynamic axes.

@@ -136,7 +136,7 @@ impl Lease {
     }
 
     /// The workers that a plan which replaces this lease should not use.
-    fn unusable(&self) -> Vec<WorkerProcess> {
+    pub(crate) fn unusable(&self) -> Vec<WorkerProcess> {
         self.driver.unusable().iter().map(named).collect()
     }
 
@@ -255,6 +255,7 @@ impl Inner {
         let expected = bindings.iter().map(|(s, size)| (s.to_string(), *size));
         options.expected = expected.collect();
         options.avoid = avoid;
+        options.numerics = self.numerics();
         let me = self.session.hub.me.incarnation;
         let ask = self.session.coordinator.ask_apart(deadline, |client| {
             let (function, options) = (self.function.clone(), options.clone());
@@ -318,6 +319,9 @@ impl Inner {
             // no plans.
             planned = self.planned_in_turn(bindings, avoid, deadline).await?;
             established = self.establish(&planned, deadline).await;
+        }
+        if established.is_ok() {
+            self.note_profile(&planned.summary);
         }
         established.map_err(|error| {
             let site = error.site.as_ref().and_then(|s| s.worker.as_ref());

@@ -37,6 +37,8 @@ pub(crate) struct Call<'a> {
     pub retained: &'a [usize],
     /// Sizes of the dynamic axes.
     pub axes: &'a Bindings,
+    /// What the driver feeds to the parameters that stand for no handle, which are the last ones.
+    pub fed: &'a [HostTensor],
     pub at: &'static Location<'static>,
 }
 
@@ -68,13 +70,24 @@ impl CompiledFunction {
         Some(made.into_iter().map(handle).collect())
     }
 
-    /// Runs a step, and runs it again where a worker is lost meanwhile.
+    /// Runs a step whose results are all handles, and runs it again where a worker is lost meanwhile.
     pub async fn call<R: CallResult>(
         &self,
         cluster: &Cluster,
         operands: &[Tensor],
         call: Call<'_>,
     ) -> Result<Vec<R::Handle>> {
+        let done = self.step::<R>(cluster, operands, call).await;
+        done.map(|(handles, _)| handles)
+    }
+
+    /// Runs a step like [`CompiledFunction::call`]. Returns the handles, and the values of the results after those.
+    pub async fn step<R: CallResult>(
+        &self,
+        cluster: &Cluster,
+        operands: &[Tensor],
+        call: Call<'_>,
+    ) -> Result<(Vec<R::Handle>, Vec<R>)> {
         let traced = &self.traced;
         let all: Vec<&Tensor> = operands.iter().chain(&traced.captured).collect();
         all.iter().try_for_each(|t| t.usable())?;
@@ -123,8 +136,9 @@ impl CompiledFunction {
             };
             let numbers = all.iter().map(|t| t.id());
             let numbers = numbers.chain(results.iter().map(|r| Ok(r.id)));
-            let inputs: Vec<_> = numbers
-                .map(|n| n.map(HostTensor::scalar))
+            let inputs = numbers.map(|n| n.map(HostTensor::scalar));
+            let inputs: Vec<_> = inputs
+                .chain(call.fed.iter().cloned().map(Ok))
                 .collect::<Result<_>>()?;
             // From here on the step may have taken the donated operands, and cannot run again without them.
             given.iter().for_each(|p| p.give(call.at));
@@ -141,13 +155,15 @@ impl CompiledFunction {
                 }
             };
             match outcome {
-                Ok(given) => {
+                Ok(mut given) => {
+                    let values = given.split_off(results.len().min(given.len()));
                     if given.iter().all(R::is_there) {
                         promised.into_iter().for_each(|p| p.keep(call.at));
                     }
                     let handle =
                         |(reserved, r): (HandleReservation, R)| r.handle(|| reserved.keep(call.at));
-                    return Ok(results.into_iter().zip(given).map(handle).collect());
+                    let handles = results.into_iter().zip(given).map(handle);
+                    return Ok((handles.collect(), values));
                 }
                 Err(failed) => {
                     drop(results);

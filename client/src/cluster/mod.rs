@@ -17,7 +17,7 @@ use convoke_common::admission::call;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::JoinToken;
 use convoke_common::memory::Ledger;
-use convoke_common::rpc::{self, ClusterStatus};
+use convoke_common::rpc::{self, ClusterStatus, RendezvousStatus};
 use convoke_common::world::{NoCompute, World};
 use convoke_graph::graph::Function;
 use convoke_models::Source;
@@ -155,6 +155,11 @@ impl Cluster {
         let mut refused = self.session.hub.refused();
         refused.extend(self.session.refused.counted());
         refused
+    }
+
+    /// What meets at this client's end of the rendezvous, or waits to meet.
+    pub fn rendezvous(&self) -> RendezvousStatus {
+        self.session.hub.status()
     }
 
     /// This client's end of the rendezvous: its leases and its links.

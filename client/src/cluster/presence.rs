@@ -30,6 +30,9 @@ use crate::cluster::sources::Sources;
 const STREAMS: usize = 64;
 /// How often a wait for workers asks how many have joined.
 const WAIT_PERIOD: Duration = Duration::from_millis(500);
+/// How long a client that leaves answers peers that have not heard so. The first packets leave at once, and a peer that is
+/// gone would be waited for in vain: its connection ends by itself only after several of its timeouts.
+const GOODBYE: Duration = Duration::from_millis(150);
 
 /// Serves what a client offers to a worker: its artifacts.
 struct ArtifactService {
@@ -196,13 +199,11 @@ impl ClusterPresence {
             .close(0u32.into(), close::CLIENT_LEAVING.as_bytes());
     }
 
-    /// Waits at most a second until closed connections have told their peers. A peer that is not told notices by its
+    /// Waits at most [`GOODBYE`] until closed connections have told their peers. A peer that is not told notices by its
     /// idle timeout.
     pub(crate) async fn wait_closed(&self) {
         let idle = self.endpoint.wait_idle();
-        tokio::time::timeout(Duration::from_secs(1), idle)
-            .await
-            .ok();
+        tokio::time::timeout(GOODBYE, idle).await.ok();
     }
 }
 

@@ -7,6 +7,7 @@
 //! 1. A value that the worker knows of is counted by the worker, any other here.
 //! 2. The number of remembered ops is bounded; the record of a line of the program lives as long as its tensors.
 
+use std::hash::{Hash, Hasher};
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -77,7 +78,7 @@ pub(crate) struct Line {
     /// The number of handles of all places.
     handles: Arc<AtomicU64>,
     sets: Box<[Mutex<SmallVec<[Arc<RememberedOp>; 2]>>]>,
-    places: Mutex<FxHashMap<&'static Location<'static>, Weak<IssueSite>>>,
+    places: Mutex<FxHashMap<SourceLine, Weak<IssueSite>>>,
     lost: AtomicBool,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -93,6 +94,23 @@ pub(crate) struct OpQuery<'a> {
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A line of the program as a key. Its hash leaves out the name of the file, which takes longer than to compare the few
+/// lines that are alike.
+#[derive(Clone, Copy, Eq)]
+struct SourceLine(&'static Location<'static>);
+
+impl PartialEq for SourceLine {
+    fn eq(&self, other: &SourceLine) -> bool {
+        same_place(self.0, other.0)
+    }
+}
+
+impl Hash for SourceLine {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.0.line(), self.0.column()).hash(state);
+    }
 }
 
 fn same_place(a: &'static Location<'static>, b: &'static Location<'static>) -> bool {
@@ -179,7 +197,8 @@ impl Line {
 
     fn place(&self, origin: &'static Location<'static>) -> Arc<IssueSite> {
         let mut places = locked(&self.places);
-        if let Some(known) = places.get(origin).and_then(Weak::upgrade) {
+        let line = SourceLine(origin);
+        if let Some(known) = places.get(&line).and_then(Weak::upgrade) {
             return known;
         }
         if places.len() >= MOST_PLACES {
@@ -190,7 +209,7 @@ impl Line {
             held: AtomicU64::new(0),
             all: self.handles.clone(),
         });
-        places.insert(origin, Arc::downgrade(&new));
+        places.insert(line, Arc::downgrade(&new));
         new
     }
 

@@ -12,6 +12,12 @@
 //!
 //! Little-endian arrays of `f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 bool` are read, in C or Fortran order. numpy has no
 //! bfloat16: a bf16 tensor is written as float32, which holds every one of its values. It is read from what `ml_dtypes` writes.
+//! So are tensors of narrow dtypes: floats of four and eight bits are written as float32, integers of two and four bits as
+//! int8 or uint8. Of what `ml_dtypes` writes of them, `float8_e5m2` has a type in the file. The others come as elements of
+//! one byte without a type, which are read as uint8.
+//!
+//! Arrays of strings are read from `U` (little-endian) and from `S`, whose bytes have to be UTF-8, and written as `U`. numpy drops
+//! zeros at the end of a string. Arrays of Python objects are refused: use `.astype('U')`.
 //!
 //! Invariants
 //! 1. Nothing is allocated for an array before its declared size was checked against the bytes that its file holds,
@@ -20,6 +26,7 @@
 
 mod header;
 mod npz;
+mod strings;
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, Write};
@@ -272,7 +279,7 @@ pub fn npy_type(path: impl AsRef<Path>) -> Result<ArrayType, NumpyError> {
     let path = path.as_ref();
     let (file, size) = open(path)?;
     let origin = Origin { path, array: "" };
-    let header = read_header(&mut BufReader::new(file), size, &origin)?;
+    let (header, _) = read_header(&mut BufReader::new(file), size, &origin)?;
     Ok(header.array_type())
 }
 
@@ -282,13 +289,21 @@ pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>, NumpyEr
     Npz::open(path)?.read_all()
 }
 
-/// Reads the header of an array from a source of exactly `size` bytes, and checks that the array fills the rest.
-fn read_header(from: &mut impl Read, size: u64, origin: &Origin<'_>) -> Result<Header, NumpyError> {
+/// Reads the header of an array from a source of exactly `size` bytes, and checks that the array fills the rest. Returns it
+/// with its length in bytes.
+fn read_header(
+    from: &mut impl Read,
+    size: u64,
+    origin: &Origin<'_>,
+) -> Result<(Header, u64), NumpyError> {
     let (header, length) = Header::read(from, size).map_err(|e| match e {
         header::Failure::Io(e) => origin.ended(e),
         header::Failure::Bad(reason) => origin.bad(reason),
     })?;
-    let need = Tensor::size_of(header.dtype, &header.shape);
+    let need = match header.text {
+        Some(text) => strings::stored_len(text, &header.shape),
+        None => Tensor::size_of(header.dtype, &header.shape),
+    };
     let need = need.map_err(|e| origin.bad(e.to_string()))?;
     let have = size.saturating_sub(length);
     if need as u64 != have {
@@ -297,7 +312,7 @@ fn read_header(from: &mut impl Read, size: u64, origin: &Origin<'_>) -> Result<H
             signature(header.dtype, &header.shape)
         )));
     }
-    Ok(header)
+    Ok((header, length))
 }
 
 /// Reads an array from a source of exactly `size` bytes. Fails where its header is not `before`, the header that was
@@ -308,12 +323,17 @@ fn read_array(
     before: Option<&Header>,
     origin: &Origin<'_>,
 ) -> Result<Tensor, NumpyError> {
-    let header = read_header(from, size, origin)?;
+    let (header, length) = read_header(from, size, origin)?;
     if before.is_some_and(|b| *b != header) {
         return Err(origin.bad("the file changed while it was read"));
     }
     let failed = |e: TensorError| origin.bad(e.to_string());
-    let mut tensor = Tensor::zeros(header.dtype, &header.shape).map_err(failed)?;
+    let mut tensor = match header.text {
+        // The bytes are turned into strings once they are there.
+        Some(_) => Tensor::zeros(DType::U8, &[(size - length) as usize]),
+        None => Tensor::zeros(header.dtype, &header.shape),
+    }
+    .map_err(failed)?;
     let Some(bytes) = tensor.bytes_mut() else {
         return Err(origin.bad("its buffer is shared"));
     };
@@ -324,10 +344,14 @@ fn read_array(
         Ok(_) => return Err(origin.bad("the file goes on after the array")),
         Err(e) => return Err(origin.ended(e)),
     }
+    if let Some(text) = header.text {
+        let decoded = strings::decode(text, &header, tensor.bytes());
+        return decoded.map_err(|e| origin.bad(e));
+    }
     if header.fortran && header.shape.len() > 1 {
         tensor = from_fortran(&tensor).map_err(failed)?;
     }
-    tensor.check_bool().map_err(failed)?;
+    tensor.check_elements().map_err(failed)?;
     Ok(tensor)
 }
 
@@ -339,7 +363,7 @@ fn signature(dtype: DType, shape: &[usize]) -> String {
 /// fastest.
 fn from_fortran(t: &Tensor) -> Result<Tensor, TensorError> {
     let mut out = Tensor::zeros(t.dtype(), t.shape())?;
-    let (shape, width) = (t.shape(), t.dtype().size());
+    let (shape, width) = (t.shape(), t.dtype().width());
     let mut strides = Shape::new();
     let mut stride = width;
     for d in shape {
@@ -365,7 +389,7 @@ fn from_fortran(t: &Tensor) -> Result<Tensor, TensorError> {
     Ok(out)
 }
 
-/// Writes one array. A bf16 tensor becomes float32.
+/// Writes one array. A bf16 tensor becomes float32, and one of a narrow dtype becomes the dtype that it widens to.
 pub fn write_npy(path: impl AsRef<Path>, tensor: &Tensor) -> Result<(), NumpyError> {
     replace(path.as_ref(), |file| {
         let mut out = BufWriter::new(file);
@@ -374,7 +398,7 @@ pub fn write_npy(path: impl AsRef<Path>, tensor: &Tensor) -> Result<(), NumpyErr
     })
 }
 
-/// Writes arrays by name, uncompressed. bf16 tensors become float32.
+/// Writes arrays by name, uncompressed, each as [`write_npy`] does.
 pub fn write_npz(path: impl AsRef<Path>, arrays: &[(String, Tensor)]) -> Result<(), NumpyError> {
     let path = path.as_ref();
     for (i, (name, _)) in arrays.iter().enumerate() {
@@ -402,11 +426,18 @@ fn write_zip(to: impl Write + Seek, arrays: &[(String, Tensor)]) -> std::io::Res
 }
 
 fn write_array(to: &mut impl Write, tensor: &Tensor) -> std::io::Result<()> {
+    if tensor.dtype().is_narrow() {
+        let wide = tensor.widened().map_err(std::io::Error::other)?;
+        return write_array(to, &wide);
+    }
+    if tensor.dtype() == DType::Str {
+        return strings::write(to, tensor);
+    }
     let dtype = match tensor.dtype() {
         DType::BF16 => DType::F32,
         other => other,
     };
-    to.write_all(&Header::text(dtype, tensor.shape()))?;
+    to.write_all(&Header::text(header::descr(dtype), tensor.shape()))?;
     if tensor.dtype() != DType::BF16 {
         return to.write_all(tensor.bytes());
     }

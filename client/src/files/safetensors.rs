@@ -166,6 +166,7 @@ impl LoadTensors {
             options: &CallOptions::default(),
             retained: &[],
             axes: &Bindings::new(),
+            fed: &[],
             at: self.at,
         };
         let given = loading.call::<HostTensor>(&self.cluster, &[], call);
@@ -332,7 +333,11 @@ async fn write(
     let mut here: Option<(u64, HostTensor)> = None;
     for (t, shape) in tensors {
         let elements: usize = shape.iter().product();
-        let step = (PIECE / t.dtype().size()).max(1);
+        // A packed tensor cannot be cut, and comes as a whole.
+        let step = match t.dtype().is_packed() {
+            true => elements.max(1),
+            false => PIECE / t.dtype().width(),
+        };
         for from in (0..elements).step_by(step) {
             let to = (from + step).min(elements);
             let coming = piece(t, from, to, elements);

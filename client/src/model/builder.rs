@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::rpc::WorkerCount;
+use convoke_common::rpc::{Numerics, WorkerCount};
 use convoke_graph::graph::Function;
+use convoke_models::onnx::GivenInput;
 use convoke_models::{LoadOptions, Source, onnx};
 
 use crate::calls::attempts::Rerun;
@@ -78,7 +79,9 @@ pub struct ModelBuilder {
     pub(crate) workers: WorkerCount,
     pub(crate) pins: Vec<(String, String)>,
     pub(crate) bounds: BTreeMap<String, i64>,
+    pub(crate) inputs: BTreeMap<String, GivenInput>,
     pub(crate) exact: bool,
+    pub(crate) numerics: Numerics,
     pub(crate) in_flight: u32,
     pub(crate) retry: Retry,
     pub(crate) wait: Option<Duration>,
@@ -95,7 +98,9 @@ impl ModelBuilder {
             workers: WorkerCount::Auto,
             pins: vec![],
             bounds: BTreeMap::new(),
+            inputs: BTreeMap::new(),
             exact: false,
+            numerics: Numerics::Uniform,
             in_flight: 2,
             retry: Retry::default(),
             wait: None,
@@ -114,6 +119,29 @@ impl ModelBuilder {
     /// themselves, and this client does not send them.
     pub fn artifact_root(mut self, path: impl Into<PathBuf>) -> Self {
         self.artifact_root = Some(path.into());
+        self
+    }
+
+    /// Says that the input `name`, a sequence, holds a tensor of each of these ranks. In calls they are the inputs
+    /// `name[0]`, `name[1]` and so on. Loading fails where the model has no such sequence, unless it has inputs of these
+    /// names by themselves.
+    pub fn sequence(mut self, name: impl Into<String>, ranks: impl Into<Vec<usize>>) -> Self {
+        let given = GivenInput::Sequence(ranks.into());
+        self.inputs.insert(name.into(), given);
+        self
+    }
+
+    /// Says that calls give the input `name` a tensor of this rank. An input needs that whose rank the model does not declare,
+    /// and one whose default is a constant of the model: without it, that constant is used, and calls cannot give another.
+    /// It has no effect on other inputs.
+    pub fn input(mut self, name: impl Into<String>, rank: usize) -> Self {
+        self.inputs.insert(name.into(), GivenInput::Tensor(rank));
+        self
+    }
+
+    /// Leaves out an optional input. Loading fails where the model has no such input.
+    pub fn without(mut self, name: impl Into<String>) -> Self {
+        self.inputs.insert(name.into(), GivenInput::Nothing);
         self
     }
 
@@ -141,6 +169,23 @@ impl ModelBuilder {
     /// Turns off passes that change values (batch-norm folding).
     pub fn exact(mut self, exact: bool) -> Self {
         self.exact = exact;
+        self
+    }
+
+    /// Lets devices of different numerics profiles compute the model together; the last bits of the results then depend
+    /// on which device computes what. By default all devices of a model have one profile: the coordinator chooses the
+    /// profile whose workers are the fastest together, and this model keeps to it when it is loaded again or runs again.
+    pub fn mix_profiles(mut self, mix: bool) -> Self {
+        self.numerics = match mix {
+            true => Numerics::Mixed,
+            false => Numerics::Uniform,
+        };
+        self
+    }
+
+    /// Uses devices of this numerics profile only, as [`crate::PartSummary::profile`] and the status name it.
+    pub fn profile(mut self, profile: impl Into<String>) -> Self {
+        self.numerics = Numerics::Profile(profile.into());
         self
     }
 
@@ -239,6 +284,7 @@ async fn import(
         weights: b.weights.clone(),
         cache_dir: None,
         artifact_root: b.artifact_root.clone(),
+        inputs: b.inputs.clone(),
         progress: Some(Arc::new(move |p: convoke_models::Progress| {
             hashing.note(Phase::Hashing {
                 done: p.done,

@@ -110,16 +110,15 @@ pub(crate) fn apply(
     let at = Location::caller();
     let reject = |why: OpError| rejected(op, operands, &why, at);
     let def = ops::lookup(op).ok_or_else(|| reject(OpError::Unknown { op: op.into() }))?;
-    let tensors = || {
-        operands.iter().filter_map(|o| match o {
-            Operand::Tensor(t) => Some(*t),
-            _ => None,
-        })
-    };
-    tensors().try_for_each(Tensor::usable)?;
     // A tensor of a trace that is used outside of its closure leads to its trace, which reports that it is over.
-    let of = || tensors().find_map(Tensor::traced);
-    let trace = crate::trace::current().or_else(|| of().map(|s| s.trace.clone()));
+    let mut traced = None;
+    for operand in operands {
+        if let Operand::Tensor(t) = operand {
+            t.usable()?;
+            traced = traced.or_else(|| t.traced());
+        }
+    }
+    let trace = crate::trace::current().or_else(|| traced.map(|s| s.trace.clone()));
     if let Some(trace) = trace {
         let inferred =
             infer_general(def, &attrs, operands, outputs, Some(&trace)).map_err(reject)?;
@@ -334,7 +333,7 @@ fn place(def: &OpDef, operands: &[Operand<'_>]) -> Result<Option<(Arc<SessionOwn
             continue;
         };
         let elements: usize = t.shape().map_or(0, |s| s.iter().product());
-        let bytes = (elements * t.dtype().size()) as u64;
+        let bytes = t.dtype().bytes_for(elements).unwrap_or(usize::MAX) as u64;
         let Some(worker) = t.worker() else {
             return Ok(None);
         };

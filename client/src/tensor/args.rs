@@ -150,6 +150,11 @@ impl Scalar {
                 v @ 0..=1 => HostTensor::from_bools(&[], &[v == 1])?,
                 _ => return Err(cannot()),
             },
+            DType::Str => return Err(cannot()),
+            narrow => {
+                let wide = self.to_tensor(narrow.widened())?;
+                wide.narrowed(narrow).map_err(|_| cannot())?
+            }
         })
     }
 }

@@ -48,27 +48,42 @@ pub(super) fn optional_host<'a>(arg: impl Into<OptHostArg<'a>>) -> Result<CallOp
     arg.into().operand().map(CallOperand::Strict)
 }
 
-/// The dtype that the joint operands are brought to, see [`Arg`]; `None` where none of them is a tensor.
-fn common(operands: &[CallOperand<'_>]) -> Option<DType> {
-    let joint = |g: &CallOperand<'_>| match g {
-        CallOperand::Joint(ArgKind::Tensor(t)) => Some(t.dtype()),
-        _ => None,
-    };
-    let tensors = operands.iter().filter_map(joint).reduce(promote)?;
-    let numbers = operands.iter().filter_map(|g| match g {
+/// The dtype that the joint operands are brought to, see [`Arg`], or `None` where no tensor is among them; and whether one
+/// of these tensors has another dtype.
+fn common(operands: &[CallOperand<'_>]) -> (Option<DType>, bool) {
+    let (mut tensors, mut numbers, mut mixed) = (None, false, false);
+    for operand in operands {
+        match operand {
+            CallOperand::Joint(ArgKind::Tensor(t)) => {
+                let dtype = t.dtype();
+                let so_far = tensors.unwrap_or(dtype);
+                mixed |= so_far != dtype;
+                tensors = Some(promote(so_far, dtype));
+            }
+            CallOperand::Joint(ArgKind::Scalar(_)) => numbers = true,
+            _ => {}
+        }
+    }
+    match tensors {
+        Some(dtype) if numbers => {
+            let all = operands.iter().filter_map(number_of).fold(dtype, beside);
+            (Some(all), mixed || all != dtype)
+        }
+        _ => (tensors, mixed),
+    }
+}
+
+/// The number of the program that a joint operand is.
+fn number_of(operand: &CallOperand<'_>) -> Option<Scalar> {
+    match operand {
         CallOperand::Joint(ArgKind::Scalar(s)) => Some(*s),
         _ => None,
-    });
-    Some(numbers.fold(tensors, beside))
+    }
 }
 
 /// The dtype that numpy brings numbers to where no operand is a tensor.
 fn of_numbers(operands: &[CallOperand<'_>]) -> DType {
-    let numbers = operands.iter().filter_map(|g| match g {
-        CallOperand::Joint(ArgKind::Scalar(s)) => Some(*s),
-        _ => None,
-    });
-    let each = numbers.map(|s| match s {
+    let each = operands.iter().filter_map(number_of).map(|s| match s {
         Scalar::Bool(_) => DType::Bool,
         Scalar::Int(_) => DType::I64,
         Scalar::Float(_) => DType::F64,
@@ -79,6 +94,8 @@ fn of_numbers(operands: &[CallOperand<'_>]) -> DType {
 /// The dtype that tensors of `dtype` and a number of the program are brought to.
 fn beside(dtype: DType, number: Scalar) -> DType {
     match number {
+        // No number is a string: the call is refused.
+        _ if dtype == DType::Str => dtype,
         Scalar::Float(_) if !dtype.is_float() => DType::F64,
         Scalar::Int(_) if dtype == DType::Bool => DType::I64,
         _ => dtype,
@@ -123,7 +140,22 @@ pub(super) fn several(
         let error = Error::new(Code::InvalidArgument, msg);
         return Err(located(error, op, operands, at));
     }
-    let common = common(operands);
+    match common(operands) {
+        (common, false) => issue_operands(op, attrs, operands, outputs, common, &[]),
+        (common, true) => brought(op, attrs, operands, outputs, common),
+    }
+}
+
+/// Casts the joint tensors of other dtypes to `common`, and issues an op.
+#[cold]
+#[track_caller]
+fn brought(
+    op: &str,
+    attrs: Attrs,
+    operands: &[CallOperand<'_>],
+    outputs: usize,
+    common: Option<DType>,
+) -> Result<OpResults> {
     let mut casts: SmallVec<[Tensor; 2]> = SmallVec::new();
     for operand in operands {
         if let (CallOperand::Joint(ArgKind::Tensor(t)), Some(to)) = (operand, common)
@@ -132,16 +164,32 @@ pub(super) fn several(
             casts.push(cast(t, to)?);
         }
     }
+    issue_operands(op, attrs, operands, outputs, common, &casts)
+}
+
+/// Issues an op whose joint tensors have the dtype `common`, or else are, in their order, the tensors of `casts`.
+#[track_caller]
+fn issue_operands(
+    op: &str,
+    attrs: Attrs,
+    operands: &[CallOperand<'_>],
+    outputs: usize,
+    common: Option<DType>,
+    casts: &[Tensor],
+) -> Result<OpResults> {
+    let at = Location::caller();
     let mut casts = casts.iter();
     let mut given: SmallVec<[Operand<'_>; 5]> = SmallVec::new();
     for operand in operands {
         given.push(match operand {
             CallOperand::Strict(Operand::Tensor(t)) => Operand::Tensor(t),
             CallOperand::Strict(Operand::Value(t)) => Operand::Value(t.clone()),
-            CallOperand::Joint(ArgKind::Tensor(t)) if common.is_some_and(|to| to != t.dtype()) => {
-                casts.next().map_or(Operand::Tensor(t), Operand::Tensor)
-            }
-            CallOperand::Joint(ArgKind::Tensor(t)) => Operand::Tensor(t),
+            CallOperand::Joint(ArgKind::Tensor(t)) => match common {
+                Some(to) if t.dtype() != to => {
+                    casts.next().map_or(Operand::Tensor(t), Operand::Tensor)
+                }
+                _ => Operand::Tensor(t),
+            },
             CallOperand::Joint(ArgKind::Scalar(s)) => {
                 let value = s.to_tensor(common.unwrap_or_else(|| of_numbers(operands)));
                 Operand::Value(value.map_err(|e| located(e, op, operands, at))?)
@@ -194,6 +242,20 @@ pub(super) fn three(
     let mut made = several(op, attrs, operands, 3)?.into_iter();
     match (made.next(), made.next(), made.next()) {
         (Some(a), Some(b), Some(c)) => Ok((a, b, c)),
+        _ => Err(no_output()),
+    }
+}
+
+/// Issues an op with four outputs.
+#[track_caller]
+pub(super) fn four(
+    op: &str,
+    attrs: Attrs,
+    operands: &[CallOperand<'_>],
+) -> Result<(Tensor, Tensor, Tensor, Tensor)> {
+    let mut made = several(op, attrs, operands, 4)?.into_iter();
+    match (made.next(), made.next(), made.next(), made.next()) {
+        (Some(a), Some(b), Some(c), Some(d)) => Ok((a, b, c, d)),
         _ => Err(no_output()),
     }
 }
@@ -256,6 +318,17 @@ pub(super) fn axes(v: impl Into<Axes>) -> Option<Attr> {
 /// An attribute that is a list; an empty list stands for an absent attribute.
 pub(super) fn list(v: Vec<i64>) -> Option<Attr> {
     (!v.is_empty()).then_some(Attr::Ints(v))
+}
+
+/// A list of floats, as [`list`] is one of integers.
+pub(super) fn floats(v: Vec<f32>) -> Option<Attr> {
+    (!v.is_empty()).then_some(Attr::Floats(v))
+}
+
+/// A list of names, as [`list`] is one of integers.
+pub(super) fn texts(v: Vec<String>) -> Option<Attr> {
+    let all = v.iter().map(|name| Arc::from(name.as_str())).collect();
+    (!v.is_empty()).then_some(Attr::Strs(all))
 }
 
 pub(super) fn value(v: impl Into<Option<HostTensor>>) -> Option<Attr> {

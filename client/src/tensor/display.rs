@@ -131,6 +131,10 @@ fn floats(values: &[f64]) -> Vec<String> {
 
 /// Formats the elements at `picked` as text of one width.
 fn texts(tensor: &HostTensor, picked: &[usize]) -> Vec<String> {
+    // Elements of narrow dtypes are shown as the numbers that they are.
+    let Ok(tensor) = &tensor.widened() else {
+        return vec![];
+    };
     macro_rules! pick {
         ($t:ty, $f:expr) => {{
             let all = tensor.as_slice::<$t>().unwrap_or(&[]);
@@ -157,6 +161,14 @@ fn texts(tensor: &HostTensor, picked: &[usize]) -> Vec<String> {
         DType::U32 => ints!(u32),
         DType::U64 => ints!(u64),
         DType::Bool => pick!(u8, |v| (*v != 0).to_string()),
+        DType::Str => match tensor.strings() {
+            Ok(all) => picked
+                .iter()
+                .map(|k| format!("{:?}", all.get(*k)))
+                .collect(),
+            Err(_) => vec![],
+        },
+        _ => vec![],
     };
     let width = texts.iter().map(String::len).max().unwrap_or(0);
     texts.iter().map(|t| format!("{t:>width$}")).collect()

@@ -303,6 +303,7 @@ impl Function {
             options: &self.shared.options,
             retained: &self.shared.retained,
             axes,
+            fed: &[],
             at,
         };
         compiled.call::<R>(&self.cluster, operands, call).await

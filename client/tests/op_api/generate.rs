@@ -62,15 +62,19 @@ fn attributes(op: &OpDef) -> (Vec<&AttrDef>, Vec<&AttrDef>) {
 fn dtypes(of: &[DType]) -> String {
     let mut rest: Vec<DType> = of.to_vec();
     let mut words = Vec::new();
-    if rest.len() == DType::ALL.len() {
-        return "any dtype".into();
+    let plain = || DType::ALL.into_iter().filter(|d| !d.is_narrow());
+    if rest.len() >= plain().count() {
+        return match rest.len() == DType::ALL.len() {
+            true => "any dtype, narrow ones too".into(),
+            false => "any dtype".into(),
+        };
     }
     for (word, is) in [
         ("numbers", DType::is_number as fn(DType) -> bool),
         ("floats", DType::is_float),
         ("integers", DType::is_int),
     ] {
-        let all = DType::ALL.into_iter().filter(|d| is(*d));
+        let all = plain().filter(|d| is(*d));
         if all.clone().all(|d| rest.contains(&d)) {
             rest.retain(|d| !is(*d));
             words.push(word.to_owned());
@@ -187,6 +191,9 @@ fn field(def: &AttrDef) -> (&'static str, String) {
             format!("call::text(with.{name}.as_deref())"),
         ),
         AttrKind::Ints => ("Vec<i64>", format!("call::list(with.{name})")),
+        AttrKind::Floats => ("Vec<f32>", format!("call::floats(with.{name})")),
+        AttrKind::Strs => ("Vec<String>", format!("call::texts(with.{name})")),
+        AttrKind::DType => ("Option<DType>", format!("call::dtype(with.{name})")),
         kind => panic!("no option is {kind:?}"),
     }
 }
@@ -282,8 +289,8 @@ fn method_text(op: &OpDef, outputs: usize, name: &str) -> String {
     doc(&mut out, "", &escaped(op.doc));
     if outputs > 1 && !variadic_outputs {
         let (count, which) = (
-            ["two", "three"][outputs - 2],
-            ["Both", "All three"][outputs - 2],
+            ["two", "three", "four"][outputs - 2],
+            ["Both", "All three", "All four"][outputs - 2],
         );
         doc(
             &mut out,
@@ -319,6 +326,7 @@ fn method_text(op: &OpDef, outputs: usize, name: &str) -> String {
         1 => "Tensor",
         2 => "(Tensor, Tensor)",
         3 => "(Tensor, Tensor, Tensor)",
+        4 => "(Tensor, Tensor, Tensor, Tensor)",
         _ => "Vec<Tensor>",
     };
     let lifetime = if generic { "<'a>" } else { "" };
@@ -356,6 +364,7 @@ fn method_text(op: &OpDef, outputs: usize, name: &str) -> String {
         (_, 1) => format!("call::one(\"{op_name}\", attrs, {given})"),
         (_, 2) => format!("call::two(\"{op_name}\", attrs, {given})"),
         (_, 3) => format!("call::three(\"{op_name}\", attrs, {given})"),
+        (_, 4) => format!("call::four(\"{op_name}\", attrs, {given})"),
         _ => format!("Ok(call::several(\"{op_name}\", attrs, {given}, outputs)?.into_vec())"),
     };
     out + &call + "\n}\n\n"
@@ -368,6 +377,14 @@ fn used<'a>(code: &str, words: &[&'a str]) -> Vec<&'a str> {
     let tokens: std::collections::BTreeSet<&str> = tokens.collect();
     let there = words.iter().filter(|w| tokens.contains(**w));
     there.copied().collect()
+}
+
+/// The import of dtypes, where the options have one.
+fn dtype_import(options: &str) -> &'static str {
+    match used(options, &["DType"])[..] {
+        [] => "",
+        _ => "use convoke_graph::DType;\n\n",
+    }
 }
 
 /// The imports of a family's methods.
@@ -444,7 +461,10 @@ pub fn files() -> Vec<(String, String)> {
         "Attributes of ops that have many: what is `None`, or an empty list, is the op's default";
     files.push((
         "options.rs".into(),
-        format!("//! {about}.\n//!\n//! {HEAD}{structs}"),
+        format!(
+            "//! {about}.\n//!\n//! {HEAD}{}{structs}",
+            dtype_import(&structs)
+        ),
     ));
     let about = "The methods of all ops of the registry, a file for each of its families";
     modules.sort_by_key(|m| m.trim_start_matches("pub ").to_owned());

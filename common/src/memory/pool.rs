@@ -163,9 +163,40 @@ impl Pool {
         *self.0.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
     }
 
-    /// Makes a tensor with unspecified elements. Fails where its size overflows, or the ledger refuses its memory.
+    /// Makes a tensor with unspecified elements, or of empty strings. Fails where its size overflows, or the ledger refuses
+    /// its memory.
     pub fn tensor(&self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
         let len = Tensor::size_of(dtype, shape)?;
+        match dtype {
+            DType::Str => self.empty_strings(shape, len),
+            _ => self.of_size(dtype, shape, len),
+        }
+    }
+
+    /// Makes a tensor of empty strings, whose table has `len` bytes.
+    #[cold]
+    fn empty_strings(&self, shape: &[usize], len: usize) -> Result<Tensor> {
+        let mut tensor = self.of_size(DType::Str, shape, len)?;
+        if let Some(table) = tensor.bytes_mut() {
+            table.fill(0);
+        }
+        Ok(tensor)
+    }
+
+    /// Makes a tensor of the dtype, shape and size of another one, with unspecified elements.
+    pub fn alike(&self, tensor: &Tensor) -> Result<Tensor> {
+        self.of_size(tensor.dtype(), tensor.shape(), tensor.byte_len())
+    }
+
+    /// Makes a tensor of `len` bytes, with unspecified elements. Fails where a tensor of this dtype and shape cannot have
+    /// that size, or the ledger refuses its memory.
+    pub fn sized(&self, dtype: DType, shape: &[usize], len: usize) -> Result<Tensor> {
+        Tensor::check_size(dtype, shape, len)?;
+        self.of_size(dtype, shape, len)
+    }
+
+    #[inline(always)]
+    fn of_size(&self, dtype: DType, shape: &[usize], len: usize) -> Result<Tensor> {
         if let Some(tensor) = Tensor::inline(dtype, shape, len) {
             return Ok(tensor);
         }

@@ -54,6 +54,7 @@ pub struct WorkerStatus {
     /// handle itself ([`convoke_graph::tensor::INLINE`]).
     pub live_handles: u64,
     pub handle_bytes: u64,
+    pub rendezvous: RendezvousStatus,
     pub links: Vec<LinkStatus>,
     /// How many frames, streams, connections and handshakes were refused, by reason.
     pub refused: BTreeMap<String, u64>,
@@ -86,6 +87,23 @@ pub struct Sources {
     pub shared_path: u64,
     pub cache: u64,
     pub clients: u64,
+}
+
+/// A member's end of the rendezvous: what the steps in flight wait for at the moment of the question.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RendezvousStatus {
+    /// Leases that this member takes part in.
+    pub leases: u64,
+    /// Steps in flight.
+    pub open_steps: u64,
+    /// Receives whose tensor has not begun to arrive.
+    pub waiting_receives: u64,
+    /// Tensors whose bytes are arriving.
+    pub arriving_tensors: u64,
+    /// Tensors that have arrived and wait for their receive.
+    pub waiting_tensors: u64,
+    /// How often steps were aborted at this member.
+    pub aborts: u64,
 }
 
 /// The weights that a worker holds, each counted once.
@@ -237,6 +255,8 @@ pub struct MemberStatus {
     pub version: String,
     /// The member's device, such as `cpu:0`.
     pub device: DeviceId,
+    /// The numerics profile of the device: devices of equal profiles compute equal bits.
+    pub device_profile: String,
     pub threads: u32,
     #[serde(rename = "memory_bytes")]
     pub memory: u64,

@@ -86,6 +86,7 @@ fn cluster() -> ClusterModel {
         address: format!("10.0.0.{i}:7000"),
         incarnation: Incarnation(i),
         device: DeviceId::default(),
+        profile: NUMERICS_PROFILE.into(),
         threads: 2,
         memory: (1 << 30) >> (8 * i),
         budget: 1 << 30,

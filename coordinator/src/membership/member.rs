@@ -1,6 +1,7 @@
 //! What the coordinator knows of one worker's name.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::device_spec::DeviceId;
@@ -52,6 +53,8 @@ pub struct Offer {
     pub host: String,
     pub version: String,
     pub device: DeviceId,
+    /// The numerics profile of the device.
+    pub device_profile: Arc<str>,
     pub threads: u32,
     pub memory: u64,
     pub load_buffer: u64,
@@ -72,7 +75,9 @@ impl Offer {
             incarnation,
             host,
             version,
+            profile,
             device,
+            device_profile,
             threads,
             memory,
             load_buffer,
@@ -89,6 +94,10 @@ impl Offer {
             "a host name that cannot be one"
         } else if !text(&version) {
             "a release that cannot be one"
+        } else if device_profile.is_empty() || !text(&device_profile) {
+            "a numerics profile that cannot be one"
+        } else if device.is_cpu() && device_profile != profile {
+            "a CPU of another numerics profile than its host's"
         } else if threads == 0 {
             "no threads"
         } else if !speed(flops) || !speed(memory_bandwidth) {
@@ -103,6 +112,7 @@ impl Offer {
                 host,
                 version,
                 device,
+                device_profile: device_profile.into(),
                 threads,
                 memory,
                 load_buffer,

@@ -390,6 +390,7 @@ impl Membership {
                 address: offer.address.clone(),
                 incarnation: offer.incarnation,
                 device: offer.device.clone(),
+                profile: offer.device_profile.clone(),
                 threads: offer.threads,
                 memory: room.free,
                 budget: room.budget,
@@ -437,6 +438,9 @@ impl Membership {
                 host: offer.map(|o| o.host.clone()).unwrap_or_default(),
                 version: offer.map(|o| o.version.clone()).unwrap_or_default(),
                 device: offer.map(|o| o.device.clone()).unwrap_or_default(),
+                device_profile: offer
+                    .map(|o| o.device_profile.to_string())
+                    .unwrap_or_default(),
                 threads: offer.map_or(0, |o| o.threads),
                 memory: offer.map_or(0, |o| o.memory),
                 flops: offer.map_or(0.0, |o| o.flops),

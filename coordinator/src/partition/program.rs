@@ -4,9 +4,7 @@ use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Literal, Node, ValueId};
 use convoke_graph::ids::FunctionId;
 use convoke_graph::ops;
-use convoke_graph::program::{
-    NO_OPERAND, NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, SendEdge,
-};
+use convoke_graph::program::{NO_OPERAND, Program, ProgramNode, RecvSlot, SendEdge};
 
 use super::Crossings;
 use crate::place::{NONE, Placed, needed};
@@ -20,7 +18,7 @@ pub fn build(placed: &Placed, crossings: &Crossings, m: usize) -> Program {
         program: Program {
             name: placed.function.name.clone(),
             function: FunctionId::default(),
-            profile: NUMERICS_PROFILE.into(),
+            profile: placed.team.workers[m].profile.to_string(),
             values: vec![],
             literals: vec![],
             artifacts: vec![],

@@ -46,6 +46,8 @@ fn part(placed: &Placed, parts: &Partition, m: usize) -> PartSummary {
     PartSummary {
         name: worker.name.clone(),
         address: worker.address.clone(),
+        device: worker.device.clone(),
+        profile: worker.profile.to_string(),
         threads: worker.threads,
         nodes: program.nodes.len() as u32 - program.init_nodes,
         first_node: named(first),
@@ -93,8 +95,12 @@ fn warnings(placed: &Placed) -> Vec<String> {
         && n as usize > used
     {
         let nodes = placed.work.positions();
+        let reason = match nodes == used {
+            true => format!("the model has {nodes} nodes after optimisation"),
+            false => "pins leave the others nothing to run".to_owned(),
+        };
         warnings.push(format!(
-            "{used} of the {n} workers that were asked for are used: the model has {nodes} nodes after optimisation"
+            "{used} of the {n} workers that were asked for are used: {reason}"
         ));
     }
     warnings

@@ -30,6 +30,8 @@ pub struct Edit {
     removed: Vec<bool>,
     /// For each value the value that replaces it, or itself.
     forward: Vec<u32>,
+    /// Whether anything was removed, replaced or inserted, so that the nodes have to be gone through at the end.
+    rewrites: bool,
     /// New nodes, each with the index of the node that it is inserted before.
     inserted: Vec<(u32, Node)>,
     names: HashSet<Arc<str>>,
@@ -47,6 +49,7 @@ impl Edit {
             users: Csr::default(),
             removed: vec![false; f.nodes.len()],
             forward: (0..n as u32).collect(),
+            rewrites: false,
             inserted: Vec::new(),
             names: HashSet::new(),
             f,
@@ -155,11 +158,13 @@ impl Edit {
     pub fn forward(&mut self, from: ValueId, to: ValueId) {
         let to = self.resolve(to);
         self.forward[from.ix()] = to.0;
+        self.rewrites = true;
     }
 
     /// Removes a node.
     pub fn remove(&mut self, node: usize) {
         self.removed[node] = true;
+        self.rewrites = true;
     }
 
     /// Returns whether a node was removed.
@@ -207,6 +212,7 @@ impl Edit {
     /// Adds `node` before node `at`.
     pub fn insert(&mut self, at: usize, node: Node) {
         self.inserted.push((at as u32, node));
+        self.rewrites = true;
     }
 
     /// Adds an init node with one output before node `at`; returns the output.
@@ -242,6 +248,9 @@ impl Edit {
 
     /// Returns the function with all changes applied.
     pub fn finish(mut self) -> Function {
+        if !self.rewrites {
+            return self.f;
+        }
         self.inserted.sort_by_key(|(at, _)| *at);
         let old = std::mem::take(&mut self.f.nodes);
         let mut nodes = Vec::with_capacity(old.len() + self.inserted.len());

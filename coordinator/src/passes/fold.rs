@@ -33,10 +33,10 @@ pub fn run(f: Function) -> (Function, Option<String>) {
 /// Returns the known integers as a tensor, if it is small and every element fits `dtype`.
 fn tensor(value: &HostValue, dtype: DType) -> Option<Tensor> {
     let ints = value.ints()?;
-    if dtype.is_float() || ints.len().checked_mul(dtype.size())? > INLINE_LIMIT {
+    if dtype.is_float() || dtype.is_narrow() || dtype.bytes_for(ints.len())? > INLINE_LIMIT {
         return None;
     }
-    let mut bytes = Vec::with_capacity(ints.len() * dtype.size());
+    let mut bytes = Vec::with_capacity(dtype.bytes_for(ints.len())?);
     for v in ints {
         match dtype {
             DType::I8 => bytes.extend(i8::try_from(v).ok()?.to_le_bytes()),

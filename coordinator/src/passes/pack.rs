@@ -1,11 +1,13 @@
-//! Lays out constant operands of matrix products and convolutions once, at install, in the form that the kernels read.
+//! Lays out constant operands of matrix products, convolutions and recurrent layers once, at install, in the form that
+//! the kernels read. A weight of a product or convolution stays in its dtype: the kernels widen 16-bit weights themselves.
 //! A weight with several users of one form is packed once.
 
 use std::collections::BTreeMap;
 
 use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, Function, Node, TensorType, ValueId};
-use convoke_graph::ops::{FusedOp, MovementOp, Op, UnaryOp, packing};
+use convoke_graph::ops::attrs::{RecurrentAttrs, packed_recurrent_len};
+use convoke_graph::ops::{FusedOp, MovementOp, Op, RecurrentOp, UnaryOp, packing};
 
 use super::edit::Edit;
 
@@ -18,6 +20,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
         let done = match e.f.nodes[i].kind() {
             Some(Op::Fused(FusedOp::FusedGemm)) => gemm(&mut e, i, &mut packed),
             Some(Op::Fused(FusedOp::FusedConv)) => conv(&mut e, i, &mut packed),
+            Some(Op::Recurrent(op)) => recurrent(&mut e, i, op, &mut packed),
             _ => None,
         };
         nodes += usize::from(done.is_some());
@@ -32,7 +35,8 @@ pub fn run(f: Function) -> (Function, Option<String>) {
     (e.finish(), report)
 }
 
-/// Packed weights, by raw weight and by how it is read (whether transposed, or in how many groups).
+/// Packed weights, by raw weight and by how it is read: whether transposed, in how many groups, or, below zero, in which
+/// parts of a recurrent layer.
 type PackedWeights = BTreeMap<(ValueId, i64), ValueId>;
 
 /// Returns the node that computes a constant, and its first operand.
@@ -41,7 +45,7 @@ fn source(e: &Edit, v: ValueId) -> Option<(&Node, ValueId)> {
     Some((&e.f.nodes[node], e.operand(node, 0)?))
 }
 
-/// If `v` is widened from a half type, which packing does itself, returns the half value.
+/// If `v` is widened from a half type, which products and packing do themselves, returns the half value.
 fn widened(e: &Edit, v: ValueId) -> Option<ValueId> {
     let (node, from) = source(e, v)?;
     let half = matches!(e.f.ty(from).dtype, DType::F16 | DType::BF16);
@@ -125,11 +129,55 @@ fn conv(e: &mut Edit, node: usize, packed: &mut PackedWeights) -> Option<()> {
     Some(())
 }
 
+/// Packs both weights of a recurrent layer, if they are constants.
+fn recurrent(e: &mut Edit, node: usize, op: RecurrentOp, packed: &mut PackedWeights) -> Option<()> {
+    let attrs = RecurrentAttrs::new(op, &e.f.nodes[node].attrs).ok()?;
+    let weights = [1, 2].map(|i| e.operand(node, i).filter(|v| e.is_constant(*v)));
+    let [w, r] = [weights[0]?, weights[1]?];
+    let (w_shape, r_shape) = (e.f.ty(w).fixed_shape()?, e.f.ty(r).fixed_shape()?);
+    let (&[directions, _, input], &[_, _, hidden]) = (&w_shape[..], &r_shape[..]) else {
+        return None;
+    };
+    let narrow = |v: ValueId| matches!(e.f.ty(v).dtype, DType::F32 | DType::F16 | DType::BF16);
+    if attrs.packed.is_some() || !narrow(w) || !narrow(r) {
+        return None;
+    }
+    let gates = [op.gates()];
+    let mut operands = [w, r];
+    for (operand, parts, k) in [
+        (0, &gates[..], input),
+        (1, attrs.recurrent_parts(op), hidden),
+    ] {
+        let from = operands[operand];
+        let key = parts.iter().fold(0, |key, p| key * 10 - *p as i64);
+        let parts_of = Attr::Ints(parts.iter().map(|p| *p as i64).collect());
+        let attrs = Attrs::default().with("parts", parts_of);
+        let len = packed_recurrent_len(directions, parts, hidden, k)?;
+        operands[operand] = pack(
+            e,
+            node,
+            packed,
+            (from, key),
+            FusedOp::PackRecurrent,
+            attrs,
+            len,
+        );
+    }
+    let node = &mut e.f.nodes[node];
+    node.inputs[1] = Some(operands[0]);
+    node.inputs[2] = Some(operands[1]);
+    node.attrs = std::mem::take(&mut node.attrs)
+        .with("hidden_size", Attr::Int(i64::try_from(hidden).ok()?))
+        .with("packed_input_size", Attr::Int(i64::try_from(input).ok()?));
+    Some(())
+}
+
 /// Returns the constant weight of a fused node if it is not packed yet.
 fn raw_weight(e: &Edit, node: usize) -> Option<ValueId> {
     let raw = e.f.nodes[node].attrs.int("packed", 0) == 0;
     let weight = e.operand(node, 1).filter(|v| raw && e.is_constant(*v))?;
-    (e.f.ty(weight).dtype == DType::F32).then_some(weight)
+    let dtype = e.f.ty(weight).dtype;
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16).then_some(weight)
 }
 
 fn pack(
@@ -145,7 +193,11 @@ fn pack(
         return *v;
     }
     let name = format!("{}:packed", e.f.value(key.0).name);
-    let ty = TensorType::fixed(DType::F32, &[len]);
+    let dtype = match op {
+        FusedOp::PackRecurrent => DType::F32,
+        _ => e.f.ty(key.0).dtype,
+    };
+    let ty = TensorType::fixed(dtype, &[len]);
     let v = e.init_node(at, &name, op, attrs, &[key.0], ty);
     packed.insert(key, v);
     v

@@ -24,15 +24,12 @@ pub fn run(mut f: Function) -> (Function, Option<String>) {
     let mut kept = keep.iter();
     f.nodes.retain(|_| kept.next().copied().unwrap_or(true));
     for node in &mut f.nodes {
-        // The number of outputs has a meaning if an op has any number of them (Split), and if functions within the node
-        // fix it.
-        let op = ops::lookup(&node.op).filter(|op| op.outputs.1 < usize::MAX);
-        let op = op.filter(|_| node.attrs.functions().next().is_none());
-        let least = op.map_or(node.outputs.len(), |op| op.outputs.0);
-        while node.outputs.len() > least.max(1)
-            && node.outputs.last().is_some_and(|o| !live[o.ix()])
-        {
-            node.outputs.pop();
+        let unused = |node: &Node| node.outputs.last().is_some_and(|o| !live[o.ix()]);
+        if node.outputs.len() > 1 && unused(node) {
+            let least = fewest_outputs(node);
+            while node.outputs.len() > least && unused(node) {
+                node.outputs.pop();
+            }
         }
         // Outputs in front of a used one stay, even if they are unused.
         node.outputs.iter().for_each(|o| live[o.ix()] = true);
@@ -50,6 +47,14 @@ pub fn run(mut f: Function) -> (Function, Option<String>) {
         )
     });
     (f, report)
+}
+
+/// Returns how many outputs a node has at least. Their number has a meaning if an op has any number of them (Split), and if
+/// functions within the node fix it.
+fn fewest_outputs(node: &Node) -> usize {
+    let op = ops::lookup(&node.op).filter(|op| op.outputs.1 < usize::MAX);
+    let op = op.filter(|_| node.attrs.functions().next().is_none());
+    op.map_or(node.outputs.len(), |op| op.outputs.0).max(1)
 }
 
 /// Returns whether a node has, or may have, side effects.

@@ -407,6 +407,141 @@ fn half_weights_are_packed_as_they_are() {
 }
 
 #[test]
+fn dequantised_weights_of_a_product_stay_codes() {
+    check_all(
+        "param x: f32[n, 8]
+         weight w: i8[8, 6]
+         weight s: f32[6]
+         weight z: i8[6]
+         weight b: f32[6]
+         d = DequantizeLinear(w, s, z)
+         p = MatMul(x, d)
+         y = Add(p, b)
+         result y",
+        "init w:transposed = Transpose(w) {perm=[1, 0]}
+         y = MatMulNBits(x, w:transposed, s, z, b) {K=8; N=6; bits=8; block_size=8}
+         result y = y",
+    );
+    check_all(
+        "param x: f32[n, 8]
+         weight w: u8[6, 8]
+         weight s: f32[]
+         d = DequantizeLinear(w, s)
+         y = Gemm(x, d) {transB=1}
+         result y",
+        "init w:zero:of each column = Expand(w:zero, w:zero:dims)
+         init s:of each column = Expand(s, w:zero:dims)
+         y = MatMulNBits(x, w, s:of each column, w:zero:of each column) {K=8; N=6; bits=8; block_size=8}
+         result y = y",
+    );
+    check_all(
+        "param x: f32[n, 32]
+         weight w: u4[32, 6]
+         weight s: f32[2, 6]
+         weight z: u4[2, 6]
+         d = DequantizeLinear(w, s, z) {axis=0; block_size=16}
+         y = MatMul(x, d)
+         result y",
+        "init z:number = Cast(z) {to=@f32}
+         init z:number:transposed = Transpose(z:number) {perm=[1, 0]}
+         init w:transposed = Transpose(w) {perm=[1, 0]}
+         init s:transposed = Transpose(s) {perm=[1, 0]}
+         y = MatMulNBits(x, w:transposed, s:transposed, z:number:transposed) {K=32; N=6; bits=4; block_size=16}
+         result y = y",
+    );
+}
+
+#[test]
+fn dequantised_weights_of_small_blocks_become_numbers() {
+    check_all(
+        "param x: f32[n, 8]
+         weight w: u4[8, 6]
+         weight s: f32[2, 6]
+         d = DequantizeLinear(w, s) {axis=0; block_size=4}
+         y = MatMul(x, d)
+         result y",
+        "init d = DequantizeLinear(w, s) {axis=0; block_size=4}
+         init d:packed = PackGemmB(d)
+         y = FusedGemm(x, d:packed) {k=8; n=6; packed=1}
+         result y = y",
+    );
+}
+
+#[test]
+fn slices_of_a_dequantised_table_are_gathered_as_codes() {
+    check_all(
+        "param at: i64[n]
+         weight w: i8[30, 6]
+         weight s: f32[]
+         weight z: i8[]
+         d = DequantizeLinear(w, s, z)
+         y = Gather(d, at)
+         result y",
+        "y:codes = Gather(w, at)
+         y = DequantizeLinear(y:codes, s, z)
+         result y = y",
+    );
+}
+
+#[test]
+fn dequantised_weights_become_numbers_where_others_use_them_or_rows_have_scales() {
+    check_all(
+        "param x: f32[n, 8]
+         weight w: i8[8, 8]
+         weight s: f32[8]
+         weight t: f32[]
+         d = DequantizeLinear(w, s) {axis=0}
+         e = DequantizeLinear(w, t)
+         p = MatMul(x, d)
+         q = MatMul(p, e)
+         r = MatMul(q, e)
+         result r",
+        "init d = DequantizeLinear(w, s) {axis=0}
+         init e = DequantizeLinear(w, t)
+         init d:packed = PackGemmB(d)
+         p = FusedGemm(x, d:packed) {k=8; n=8; packed=1}
+         init e:packed = PackGemmB(e)
+         q = FusedGemm(p, e:packed) {k=8; n=8; packed=1}
+         r = FusedGemm(q, e:packed) {k=8; n=8; packed=1}
+         result r = r",
+    );
+}
+
+#[test]
+fn products_of_halves_are_fused_up_to_where_the_separate_ops_round() {
+    check_all(
+        "param x: f16[2, 4]
+         weight w: f16[4, 7]
+         weight b: f16[7]
+         y = MatMul(x, w)
+         s = Add(y, b)
+         g = Gemm(x, w, b)
+         r = Relu(g)
+         result s
+         result r",
+        "init w:packed = PackGemmB(w)
+         y = FusedGemm(x, w:packed) {k=4; n=7; packed=1}
+         s = Add(y, b)
+         g = FusedGemm(x, w:packed, b) {k=4; n=7; packed=1}
+         r = Relu(g)
+         result s = s
+         result r = r",
+    );
+    check_all(
+        "param x: bf16[1, 4, 5, 5]
+         weight w: bf16[6, 4, 3, 3]
+         weight b: bf16[6]
+         y = Conv(x, w, b)
+         r = Relu(y)
+         result r",
+        "init w:packed = PackConvW(w) {group=1}
+         y = FusedConv(x, w:packed, b) {packed=1; w_shape=[6, 4, 3, 3]}
+         r = Relu(y)
+         result r = r",
+    );
+}
+
+#[test]
 fn depthwise_weights_stay_raw() {
     check_all(
         "param x: f32[1, 8, 8, 8]
@@ -490,4 +625,26 @@ fn ops_that_are_not_known_stay_as_they_are() {
          result i = s";
     assert_eq!(dump(&after), dedent(want));
     assert!(after.nodes.iter().all(|n| n.runs_at == RunsAt::Step));
+}
+
+#[test]
+fn the_weights_of_a_recurrent_layer_are_packed() {
+    check(
+        pack::run,
+        "param x: f32[5, 1, 3]
+         weight w: f32[1, 6, 3]
+         weight r: f32[1, 6, 2]
+         y = GRU(x, w, r)
+         z = GRU(x, w, r) {linear_before_reset=1}
+         result y
+         result z",
+        "init w:packed = PackRecurrent(w) {parts=[3]}
+         init r:packed = PackRecurrent(r) {parts=[2, 1]}
+         y = GRU(x, w:packed, r:packed) {hidden_size=2; packed_input_size=3}
+         init r:packed.2 = PackRecurrent(r) {parts=[3]}
+         z = GRU(x, w:packed, r:packed.2) {hidden_size=2; linear_before_reset=1; packed_input_size=3}
+         result y = y
+         result z = z
+         ",
+    );
 }

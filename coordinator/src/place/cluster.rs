@@ -19,6 +19,8 @@ pub struct WorkerModel {
     pub address: String,
     pub incarnation: Incarnation,
     pub device: DeviceId,
+    /// The numerics profile of the device.
+    pub profile: Arc<str>,
     pub threads: u32,
     /// Bytes of memory that are free.
     pub memory: u64,
@@ -173,6 +175,28 @@ impl ClusterModel {
             links: BTreeMap::new(),
             driver: ASSUMED_LINK,
         }
+    }
+
+    /// Returns the workers for which `stays` holds, with the links between them.
+    pub fn filtered(&self, stays: impl Fn(&WorkerModel) -> bool) -> ClusterModel {
+        let indices = 0..self.workers.len();
+        let kept: Vec<usize> = indices.filter(|i| stays(&self.workers[*i])).collect();
+        let links = self.links.iter().filter_map(|((from, to), link)| {
+            let new = |old: &usize| kept.binary_search(old).ok();
+            Some(((new(from)?, new(to)?), *link))
+        });
+        ClusterModel {
+            links: links.collect(),
+            workers: kept.iter().map(|i| self.workers[*i].clone()).collect(),
+            driver: self.driver,
+        }
+    }
+
+    /// Returns the numerics profile that all devices have; `None` where they differ.
+    pub fn profile(&self) -> Option<&str> {
+        let (first, others) = self.workers.split_first()?;
+        let same = others.iter().all(|w| w.profile == first.profile);
+        same.then_some(&*first.profile)
     }
 
     /// Returns whether less than everything is free anywhere.

@@ -160,6 +160,14 @@ impl Eligibility {
             })
     }
 
+    /// Returns whether a worker can run a position.
+    pub fn allows(&self, position: usize, worker: usize) -> bool {
+        match self.of.get(position) {
+            None | Some(&ANY) => true,
+            Some(set) => self.sets[usize::from(*set)][worker],
+        }
+    }
+
     /// Returns how many constraints a worker satisfies.
     pub fn count(&self, worker: usize) -> usize {
         self.sets.iter().filter(|set| set[worker]).count()

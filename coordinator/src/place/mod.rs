@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use convoke_common::rpc::{PlanOptions, WorkerCount};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
-use convoke_graph::program::ConstantId;
+use convoke_graph::program::{ConstantId, NUMERICS_PROFILE};
 
 pub use cluster::{
     ASSUMED_LINK, ClusterModel, Holder, LinkSpeed, PresentConstants, Team, WorkerModel,
@@ -104,7 +104,9 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
         }
     }
     let mut work = Work::new(&function, &bounds, &expected);
-    work.identify(&function)
+    // Where profiles are mixed, the planner does not see what is there of the constants at the devices of the others.
+    let profile = cluster.profile().unwrap_or(NUMERICS_PROFILE);
+    work.identify(&function, profile)
         .map_err(|e| Error::internal(format!("constants cannot be encoded: {e}")))?;
     let cluster = &cluster.for_work(&work);
     let pins = Pins::resolve(&function, &work, cluster, &options.pins)?;

@@ -151,10 +151,10 @@ impl<'a> Search<'a> {
         self.predict(self.cluster.team(&[worker]), vec![0; self.work.positions()])
     }
 
-    /// Returns the best placement over exactly `n` workers, or over as many as there are nodes.
+    /// Returns the best placement over exactly `n` workers, or over as many as there are nodes, or as pins leave something
+    /// to run.
     pub fn exactly(&self, n: usize, single: Option<Candidate>) -> Result<Candidate> {
         let there = self.cluster.workers.len();
-        let steps = self.work.positions();
         if n == 0 {
             return Err(Error::new(
                 Code::InvalidArgument,
@@ -167,8 +167,8 @@ impl<'a> Search<'a> {
                 Error::new(Code::NoWorkers, msg).advise("start more workers, or ask for fewer")
             );
         }
-        // Workers beyond the number of nodes would have nothing to run.
-        let n = n.min(steps.max(1));
+        // Further workers would have nothing to run.
+        let n = n.min(self.most_used()).max(1);
         if self.needed.len() > n {
             let msg = match self.needed.len() - self.named {
                 0 => format!("pins name {} workers, but the plan may use {n}", self.named),
@@ -186,9 +186,25 @@ impl<'a> Search<'a> {
         found.ok_or_else(|| self.refusal(n))
     }
 
+    /// Returns how many workers have something to run at most: there are so many nodes, and pins and custom ops say where
+    /// some of them run.
+    fn most_used(&self) -> usize {
+        let workers = 0..self.cluster.workers.len();
+        let free = |p: &usize| self.pinned[*p] == UNPINNED;
+        let free: Vec<usize> = (0..self.work.positions()).filter(free).collect();
+        let named: Vec<bool> = workers
+            .clone()
+            .map(|w| self.pinned.contains(&(w as u16)))
+            .collect();
+        let others =
+            workers.filter(|w| !named[*w] && free.iter().any(|p| self.able.allows(*p, *w)));
+        let named = named.iter().filter(|named| **named).count();
+        named + others.count().min(free.len())
+    }
+
     /// Returns the best placement over the fewest workers that suffice, or over more while that shortens the step.
     pub fn fewest(&self, single: Option<Candidate>) -> Result<Candidate> {
-        let most = self.cluster.workers.len().min(self.work.positions().max(1));
+        let most = self.cluster.workers.len().min(self.most_used().max(1));
         let mut n = self.needed.len().max(1);
         let mut best = match n {
             1 => self.one(single),

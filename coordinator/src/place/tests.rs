@@ -475,6 +475,20 @@ fn a_pin_to_several_workers_leaves_a_choice_among_them() {
 }
 
 #[test]
+fn workers_that_pins_leave_nothing_are_not_used() {
+    let mut c = cluster(3, 100 * MIB);
+    let pins = [("x1", "w0"), ("x*", "w2")];
+    let used = workers_of(&c, &pins, WorkerCount::Exactly(3));
+    assert_eq!(used[0], "w0");
+    assert!(used[1..].iter().all(|w| w == "w2"), "{used:?}");
+    let used = workers_of(&c, &[("x*", "w1")], WorkerCount::Exactly(3));
+    assert!(used.iter().all(|w| w == "w1"), "{used:?}");
+    c.workers[2].name = "other".into();
+    let used = workers_of(&c, &[("x*", "w*")], WorkerCount::Exactly(3));
+    assert_eq!((&*used[0], &*used[7]), ("w0", "w1"), "{used:?}");
+}
+
+#[test]
 fn a_pin_says_where_its_nodes_run() {
     let f = chain(8, 64);
     let c = cluster(3, 100 * MIB);
@@ -613,7 +627,7 @@ fn having(
     own: bool,
 ) -> ClusterModel {
     let mut work = Work::new(f, &Default::default(), &Default::default());
-    work.identify(f).unwrap();
+    work.identify(f, NUMERICS_PROFILE).unwrap();
     let ids = work.const_value.iter().zip(&work.const_id);
     let named = ids.filter(|(v, _)| f.value(**v).name.starts_with(names));
     let all = std::sync::Arc::new(named.filter_map(|(_, id)| *id).collect());

@@ -13,6 +13,10 @@ const LISTED: usize = 8;
 /// Most workers that the advice asks for.
 const MOST_ADVISED: u32 = 256;
 
+/// Offers below which the advice says what a worker process takes of its memory before it offers the rest: its base footprint
+/// and the load buffer.
+const TOLD_BELOW: u64 = 16 << 20;
+
 /// Returns an error that explains why `work` does not fit `count` workers of `cluster`.
 pub fn error(work: &Work, cluster: &ClusterModel, count: usize, in_flight: u32) -> Error {
     let mut read = vec![false; work.const_value.len()];
@@ -132,8 +136,13 @@ fn advice(scale: &Scale<'_>, cluster: &ClusterModel, count: usize) -> String {
         "workers that offer"
     };
     let each = if count == 1 { "" } else { " each" };
+    // What a process needs for itself explains an offer only where that is small.
+    let own = match largest < TOLD_BELOW {
+        true => ", of which a worker process takes 30 to 40 MiB for itself",
+        false => "",
+    };
     ways.push(format!(
-        "{count} {plural} {}{each} (raise --memory)",
+        "{count} {plural} {}{each} (raise --memory{own})",
         human(high)
     ));
     format!("what would fit: {}", ways.join("; or "))

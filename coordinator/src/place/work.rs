@@ -13,7 +13,7 @@ use convoke_graph::csr::Csr;
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Function, Literal, Node, RunsAt, TensorType, ValueId};
 use convoke_graph::ops::{self, Cost, HandleOp};
-use convoke_graph::program::{ConstantId, NUMERICS_PROFILE, constants_of_function};
+use convoke_graph::program::{ConstantId, constants_of_function};
 
 use super::cut::UNPINNED;
 
@@ -220,10 +220,11 @@ impl Work {
         });
     }
 
-    /// Notes what the constants of `f` are known by. Fails where an attribute cannot be encoded.
-    pub fn identify(&mut self, f: &Function) -> Result<(), CodecError> {
+    /// Notes what the constants of `f` are known by at devices of a numerics profile. Fails where an attribute cannot be
+    /// encoded.
+    pub fn identify(&mut self, f: &Function, profile: &str) -> Result<(), CodecError> {
         // Constants are compared with others of the same worker alone, which all have its device's layout.
-        let all = constants_of_function(f, NUMERICS_PROFILE, b"")?;
+        let all = constants_of_function(f, profile, b"")?;
         let id = |v: &ValueId| {
             let constant = all.get(v.ix()).copied().flatten();
             constant.filter(|c| c.is_shared).map(|c| c.id)

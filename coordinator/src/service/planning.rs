@@ -1,6 +1,7 @@
 //! Makes plans: away from the network's threads, a few at a time.
 
 mod fitting;
+mod numerics;
 pub(super) mod queue;
 
 use std::collections::BTreeMap;
@@ -19,11 +20,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout_at;
 
 use self::fitting::{Fitted, Request};
+use self::numerics::plan_apart;
 use super::Service;
 use super::members::Caller;
 use crate::membership::{Asker, ConnectionId, Plan, PlanPart};
 use crate::place::ClusterModel;
-use crate::plan::{PlannedPrograms, plan};
+use crate::plan::PlannedPrograms;
 use crate::tasks::blocking;
 
 /// How many plans are computed at once; each takes a core.
@@ -186,7 +188,7 @@ pub(crate) fn compute(
     check(&function, options)?;
     let mut function = Arc::unwrap_or_clone(function);
     function.name = model_name(&function.name);
-    plan(function, cluster, options)
+    plan_apart(function, cluster, options)
 }
 
 impl Service {

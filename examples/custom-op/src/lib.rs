@@ -42,7 +42,7 @@ fn rule(i: &Infer<'_>) -> Result<Vec<InferredOutput>, OpError> {
 fn cost(_: &Attrs, _: &[Option<&TensorType>], outputs: &[&TensorType]) -> Cost {
     let dims = outputs.iter().flat_map(|t| t.fixed_shape()).flatten();
     let elements: f64 = dims.map(|d| d as f64).product();
-    let size = outputs.first().map_or(0, |t| t.dtype.size());
+    let size = outputs.first().map_or(0, |t| t.dtype.width());
     Cost {
         flops: 3.0 * elements,
         bytes: 2.0 * elements * size as f64,

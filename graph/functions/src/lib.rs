@@ -4,7 +4,13 @@
 //! what they compute, and `convoke-graph` makes the ops' definitions. A device whose kernels do not know a function of
 //! the table does not compile, because it matches on [`FloatUnary`].
 //!
+//! The modules [`narrow`] and [`packed`] have the formats of floats of eight bits and less, and the places of elements of
+//! less than a byte, for the same crates.
+//!
 //! The crate depends on nothing, so that kernels need not be compiled anew when a definition of the graph changes.
+
+pub mod narrow;
+pub mod packed;
 
 /// Calls the macro `$then` with a row for each op that computes a function of one float and nothing else:
 /// operations per element, the op's name, its parameters with their defaults, and its documentation.

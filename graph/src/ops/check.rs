@@ -113,7 +113,7 @@ pub(super) fn check_type(ty: &TensorType) -> Result<(), OpError> {
             ty.shape.len()
         )));
     }
-    let mut bytes = Some(ty.dtype.size() as i64);
+    let mut bytes = Some(ty.dtype.width() as i64);
     for d in &ty.shape {
         match d {
             Dim::Const(n) if *n < 0 => {

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use smallvec::SmallVec;
 
 use super::def::{ConcreteOperand, ConcreteOutputs, HostValue, OpDef, OpError, Operand};
-use super::{check, custom, host, infer};
+use super::{check, custom, host, infer as rules};
 use crate::graph::{Attrs, TensorType};
 use crate::tensor::Shape;
 use crate::{DType, Dim};
@@ -19,6 +19,27 @@ pub fn infer_concrete(
     attrs: &Attrs,
     inputs: &[Option<ConcreteOperand<'_>>],
     outputs: usize,
+) -> Result<ConcreteOutputs, OpError> {
+    infer(op, attrs, inputs, outputs, false)
+}
+
+/// As [`infer_concrete`], for a kernel that decides sizes itself where its op is `OpDef::sized_by_data`: such a
+/// dimension is zero.
+pub fn infer_launch(
+    op: &OpDef,
+    attrs: &Attrs,
+    inputs: &[Option<ConcreteOperand<'_>>],
+    outputs: usize,
+) -> Result<ConcreteOutputs, OpError> {
+    infer(op, attrs, inputs, outputs, op.sized_by_data)
+}
+
+fn infer(
+    op: &OpDef,
+    attrs: &Attrs,
+    inputs: &[Option<ConcreteOperand<'_>>],
+    outputs: usize,
+    may_be_unknown: bool,
 ) -> Result<ConcreteOutputs, OpError> {
     if let Some(quick) = op.quick {
         let dtypes: SmallVec<[Option<DType>; 8]> =
@@ -53,8 +74,8 @@ pub fn infer_concrete(
         unknown.set(true);
         Dim::Const(0)
     };
-    let inferred = infer::apply(op, attrs, &operands, outputs, &fresh)?;
-    if unknown.get() {
+    let inferred = rules::apply(op, attrs, &operands, outputs, &fresh)?;
+    if unknown.get() && !may_be_unknown {
         return Err(OpError::shape(
             "the size of the result depends on a host operand not given",
         ));

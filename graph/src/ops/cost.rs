@@ -18,7 +18,7 @@ pub(super) fn elements(ty: &TensorType) -> f64 {
 /// Bytes of all operands and outputs.
 pub(super) fn moved(inputs: &[Option<&TensorType>], outputs: &[&TensorType]) -> f64 {
     let all = inputs.iter().flatten().chain(outputs);
-    all.map(|t| elements(t) * t.dtype.size() as f64).sum()
+    all.map(|t| elements(t) * t.dtype.bits() as f64 / 8.).sum()
 }
 
 /// The cost of `flops` operations that read these operands and write these outputs.
@@ -97,9 +97,7 @@ pub fn node_cost(f: &Function, node: &Node, bindings: &Bindings) -> Cost {
 
 /// Bytes of a value under `bindings`; `None` where a symbol is unbound, or the size is negative or overflows.
 pub fn value_bytes(ty: &TensorType, bindings: &Bindings) -> Option<u64> {
-    ty.shape.iter().try_fold(ty.dtype.size() as u64, |n, d| {
-        n.checked_mul(u64::try_from(d.eval(bindings)?).ok()?)
-    })
+    crate::program::bytes_under(ty, bindings)
 }
 
 #[cfg(test)]
@@ -113,5 +111,7 @@ mod tests {
         assert_eq!(value_bytes(&ty, &Bindings::new()), None);
         assert_eq!(value_bytes(&ty, &[("s".into(), 5)].into()), Some(30));
         assert_eq!(value_bytes(&ty, &[("s".into(), i64::MAX)].into()), None);
+        let packed = TensorType::new(DType::U2, ty.shape);
+        assert_eq!(value_bytes(&packed, &[("s".into(), 3)].into()), Some(3));
     }
 }

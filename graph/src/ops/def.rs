@@ -278,6 +278,8 @@ pub struct OpDef {
     pub cost: CostFn,
     /// Whether equal operands give equal results, and the op has no other effect.
     pub pure_op: bool,
+    /// Whether the elements of operands on the device decide sizes of outputs, so that only a kernel can tell them.
+    pub sized_by_data: bool,
     /// Whether an output of the same size may take over the buffer of its first operand.
     pub in_place: bool,
     /// The version of a custom op, to be raised whenever its results change.
@@ -321,6 +323,7 @@ impl OpDef {
             quick: None,
             cost: super::cost::per_element::<0>,
             pure_op: true,
+            sized_by_data: false,
             in_place: false,
             version: 0,
         }
@@ -348,6 +351,11 @@ impl OpDef {
     /// Makes the op impure: equal operands may give other results, or the op has another effect.
     pub const fn impure(mut self) -> OpDef {
         self.pure_op = false;
+        self
+    }
+    /// Leaves sizes that the shape rule does not know to the kernel.
+    pub(super) const fn sized_by_data(mut self) -> OpDef {
+        self.sized_by_data = true;
         self
     }
     /// Allows an output to take over the first operand's buffer.

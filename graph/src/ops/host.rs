@@ -147,7 +147,8 @@ pub(super) fn fits(dtype: crate::DType, v: i128) -> bool {
         // Elements are kept as i64, so larger ones are unknown.
         U64 => (0, i64::MAX.into()),
         Bool => (0, 1),
-        F32 | F64 | F16 | BF16 => return false,
+        // Elements of narrow dtypes are not followed.
+        _ => return false,
     };
     (lo..=hi).contains(&v)
 }

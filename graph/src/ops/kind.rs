@@ -4,8 +4,9 @@
 //! compile, so a device that lacks a kernel, and a pass that has to decide about every op, are found by the compiler.
 
 use super::families::{
-    BinaryOp, ControlOp, ConvOp, FusedOp, HandleOp, IndexOp, MatMulOp, MovementOp, NormOp, PoolOp,
-    RandomOp, ReduceOp, ResizeOp, ScanOp, ShapeOp, SliceOp, UnaryOp,
+    BinaryOp, ControlOp, ConvOp, FusedOp, HandleOp, IndexOp, LearnOp, MatMulOp, MovementOp, NormOp,
+    PoolOp, QuantisedOp, RandomOp, RecurrentOp, ReduceOp, ResizeOp, ScanOp, ShapeOp, SignalOp,
+    SliceOp, TextOp, UnaryOp, VisionOp,
 };
 
 /// Declares a family of ops: its type, and the names that its ops have in a graph.
@@ -72,15 +73,21 @@ families! {
     Fused(FusedOp),
     Handle(HandleOp),
     Index(IndexOp),
+    Learn(LearnOp),
     MatMul(MatMulOp),
     Movement(MovementOp),
     Norm(NormOp),
     Pool(PoolOp),
+    Quantised(QuantisedOp),
     Random(RandomOp),
+    Recurrent(RecurrentOp),
     Reduce(ReduceOp),
     Resize(ResizeOp),
     Scan(ScanOp),
     Shape(ShapeOp),
+    Signal(SignalOp),
     Slice(SliceOp),
+    Text(TextOp),
     Unary(UnaryOp),
+    Vision(VisionOp),
 }

@@ -37,7 +37,7 @@ use std::sync::LazyLock;
 use rustc_hash::FxHashMap;
 
 pub use attrs::{normalize_axes, normalize_axis};
-pub use concrete::infer_concrete;
+pub use concrete::{infer_concrete, infer_launch};
 pub use convoke_functions::FloatUnary;
 pub use cost::{node_cost, value_bytes};
 pub use custom::{CustomOp, RegisterError, is_custom, is_custom_name, register};
@@ -47,9 +47,10 @@ pub use def::{
 };
 use families::FAMILIES;
 pub use families::{
-    BinaryOp, ControlOp, ConvOp, FusedOp, HandleOp, IndexOp, MOST_NESTED, MatMulOp, MovementOp,
-    NormOp, PoolOp, RandomOp, ReduceOp, ResizeOp, ScanOp, ShapeOp, SliceOp, UnaryOp, check_bodies,
-    float_function, parameter_default, split_loop, split_scan,
+    BinaryOp, ControlOp, ConvOp, FusedOp, HandleOp, IndexOp, LearnOp, MOST_NESTED, MatMulOp,
+    MovementOp, NormOp, PoolOp, QuantisedOp, RandomOp, RecurrentOp, ReduceOp, ResizeOp, ScanOp,
+    ShapeOp, SignalOp, SliceOp, TextOp, UnaryOp, VisionOp, check_bodies, float_function,
+    parameter_default, split_loop, split_scan,
 };
 pub use infer::{HostValues, fold_host, infer_op, infer_types};
 pub use kind::Op;

@@ -8,8 +8,18 @@ use crate::{Dim, Tensor};
 
 pub(super) use DType::*;
 
-/// Every dtype.
-pub(super) const ANY: &[DType] = &DType::ALL;
+/// Every dtype, for ops that ONNX allows them all for.
+pub(super) const STORED: &[DType] = &DType::ALL;
+/// Every dtype except strings, whose code is the last one.
+pub(super) const BITS: &[DType] = DType::ALL.split_at(Str as usize).0;
+/// Every dtype except the narrow ones, for ops that move elements or compare them.
+pub(super) const MOVED: &[DType] = &[
+    F32, F64, F16, BF16, I8, I16, I32, I64, U8, U16, U32, U64, Bool, Str,
+];
+/// Every dtype except the narrow ones and strings.
+pub(super) const ANY: &[DType] = &[
+    F32, F64, F16, BF16, I8, I16, I32, I64, U8, U16, U32, U64, Bool,
+];
 pub(super) const FLOATS: &[DType] = &[F32, F64, F16, BF16];
 pub(super) const NUMBERS: &[DType] = &[F32, F64, F16, BF16, I8, I16, I32, I64, U8, U16, U32, U64];
 pub(super) const INTS: &[DType] = &[I8, I16, I32, I64, U8, U16, U32, U64];

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::infer::{ValueFacts, check_given, rejected, unsupported};
 use super::shapes::can_equal;
 use crate::graph::{Function, GraphError, Literal, RunsAt, TensorType, Value, ValueId};
-use crate::tensor::byte_size;
+use crate::tensor::Tensor;
 
 /// Whether a value is defined, and in which part of the function.
 #[derive(Clone, Copy, PartialEq)]
@@ -168,8 +168,9 @@ pub(super) fn check_literal(
             offset,
             len,
         } => {
-            let need = shape.and_then(|s| byte_size(value.ty.dtype, &s));
-            if need.is_none_or(|n| n as u64 != *len) {
+            let bytes = usize::try_from(*len).unwrap_or(usize::MAX);
+            let fits = |s: &Vec<usize>| Tensor::check_size(value.ty.dtype, s, bytes).is_ok();
+            if !shape.as_ref().is_some_and(fits) {
                 return wrong_size(*len);
             }
             let file = f.artifacts.get(*artifact as usize).map(|a| a.len);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use convoke_graph::Tensor;
-use convoke_graph::graph::Attr;
+use convoke_graph::graph::{Attr, INLINE_LIMIT};
 
 use super::proto::{AttributeProto, attribute_proto::AttributeType};
 use super::skeleton::Payload;
@@ -69,20 +69,18 @@ fn inline(a: &AttributeProto, payloads: &[Payload]) -> Result<Tensor, String> {
         .map_err(|e| e.to_string())?
         .content
     {
-        Content::Inline(t) => Ok(t),
+        Content::Inline(t) if t.byte_len() <= INLINE_LIMIT => Ok(t),
         _ => Err("holds a tensor of more than 4096 bytes".into()),
     }
 }
 
 /// Whether an attribute that the registry does not know can be dropped without changing what the op computes: its value
-/// is the default, or it concerns training or types that are not supported anyway.
+/// is the default, or it concerns training.
 pub(super) fn is_default(name: &str, value: &Attr) -> bool {
     match (name, value) {
         // These belong to the first operator sets, or to training.
         ("consumed_inputs" | "momentum", _) => true,
         ("spatial" | "stash_type", Attr::Int(v)) => *v == 1,
-        // These concern 8-bit floats only.
-        ("saturate" | "round_mode" | "output_dtype", _) => true,
         (
             "training_mode"
             | "layout"

@@ -80,7 +80,7 @@ fn check_field(field: u32, dtype: DType) -> Result<(), String> {
     use DType::*;
     let ok = match field {
         4 => dtype == F32,
-        5 => matches!(dtype, I32 | I16 | I8 | U16 | U8 | Bool | F16 | BF16),
+        5 => dtype.is_narrow() || matches!(dtype, I32 | I16 | I8 | U16 | U8 | Bool | F16 | BF16),
         7 => dtype == I64,
         10 => dtype == F64,
         11 => matches!(dtype, U32 | U64),
@@ -96,11 +96,11 @@ fn check_field(field: u32, dtype: DType) -> Result<(), String> {
 }
 
 /// Appends the low bytes of `v`, as the reference implementation does. A half-precision float is stored as the number
-/// that its bits represent.
+/// that its bits represent, and packed elements are stored as the number that their byte represents.
 fn put(dtype: DType, v: u64, out: &mut Vec<u8>) {
     match dtype {
         DType::Bool => out.push(u8::from(v != 0)),
-        _ => out.extend_from_slice(&v.to_le_bytes()[..dtype.size()]),
+        _ => out.extend_from_slice(&v.to_le_bytes()[..dtype.width()]),
     }
 }
 

@@ -146,6 +146,34 @@ impl<'a> Files<'a> {
         })
     }
 
+    /// The content of a constant that lies in the model's own file.
+    pub(super) fn read(&self, name: &str, c: &Constant) -> Result<Tensor, ModelError> {
+        let wrong = |reason: String| ModelError::Tensor {
+            tensor: name.into(),
+            reason,
+        };
+        let bytes = match &c.content {
+            Content::Inline(t) => return Ok(t.clone()),
+            Content::Decoded(data) => data.clone(),
+            Content::Model(offset) => self.model.bytes(*offset, c.bytes)?,
+            Content::Encoded(pieces) => {
+                let input = Input::Pieces(pieces.clone());
+                let (dtype, bytes) = (c.dtype, c.bytes);
+                let job = Job {
+                    tensor: name.into(),
+                    dtype,
+                    bytes,
+                    input,
+                };
+                encoded::decode(self.model, &job)?
+            }
+            Content::External { .. } | Content::Missing => {
+                return Err(wrong("its content is not in the model's file".into()));
+            }
+        };
+        Tensor::from_bytes(c.dtype, &c.shape, &bytes).map_err(|e| wrong(e.to_string()))
+    }
+
     fn later(&mut self, job: Job) -> StoredConstant {
         self.jobs.push(job);
         StoredConstant::Sidecar(self.jobs.len() - 1)

@@ -1,23 +1,24 @@
 //! Builds a function from the decoded messages of a model.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use convoke_graph::graph::{Attrs, Literal, ValueId};
-use convoke_graph::{Tensor, ops};
+use convoke_graph::Tensor;
+use convoke_graph::graph::{Attr, Attrs, Literal, TensorType, ValueId};
+use convoke_graph::ops::{self, Op};
 use prost::Message as _;
 
 use super::builder::Builder;
 use super::files::{Files, StoredConstant};
-use super::inputs;
-use super::normalize::{self, ImportFailure, ImportedNode, Outputs};
+use super::inputs::{self, GivenInput, GraphInput, sequence_name};
+use super::normalize::{self, Block, ImportFailure, ImportedNode, Outputs};
 use super::proto::{AttributeProto, ModelProto, NodeProto};
-use super::scope::{Functions, Scope, domain, functions, opsets};
+use super::scope::{Functions, Meaning, Scope, domain, functions, opsets};
 use super::skeleton::Payload;
 use super::{attrs, sort, tensor};
 use crate::error::ModelError;
 
 /// The supported versions of ONNX's own operator set.
-pub(super) const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
+pub(super) const OPSETS: std::ops::RangeInclusive<i64> = 1..=28;
 
 /// Most nodes of a model, counting those of expanded functions.
 const MAX_NODES: u64 = 1 << 20;
@@ -26,6 +27,15 @@ const MAX_NODES: u64 = 1 << 20;
 /// of the model's structure. A bound is needed because functions that call functions can grow by powers of two.
 const EXPANDED: u64 = 4 << 20;
 const EXPANSION: u64 = 1 << 10;
+/// What they may expand to, besides, for each byte of content in the model's file: attributes of classical models are read
+/// and become tables, of which some have wider elements.
+const OF_CONTENT: u64 = 4;
+
+/// The domain of classical models.
+const LEARN: &str = "ai.onnx.ml";
+
+/// Attributes of ops of ONNX that only Convoke's own programs and passes may set.
+const OWN_ATTRS: [&str; 2] = ["packed_input_size", "refuse_empty"];
 
 pub(super) struct Importer<'a> {
     /// The function that nodes are added to.
@@ -39,12 +49,17 @@ pub(super) struct Importer<'a> {
     /// The constants of the outermost function that stand for constants of the functions in it, by the address of the
     /// message that has them and their full names.
     outermost: HashMap<(usize, String), ValueId>,
+    /// The type of each constant that is decoded into the sidecar, and the index of the job that decodes it, by the
+    /// address of the message that has it. A function that is expanded again uses what its first copy decodes.
+    decoded: HashMap<usize, (TensorType, usize)>,
     /// The nodes that are imported as part of a branch, by the address of the branch.
     pub(super) moved: HashMap<usize, Vec<&'a NodeProto>>,
     /// Number of symbols made so far.
     pub(super) symbols: usize,
     /// Every name that something reads.
     pub(super) read: HashSet<&'a str>,
+    /// The channels of a block in ONNX Runtime's blocked layout.
+    block: Block,
     /// Number of nodes so far, including those of expanded functions.
     count: u64,
     /// Bytes that expanded nodes may still take, and the limit that they started from.
@@ -52,11 +67,12 @@ pub(super) struct Importer<'a> {
     most: u64,
 }
 
-/// Imports the graph of `model`, which must have one.
+/// Imports the graph of `model`, which must have one. `given` says what is known of the inputs.
 pub(super) fn import<'a>(
     model: &'a ModelProto,
     payloads: &'a [Payload],
     files: Files<'a>,
+    given: &BTreeMap<String, GivenInput>,
 ) -> Result<Importer<'a>, ModelError> {
     let Some(graph) = &model.graph else {
         return Err(ModelError::NoOpset);
@@ -92,7 +108,15 @@ pub(super) fn import<'a>(
             .iter()
             .flat_map(|f| f.output.iter().map(String::as_str)),
     );
-    let most = EXPANDED + EXPANSION.saturating_mul(model.encoded_len() as u64);
+    let content: u64 = payloads.iter().map(Payload::stored_len).sum();
+    let most = EXPANDED
+        .saturating_add(EXPANSION.saturating_mul(model.encoded_len() as u64))
+        .saturating_add(OF_CONTENT.saturating_mul(content));
+    let inputs = inputs::types(graph, &scope.pending, given)?;
+    // An input that calls feed takes the place of its default.
+    for (name, _) in &inputs {
+        scope.pending.remove(name);
+    }
     let mut i = Importer {
         b: Builder::new(graph.name()),
         enclosing: vec![],
@@ -101,17 +125,26 @@ pub(super) fn import<'a>(
         functions: functions(&model.functions)?,
         scopes: vec![],
         outermost: HashMap::new(),
+        decoded: HashMap::new(),
         moved: HashMap::new(),
         symbols: 0,
         read,
+        block: normalize::block_of(graph),
         count: 0,
         left: most,
         most,
     };
-    let types = inputs::types(graph, &scope.pending)?;
-    for (name, ty) in types {
-        let id = i.b.param(name, ty);
-        scope.define(name, Some(id))?;
+    for (name, input) in inputs {
+        let meaning = match input {
+            GraphInput::Tensor(ty) => Meaning::Tensor(i.b.param(name, ty)),
+            GraphInput::Nothing => Meaning::Nothing,
+            GraphInput::Sequence(types) => {
+                let each = types.into_iter().enumerate();
+                let each = each.map(|(at, ty)| i.b.param(&sequence_name(name, at), ty));
+                Meaning::Sequence(each.collect())
+            }
+        };
+        scope.define_as(name, meaning)?;
     }
     i.scopes.push(scope);
     i.nodes(
@@ -119,9 +152,16 @@ pub(super) fn import<'a>(
         graph.output.iter().map(|o| o.name()),
     )?;
     for o in &graph.output {
-        let id = i.resolve(o.name(), "the graph's outputs")?;
-        let id = id.ok_or_else(|| undefined(o.name(), "the graph's outputs"))?;
-        i.b.f.results.push((o.name().into(), id));
+        let user = "the graph's outputs";
+        match i.meaning(o.name(), user)? {
+            Meaning::Tensor(id) => i.b.f.results.push((o.name().into(), id)),
+            Meaning::Sequence(all) => {
+                let each = all.into_iter().enumerate();
+                let each = each.map(|(at, id)| (sequence_name(o.name(), at), id));
+                i.b.f.results.extend(each);
+            }
+            Meaning::Nothing => return Err(undefined(o.name(), user)),
+        }
     }
     Ok(i)
 }
@@ -177,6 +217,7 @@ impl<'a> Importer<'a> {
                 Some(_) => {}
                 None if needed[i] => self.node(nodes[i], i)?,
                 None => {
+                    self.count_nodes(1)?;
                     for output in nodes[i].output.iter().filter(|o| !o.is_empty()) {
                         self.scope().define(output, None)?;
                     }
@@ -201,8 +242,10 @@ impl<'a> Importer<'a> {
             }
             if let Some((key, t)) = scope.pending.remove_entry(name) {
                 let full = format!("{}{name}", scope.prefix);
-                let c = tensor::constant(t, &full, self.payloads)?;
-                let id = self.place(std::ptr::from_ref(t) as usize, &full, c, level)?;
+                let address = std::ptr::from_ref(t) as usize;
+                let id = self.place(address, &full, level, |payloads| {
+                    tensor::constant(t, &full, payloads)
+                })?;
                 self.scopes[s].names.insert(key, Some(id));
                 return Ok(Some(self.captured(id, level, self.enclosing.len())));
             }
@@ -213,25 +256,82 @@ impl<'a> Importer<'a> {
         Err(undefined(name, user))
     }
 
-    /// Adds a constant to the function that `level` others enclose. The constant is known by the address of the message
-    /// that has it. Content that lies in a file belongs to the outermost function, whose value the others capture.
+    /// The tensors of the sequence that `name` stands for; `None` where it is no sequence.
+    pub(super) fn sequence(&mut self, name: &str) -> Option<Vec<ValueId>> {
+        for s in (0..self.scopes.len()).rev() {
+            let scope = &self.scopes[s];
+            if let Some(all) = scope.sequences.get(name).cloned() {
+                let (from, to) = (scope.level, self.enclosing.len());
+                let here = all.into_iter().map(|id| self.captured(id, from, to));
+                return Some(here.collect());
+            }
+            let known = scope.names.contains_key(name) || scope.pending.contains_key(name);
+            if known || !scope.open {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Whether `name` stands for an optional value that holds nothing.
+    pub(super) fn holds_nothing(&self, name: &str) -> bool {
+        for scope in self.scopes.iter().rev() {
+            if let Some(id) = scope.names.get(name) {
+                return id.is_none();
+            }
+            let known = scope.sequences.contains_key(name) || scope.pending.contains_key(name);
+            if known || !scope.open {
+                break;
+            }
+        }
+        false
+    }
+
+    /// What `name` stands for; an empty name stands for nothing.
+    pub(super) fn meaning(&mut self, name: &str, user: &str) -> Result<Meaning, ModelError> {
+        if name.is_empty() {
+            return Ok(Meaning::Nothing);
+        }
+        if let Some(all) = self.sequence(name) {
+            return Ok(Meaning::Sequence(all));
+        }
+        let id = self.resolve(name, user)?;
+        Ok(id.map_or(Meaning::Nothing, Meaning::Tensor))
+    }
+
+    /// Adds a constant, which `make` reads, to the function that `level` others enclose. The constant is known by the
+    /// address of the message that has it. Content that lies in a file belongs to the outermost function, whose value the
+    /// others capture.
     fn place(
         &mut self,
         address: usize,
         full: &str,
-        c: tensor::Constant,
         level: usize,
+        make: impl FnOnce(&[Payload]) -> Result<tensor::Constant, ModelError>,
     ) -> Result<ValueId, ModelError> {
         let key = (address, full.to_owned());
         if let Some(known) = self.outermost.get(&key) {
             return Ok(self.captured(*known, 0, level));
         }
-        let ty = c.ty();
-        match self.files.place(full, c)? {
-            inline @ StoredConstant::Literal(Literal::Inline(_)) => {
+        let (ty, stored) = match self.decoded.get(&address) {
+            Some((ty, job)) => (ty.clone(), StoredConstant::Sidecar(*job)),
+            None => {
+                let c = make(self.payloads)?;
+                (c.ty(), self.files.place(full, c)?)
+            }
+        };
+        match stored {
+            StoredConstant::Literal(Literal::Inline(t)) => {
+                if self.scopes.len() > 1 {
+                    self.count_bytes(t.byte_len() as u64)?;
+                }
+                let inline = StoredConstant::Literal(Literal::Inline(t));
                 Ok(self.builder(level).constant(full, ty, inline))
             }
             placed => {
+                if let StoredConstant::Sidecar(job) = &placed {
+                    self.decoded.insert(address, (ty.clone(), *job));
+                }
                 let id = self.builder(0).constant(full, ty, placed);
                 if level > 0 {
                     self.outermost.insert(key, id);
@@ -248,7 +348,7 @@ impl<'a> Importer<'a> {
 
     /// The value that stands for `id`, a value of the function that `from` others enclose, in the function that `to`
     /// others enclose.
-    fn captured(&mut self, mut id: ValueId, from: usize, to: usize) -> ValueId {
+    pub(super) fn captured(&mut self, mut id: ValueId, from: usize, to: usize) -> ValueId {
         for level in from + 1..=to {
             let (outer, inner) = self.enclosing.split_at_mut(level);
             let inner = inner.first_mut().unwrap_or(&mut self.b);
@@ -257,14 +357,30 @@ impl<'a> Importer<'a> {
         id
     }
 
-    fn node(&mut self, n: &'a NodeProto, index: usize) -> Result<(), ModelError> {
-        self.count += 1;
+    /// Counts `n` nodes, or as many things that cost as much as a node.
+    pub(super) fn count_nodes(&mut self, n: usize) -> Result<(), ModelError> {
+        self.count = self.count.saturating_add(n as u64);
         if self.count > MAX_NODES {
             return Err(ModelError::TooLarge {
                 what: "nodes",
                 limit: MAX_NODES,
             });
         }
+        Ok(())
+    }
+
+    /// Counts `bytes` of what comes from an expanded function, branch or loop.
+    pub(super) fn count_bytes(&mut self, bytes: u64) -> Result<(), ModelError> {
+        let left = self.left.checked_sub(bytes);
+        self.left = left.ok_or(ModelError::TooLarge {
+            what: "bytes of expanded functions",
+            limit: self.most,
+        })?;
+        Ok(())
+    }
+
+    fn node(&mut self, n: &'a NodeProto, index: usize) -> Result<(), ModelError> {
+        self.count_nodes(1)?;
         let name = format!("{}{}", self.scope().prefix, sort::node_name(n, index));
         let domain = domain(n.domain());
         self.b.opset = self.opset(domain);
@@ -273,6 +389,15 @@ impl<'a> Importer<'a> {
             self.expand(&name, n, &bound)?;
         }
         let outputs = self.used_outputs(n);
+        let called = self.functions.get(&(domain, n.op_type(), n.overload()));
+        if let Some(f) = called.copied() {
+            let inputs = n.input.iter().map(|i| self.meaning(i, &name));
+            let inputs = inputs.collect::<Result<_, _>>()?;
+            return self.call(f, &name, inputs, bound, outputs);
+        }
+        if self.of_sequences(&name, n, &bound)? {
+            return Ok(());
+        }
         let mut inputs = Vec::with_capacity(n.input.len());
         for i in &n.input {
             inputs.push(if i.is_empty() {
@@ -281,18 +406,14 @@ impl<'a> Importer<'a> {
                 self.resolve(i, &name)?
             });
         }
-        if let Some(f) = self
-            .functions
-            .get(&(domain, n.op_type(), n.overload()))
-            .copied()
-        {
-            return self.call(f, &name, inputs, bound, outputs);
-        }
         let out = match (domain, n.op_type()) {
             ("", "Constant") => self.constant(&name, outputs, &bound),
             ("", "If") => return self.branch(&name, n, &inputs, &bound),
             ("", "Loop") => return self.repeated(&name, n, &inputs, &bound),
             ("", "Scan") => return self.scanned(&name, n, &inputs, &bound),
+            ("ai.onnx.preview", "FlexAttention") => {
+                self.flex_attention(&name, inputs, &bound, outputs)
+            }
             _ => self.op(domain, n.op_type(), &name, inputs, &bound, outputs),
         };
         let out = self.reported(out, domain, n.op_type(), &name, outputs)?;
@@ -312,12 +433,7 @@ impl<'a> Importer<'a> {
         let attributes: usize = bound.iter().map(|(_, a)| a.encoded_len()).sum();
         let named = n.input.len() + 2 * n.output.len() + 1;
         let bytes = n.encoded_len() + attributes + named * name.len();
-        let left = self.left.checked_sub(bytes as u64);
-        self.left = left.ok_or(ModelError::TooLarge {
-            what: "bytes of expanded functions",
-            limit: self.most,
-        })?;
-        Ok(())
+        self.count_bytes(bytes as u64)
     }
 
     /// The outputs up to the last one that something reads. All outputs of a Split are kept, since their number
@@ -357,6 +473,7 @@ impl<'a> Importer<'a> {
         match out {
             Ok(out) => Ok(out),
             Err(ImportFailure::Error(e)) => Err(e),
+            Err(ImportFailure::Consequence) => Ok(self.b.stand_ins(outputs)),
             Err(ImportFailure::Unsupported(reason)) => {
                 let op = if domain.is_empty() {
                     op.into()
@@ -366,6 +483,69 @@ impl<'a> Importer<'a> {
                 let reason = Some(reason).filter(|r| !r.is_empty());
                 self.b.unsupported(name, &op, reason);
                 Ok(self.b.stand_ins(outputs))
+            }
+        }
+    }
+
+    /// The attributes of a node, in the graph's form.
+    pub(super) fn attributes(
+        &self,
+        bound: &[(&str, &AttributeProto)],
+    ) -> Result<Attrs, ImportFailure> {
+        let mut attributes = Attrs::default();
+        for (attr, a) in bound {
+            let value = attrs::convert(a, self.payloads).map_err(|reason| {
+                ImportFailure::Unsupported(format!("attribute '{attr}' {reason}"))
+            })?;
+            attributes.0.insert((*attr).into(), value);
+        }
+        Ok(attributes)
+    }
+
+    /// As [`Self::attributes`], with tensors of any size, which are read from the model's file.
+    fn whole_attributes(
+        &mut self,
+        bound: &[(&str, &AttributeProto)],
+    ) -> Result<Attrs, ImportFailure> {
+        let is_tensor = |a: &AttributeProto| a.t.is_some();
+        let small: Vec<_> = bound
+            .iter()
+            .filter(|(_, a)| !is_tensor(a))
+            .copied()
+            .collect();
+        let mut attributes = self.attributes(&small)?;
+        for (attr, a) in bound {
+            if let Some(t) = &a.t {
+                let c = tensor::constant(t, attr, self.payloads)?;
+                if self.scopes.len() > 1 {
+                    self.count_bytes(c.bytes)?;
+                }
+                let t = self.files.read(attr, &c)?;
+                attributes.0.insert((*attr).into(), Attr::Tensor(t));
+            }
+        }
+        Ok(attributes)
+    }
+
+    /// Adds a constant that was made of attributes.
+    pub(super) fn table(&mut self, full: &str, t: Tensor) -> Result<ValueId, ModelError> {
+        let c = tensor::Constant {
+            dtype: t.dtype(),
+            shape: t.shape().to_vec(),
+            bytes: t.byte_len() as u64,
+            content: tensor::Content::Inline(t),
+        };
+        if self.scopes.len() > 1 {
+            self.count_bytes(c.bytes)?;
+        }
+        let (ty, level) = (c.ty(), self.enclosing.len());
+        match self.files.place(full, c)? {
+            inline @ StoredConstant::Literal(Literal::Inline(_)) => {
+                Ok(self.b.constant(full, ty, inline))
+            }
+            placed => {
+                let id = self.builder(0).constant(full, ty, placed);
+                Ok(self.captured(id, 0, level))
             }
         }
     }
@@ -388,23 +568,28 @@ impl<'a> Importer<'a> {
             }
         };
         let custom = match domain {
-            "" | "com.microsoft" => None,
+            "" | "com.microsoft" | "com.microsoft.nchwc" => None,
+            LEARN => ops::lookup(&format!("{domain}.{op}")),
             _ => match ops::lookup(&format!("{domain}.{op}")) {
                 None => return Err(ImportFailure::Unsupported(String::new())),
                 found => found,
             },
         };
+        let own = ops::lookup(op).filter(|_| domain.is_empty());
+        if own.is_some_and(|def| matches!(def.op, Op::Fused(_) | Op::Handle(_) | Op::Learn(_))) {
+            return Err(ImportFailure::Unsupported(String::new()));
+        }
+        if let Some((attr, _)) = bound.iter().find(|(attr, _)| OWN_ATTRS.contains(attr)) {
+            return Err(ImportFailure::Unsupported(format!("attribute '{attr}'")));
+        }
         let graphs = |a: &AttributeProto| a.g.is_some() || !a.graphs.is_empty();
         if bound.iter().any(|(_, a)| graphs(a)) {
             return Err(ImportFailure::Unsupported("control flow".into()));
         }
-        let mut attributes = Attrs::default();
-        for (attr, a) in bound {
-            let value = attrs::convert(a, self.payloads).map_err(|reason| {
-                ImportFailure::Unsupported(format!("attribute '{attr}' {reason}"))
-            })?;
-            attributes.0.insert((*attr).into(), value);
-        }
+        let attributes = match (domain, custom) {
+            (LEARN, None) => self.whole_attributes(bound)?,
+            _ => self.attributes(bound)?,
+        };
         if outputs.is_empty() {
             return Ok(vec![]);
         }
@@ -420,8 +605,11 @@ impl<'a> Importer<'a> {
             opset: version,
         };
         match (domain, custom) {
+            ("", _) if call.op == "TfIdfVectorizer" => normalize::tf_idf(self, call),
             ("", _) => normalize::standard(&mut self.b, call),
             (_, Some(_)) => call.emit(&mut self.b),
+            (LEARN, None) => normalize::learned(self, call),
+            ("com.microsoft.nchwc", _) => normalize::blocked(&mut self.b, call, self.block),
             _ => normalize::microsoft(&mut self.b, call),
         }
     }
@@ -437,7 +625,7 @@ impl<'a> Importer<'a> {
             }
         }
         // Models that use ONNX Runtime's ops do not always import their domain.
-        (domain == "com.microsoft").then_some(1)
+        domain.starts_with("com.microsoft").then_some(1)
     }
 
     pub(super) fn full_names(&mut self, names: &[String]) -> Vec<String> {
@@ -471,17 +659,25 @@ impl<'a> Importer<'a> {
         };
         let tensor =
             |t: Result<_, convoke_graph::tensor::TensorError>| t.map_err(|e| error(&e.to_string()));
+        let utf8 = |s| std::str::from_utf8(s).map_err(|_| error("is not valid UTF-8"));
         let t = match *form {
             "value" => {
                 let t = a.t.as_ref().ok_or_else(|| error("has no value"))?;
-                let c = tensor::constant(t, full, self.payloads)?;
                 let address = std::ptr::from_ref(t) as usize;
-                return Ok(vec![self.place(address, full, c, self.enclosing.len())?]);
+                let level = self.enclosing.len();
+                let read = |payloads: &[Payload]| tensor::constant(t, full, payloads);
+                return Ok(vec![self.place(address, full, level, read)?]);
             }
             "value_int" => Tensor::scalar(a.i()),
             "value_float" => Tensor::scalar(a.f()),
             "value_ints" => tensor(Tensor::from_slice(&[a.ints.len()], &a.ints))?,
             "value_floats" => tensor(Tensor::from_slice(&[a.floats.len()], &a.floats))?,
+            "value_string" => tensor(Tensor::from_strings(&[], &[utf8(a.s())?]))?,
+            "value_strings" => {
+                let all = a.strings.iter().map(|s| utf8(s));
+                let all = all.collect::<Result<Vec<_>, _>>()?;
+                tensor(Tensor::from_strings(&[all.len()], &all))?
+            }
             other => return Err(ImportFailure::Unsupported(format!("attribute '{other}'"))),
         };
         let (dtype, shape, bytes) = (t.dtype(), t.shape().to_vec(), t.byte_len() as u64);
@@ -492,6 +688,7 @@ impl<'a> Importer<'a> {
             content: tensor::Content::Inline(t),
         };
         let address = std::ptr::from_ref(*a) as usize;
-        Ok(vec![self.place(address, full, c, self.enclosing.len())?])
+        let level = self.enclosing.len();
+        Ok(vec![self.place(address, full, level, |_| Ok(c))?])
     }
 }

@@ -1,25 +1,54 @@
 //! The types of the graph's inputs.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use convoke_graph::graph::TensorType;
 use convoke_graph::tensor::{MAX_RANK, byte_size};
 use convoke_graph::{DType, Dim, Printable};
 
-use super::proto::{GraphProto, TensorProto, tensor_shape_proto, type_proto};
+use super::nested::MOST;
+use super::proto::{
+    GraphProto, TensorProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto,
+};
 use super::tensor;
 use crate::error::ModelError;
 
-/// The names and types of the graph's inputs, without those that have an initializer as their default.
+/// What is known of an input when a model is loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GivenInput {
+    /// Calls give the input a tensor of this rank. It decides for an input whose rank the model does not declare, and for one
+    /// that has a constant of the model as its default, which otherwise is that constant; it has no effect on others.
+    Tensor(usize),
+    /// The optional input is left out.
+    Nothing,
+    /// The sequence has a tensor of each of these ranks. In calls they are the inputs `NAME[0]`, `NAME[1]` and so on.
+    Sequence(Vec<usize>),
+}
+
+/// An input of the graph.
+pub(super) enum GraphInput {
+    Tensor(TensorType),
+    Nothing,
+    Sequence(Vec<TensorType>),
+}
+
+/// The name of the tensor number `at` of the sequence `name`, which is an input or an output of the graph.
+pub(super) fn sequence_name(name: &str, at: usize) -> String {
+    format!("{name}[{at}]")
+}
+
+/// The names and types of the graph's inputs, without those that have an initializer as their default which is not
+/// replaced.
 pub(super) fn types<'a>(
     graph: &'a GraphProto,
     initializers: &HashMap<&'a str, &'a TensorProto>,
-) -> Result<Vec<(&'a str, TensorType)>, ModelError> {
-    let declared = graph
-        .input
-        .iter()
-        .filter(|i| !initializers.contains_key(i.name()));
-    let inputs: Vec<_> = declared.collect();
+    given: &BTreeMap<String, GivenInput>,
+) -> Result<Vec<(&'a str, GraphInput)>, ModelError> {
+    let is_fed = |name| matches!(given.get(name), Some(GivenInput::Tensor(_)));
+    let declared = graph.input.iter();
+    let fed = declared.filter(|i| is_fed(i.name()) || !initializers.contains_key(i.name()));
+    let inputs: Vec<_> = fed.collect();
+    check_given(&inputs, given)?;
     // The symbols that the model names. Symbols for unknown dimensions must differ from them.
     let mut symbols = HashSet::new();
     for i in &inputs {
@@ -35,24 +64,150 @@ pub(super) fn types<'a>(
                 what: what(),
                 reason,
             };
-            let t = tensor_type(i.r#type.as_ref());
-            let t = t.ok_or_else(|| unsupported("is not a tensor".into()))?;
-            let dtype = tensor::dtype(t.elem_type()).map_err(unsupported)?;
-            let shape = shape(i.name(), dtype, t, &symbols);
-            let shape = shape.map_err(|reason| ModelError::Input {
+            let wrong = |reason| ModelError::Input {
                 input: i.name().into(),
                 reason,
-            })?;
-            Ok((i.name(), TensorType::new(dtype, shape)))
+            };
+            let given = given.get(i.name());
+            if let (true, Some(GivenInput::Nothing)) = (is_optional(i.r#type.as_ref()), given) {
+                return Ok((i.name(), GraphInput::Nothing));
+            }
+            let ty = held(i.r#type.as_ref());
+            let sequence = sequence_type(ty);
+            let t = tensor_type(if sequence.is_some() { sequence } else { ty });
+            let t = t.ok_or_else(|| unsupported("is not a tensor".into()))?;
+            let dtype = tensor::dtype(t.elem_type()).map_err(unsupported)?;
+            let input = match (sequence, given) {
+                (None, _) => {
+                    let rank = match given {
+                        Some(GivenInput::Tensor(rank)) => Some(*rank),
+                        _ => None,
+                    };
+                    let shape = shape(i.name(), dtype, t, rank, &symbols).map_err(wrong)?;
+                    GraphInput::Tensor(TensorType::new(dtype, shape))
+                }
+                (Some(_), Some(GivenInput::Sequence(ranks))) => {
+                    let each = ranks.iter().enumerate();
+                    let each = each.map(|(at, rank)| {
+                        let name = sequence_name(i.name(), at);
+                        let shape = element_shape(&name, dtype, t, *rank)?;
+                        Ok(TensorType::new(dtype, shape))
+                    });
+                    let each: Result<Vec<_>, String> = each.collect();
+                    GraphInput::Sequence(each.map_err(wrong)?)
+                }
+                (Some(_), _) => {
+                    let reason = "is a sequence, of which the number of tensors must be given when the model is loaded";
+                    return Err(unsupported(reason.into()));
+                }
+            };
+            Ok((i.name(), input))
         })
         .collect()
 }
 
-fn tensor_type(t: Option<&super::proto::TypeProto>) -> Option<&type_proto::Tensor> {
+/// Fails where something is given for an input that cannot hold it, and where the tensor of a sequence has the name of
+/// another input. A sequence whose tensors are inputs of the model by themselves is no mistake: callers tell sequences by
+/// the names of the tensors.
+fn check_given(
+    inputs: &[&ValueInfoProto],
+    given: &BTreeMap<String, GivenInput>,
+) -> Result<(), ModelError> {
+    let types: HashMap<&str, Option<&TypeProto>> = inputs
+        .iter()
+        .map(|i| (i.name(), i.r#type.as_ref()))
+        .collect();
+    for (name, given) in given {
+        let wrong = |reason: String| {
+            let input = name.clone();
+            Err(ModelError::Given { input, reason })
+        };
+        let ty = types.get(name.as_str()).copied();
+        match (given, ty) {
+            (GivenInput::Sequence(_), None) if types.contains_key(&*sequence_name(name, 0)) => {}
+            // A call that gives it says what it should have given.
+            (GivenInput::Tensor(_), None) => {}
+            (_, None) => return wrong("the model has no such input".into()),
+            (GivenInput::Tensor(_), Some(ty)) if sequence_type(held(ty)).is_some() => {
+                let first = sequence_name(name, 0);
+                return wrong(format!(
+                    "is a sequence, whose tensors are '{first}' and so on"
+                ));
+            }
+            (GivenInput::Tensor(_), Some(_)) => {}
+            (GivenInput::Nothing, Some(ty)) => {
+                // A sequence says itself what must be given for it.
+                if !is_optional(ty) && sequence_type(ty).is_none() {
+                    return wrong("is not optional, so that it cannot be left out".into());
+                }
+            }
+            (GivenInput::Sequence(_), Some(ty)) if sequence_type(held(ty)).is_none() => {
+                let reason = "is no sequence, so that it cannot hold several tensors";
+                return wrong(reason.into());
+            }
+            (GivenInput::Sequence(ranks), Some(_)) => {
+                if ranks.len() > MOST {
+                    return wrong(format!("a sequence of more than {MOST} tensors"));
+                }
+                let mut names = (0..ranks.len()).map(|at| sequence_name(name, at));
+                if let Some(value) = names.find(|n| types.contains_key(n.as_str())) {
+                    return Err(ModelError::Duplicate { value });
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn tensor_type(t: Option<&TypeProto>) -> Option<&type_proto::Tensor> {
     match t?.value.as_ref()? {
         type_proto::Value::TensorType(t) => Some(t),
         _ => None,
     }
+}
+
+/// The type of a sequence's tensors.
+fn sequence_type(t: Option<&TypeProto>) -> Option<&TypeProto> {
+    match t?.value.as_ref()? {
+        type_proto::Value::SequenceType(s) => s.elem_type.as_deref(),
+        _ => None,
+    }
+}
+
+fn is_optional(t: Option<&TypeProto>) -> bool {
+    let value = t.and_then(|t| t.value.as_ref());
+    matches!(value, Some(type_proto::Value::OptionalType(_)))
+}
+
+/// The type of what an optional value holds; another type as it is.
+fn held(t: Option<&TypeProto>) -> Option<&TypeProto> {
+    match t?.value.as_ref()? {
+        type_proto::Value::OptionalType(o) => o.elem_type.as_deref(),
+        _ => t,
+    }
+}
+
+/// The shape of a tensor of a sequence. The dimensions that are not declared as numbers may differ between its tensors.
+fn element_shape(
+    name: &str,
+    dtype: DType,
+    t: &type_proto::Tensor,
+    rank: usize,
+) -> Result<Vec<Dim>, String> {
+    use tensor_shape_proto::dimension::Value::DimValue;
+    let declared = t.shape.as_ref().map(|s| &s.dim);
+    if rank > MAX_RANK || declared.is_some_and(|dims| dims.len() != rank) {
+        return Err(format!("cannot hold '{}' of rank {rank}", Printable(name)));
+    }
+    let size = |axis: usize| match declared?.get(axis)?.value {
+        Some(DimValue(v)) if v > 0 => Some(Dim::from(v)),
+        _ => None,
+    };
+    let dims =
+        (0..rank).map(|axis| size(axis).unwrap_or_else(|| Dim::sym(&format!("{name}.{axis}"))));
+    let dims: Vec<Dim> = dims.collect();
+    check_size(dtype, &dims)?;
+    Ok(dims)
 }
 
 fn symbol(d: &tensor_shape_proto::Dimension) -> Option<&str> {
@@ -69,23 +224,25 @@ fn shape(
     name: &str,
     dtype: DType,
     t: &type_proto::Tensor,
+    given: Option<usize>,
     symbols: &HashSet<&str>,
 ) -> Result<Vec<Dim>, String> {
     use tensor_shape_proto::dimension::Value::DimValue;
-    let shape = t.shape.as_ref().ok_or("has no declared shape")?;
-    if shape.dim.len() > MAX_RANK {
-        return Err(format!(
-            "rank {} is above the limit of {MAX_RANK}",
-            shape.dim.len()
-        ));
+    let declared = t.shape.as_ref().map(|shape| &*shape.dim);
+    let rank = declared.map(<[_]>::len).or(given);
+    let rank = rank.ok_or("has no declared shape")?;
+    if rank > MAX_RANK {
+        return Err(format!("rank {rank} is above the limit of {MAX_RANK}"));
     }
-    let mut dims = Vec::with_capacity(shape.dim.len());
-    for (axis, d) in shape.dim.iter().enumerate() {
+    let unknown = tensor_shape_proto::Dimension::default();
+    let mut dims = Vec::with_capacity(rank);
+    for axis in 0..rank {
+        let d = declared.map_or(&unknown, |dims| &dims[axis]);
         dims.push(match (symbol(d), &d.value) {
             (Some(s), _) => Dim::sym(s),
             (None, Some(DimValue(v))) if *v > 0 => Dim::from(*v),
             // A list may be empty.
-            (None, Some(DimValue(0))) if shape.dim.len() == 1 => Dim::from(0i64),
+            (None, Some(DimValue(0))) if rank == 1 => Dim::from(0i64),
             // Some exporters write an unknown dimension as -1 or 0.
             (None, _) => {
                 let mut made_up = format!("{name}.{axis}");

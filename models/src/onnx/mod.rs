@@ -24,11 +24,12 @@ mod tensor;
 mod tests;
 mod wire;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use convoke_graph::Tensor;
 use convoke_graph::artifact::ArtifactMeta;
-use convoke_graph::graph::{Function, GraphError};
+use convoke_graph::graph::Function;
 
 use prost::Message as _;
 
@@ -36,6 +37,7 @@ use crate::artifact_index::{ArtifactIndex, OnProgress, Source, default_cache_dir
 use crate::error::ModelError;
 use crate::file::DataFile;
 use crate::safetensors::Weights;
+pub use inputs::GivenInput;
 
 /// Options for loading a model.
 #[derive(Clone, Default)]
@@ -46,6 +48,9 @@ pub struct LoadOptions {
     pub cache_dir: Option<PathBuf>,
     /// The folder that workers share: artifacts beneath it are named by their paths relative to it.
     pub artifact_root: Option<PathBuf>,
+    /// What is known of the inputs, by name. Optional ones that are not named hold a tensor, and constants of the model that
+    /// are defaults of inputs stay constants unless they are named.
+    pub inputs: BTreeMap<String, GivenInput>,
     /// Called while files are hashed.
     pub progress: Option<OnProgress>,
 }
@@ -81,7 +86,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
     let info = info(&skeleton.model);
     let weights = Weights::open(&options.weights)?;
     let files = files::Files::new(&file, &weights);
-    let mut imported = import::import(&skeleton.model, &skeleton.payloads, files)?;
+    let mut imported = import::import(&skeleton.model, &skeleton.payloads, files, &options.inputs)?;
     imported.b.check_supported()?;
     imported.files.check_missing()?;
 
@@ -93,14 +98,14 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
     } = imported;
     // Types that can be inferred without a sidecar are checked before files are read from end to end.
     if files.jobs().is_empty() {
-        infer(&mut b.f, &files)?;
+        infer(&mut b, &files)?;
     } else {
         let cache = cache.as_deref().ok_or(ModelError::NoCache)?;
         let model = index.sources(&[path.into()], progress)?;
         let sidecar = encoded::sidecar(&file, model[0].meta(), files.jobs(), cache)?;
         let artifact = files.artifact(&sidecar, DataFile::open(&sidecar)?.identity());
         b.place_sidecar(artifact, files.jobs(), &encoded::layout(files.jobs()).0);
-        infer(&mut b.f, &files)?;
+        infer(&mut b, &files)?;
     }
     let paths: Vec<PathBuf> = files.used().iter().map(|(p, _)| p.clone()).collect();
     let sources = index.sources(&paths, progress)?;
@@ -140,15 +145,14 @@ pub fn decode_tensor(bytes: &[u8]) -> Result<(String, Tensor), ModelError> {
 }
 
 /// Infers the types of the function, whose artifacts have lengths but no hashes yet.
-fn infer(f: &mut Function, files: &files::Files<'_>) -> Result<(), ModelError> {
+fn infer(b: &mut builder::Builder, files: &files::Files<'_>) -> Result<(), ModelError> {
     let unhashed = |len: u64| ArtifactMeta::new(String::new(), len, vec![]);
-    f.artifacts = files
+    b.f.artifacts = files
         .used()
         .iter()
         .map(|(_, identity)| unhashed(identity.len))
         .collect();
-    let wrong = |errors: Vec<GraphError>| ModelError::Graph { errors };
-    convoke_graph::ops::infer_types(f).map_err(wrong)
+    b.infer()
 }
 
 fn info(m: &proto::ModelProto) -> ModelInfo {

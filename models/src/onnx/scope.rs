@@ -11,11 +11,23 @@ use crate::error::ModelError;
 /// The version of each operator set, by domain.
 pub(super) type Opsets<'a> = HashMap<&'a str, i64>;
 
+/// What a name stands for.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Meaning {
+    /// An optional operand that is left out, or an optional value that holds nothing.
+    Nothing,
+    Tensor(ValueId),
+    /// The tensors of a sequence, in order.
+    Sequence(Vec<ValueId>),
+}
+
 /// Names and what they stand for.
 #[derive(Default)]
 pub(super) struct Scope<'a> {
     /// The value of each name; `None` for an optional operand that a call of a function left out.
     pub names: HashMap<&'a str, Option<ValueId>>,
+    /// The tensors of each name that is a sequence.
+    pub sequences: HashMap<&'a str, Vec<ValueId>>,
     /// Constants that nothing has read yet.
     pub pending: HashMap<&'a str, &'a TensorProto>,
     pub opsets: Opsets<'a>,
@@ -72,10 +84,24 @@ impl<'a> Scope<'a> {
 
     /// Defines `name`. Fails where the scope already has the name.
     pub(super) fn define(&mut self, name: &'a str, id: Option<ValueId>) -> Result<(), ModelError> {
-        if self.pending.contains_key(name) || self.names.insert(name, id).is_some() {
+        let id = id.map_or(Meaning::Nothing, Meaning::Tensor);
+        self.define_as(name, id)
+    }
+
+    /// Defines `name` with any meaning. Fails where the scope already has the name.
+    pub(super) fn define_as(&mut self, name: &'a str, meaning: Meaning) -> Result<(), ModelError> {
+        let known = self.pending.contains_key(name)
+            || self.names.contains_key(name)
+            || self.sequences.contains_key(name);
+        if known {
             return Err(ModelError::Duplicate {
                 value: format!("{}{name}", self.prefix),
             });
+        }
+        match meaning {
+            Meaning::Nothing => drop(self.names.insert(name, None)),
+            Meaning::Tensor(id) => drop(self.names.insert(name, Some(id))),
+            Meaning::Sequence(all) => drop(self.sequences.insert(name, all)),
         }
         Ok(())
     }

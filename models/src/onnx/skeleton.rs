@@ -20,7 +20,8 @@ use crate::file::{DataFile, Reader};
 const KEEP: u64 = 4096;
 /// Deepest nesting of messages: a graph inside an attribute of a node takes three levels.
 const MAX_DEPTH: u32 = 64;
-/// Most messages and fields in a model. A decoded message takes up to about 500 bytes.
+/// Most messages and fields in a model, apart from the elements of lists of numbers, of which [`MAX_STRUCTURE`] bounds the
+/// number. A decoded message takes up to about 500 bytes.
 const MAX_MESSAGES: u64 = 1 << 22;
 /// Most bytes of structure.
 const MAX_STRUCTURE: u64 = 128 << 20;
@@ -41,6 +42,16 @@ pub(super) enum Payload {
     Raw { offset: u64, len: u64 },
     /// Protobuf-encoded elements, in order.
     Encoded(Vec<Piece>),
+}
+
+impl Payload {
+    /// The bytes that the content takes in the file.
+    pub(super) fn stored_len(&self) -> u64 {
+        match self {
+            Payload::Raw { len, .. } => *len,
+            Payload::Encoded(pieces) => pieces.iter().map(|p| p.len).sum(),
+        }
+    }
 }
 
 /// A run of encoded elements.
@@ -88,7 +99,7 @@ impl Msg {
             (Function, 1 | 4 | 5 | 6 | 9 | 10 | 13) => Leaf,
             (Function, 7) => Node,
             (Function, 11) => Attribute,
-            (Tensor, 1 | 2 | 3 | 8 | 13 | 14) => Leaf,
+            (Tensor, 1 | 2 | 3 | 6 | 8 | 13 | 14) => Leaf,
             (Sparse, 1 | 2) => Tensor,
             (Sparse, 3) => Leaf,
             _ => return None,
@@ -177,13 +188,7 @@ impl Walk<'_> {
         depth: u32,
         out: &mut Vec<u8>,
     ) -> Result<(), ModelError> {
-        self.messages += 1;
-        if self.messages > MAX_MESSAGES {
-            return Err(ModelError::TooLarge {
-                what: "nodes and tensors",
-                limit: MAX_MESSAGES,
-            });
-        }
+        self.count()?;
         if depth > MAX_DEPTH {
             return Err(ModelError::TooLarge {
                 what: "levels of nesting",
@@ -197,6 +202,10 @@ impl Walk<'_> {
             let f = wire::field(&mut self.r, end)?;
             match msg.field(f.number) {
                 None => self.r.seek(f.end),
+                // Lists of numbers have a field for each element, which takes at most 8 bytes when it is decoded.
+                Some(Msg::Leaf) if msg == Msg::Attribute && matches!(f.number, 7 | 8) => {
+                    self.copied(&f, out)?;
+                }
                 Some(Msg::Leaf) => self.leaf(&f, out)?,
                 Some(inner) => {
                     if f.kind != Kind::Bytes {
@@ -219,6 +228,18 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// Counts a message or field, of which strings may have many.
+    fn count(&mut self) -> Result<(), ModelError> {
+        self.messages += 1;
+        if self.messages > MAX_MESSAGES {
+            return Err(ModelError::TooLarge {
+                what: "nodes and tensors",
+                limit: MAX_MESSAGES,
+            });
+        }
+        Ok(())
+    }
+
     fn check_size(&self, bytes: u64) -> Result<(), ModelError> {
         if bytes > MAX_STRUCTURE {
             return Err(ModelError::TooLarge {
@@ -229,9 +250,14 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Copies a field unchanged.
+    /// Counts a field and copies it unchanged.
     fn leaf(&mut self, f: &Field, out: &mut Vec<u8>) -> Result<(), ModelError> {
-        self.messages += 1;
+        self.count()?;
+        self.copied(f, out)
+    }
+
+    /// Copies a field unchanged.
+    fn copied(&mut self, f: &Field, out: &mut Vec<u8>) -> Result<(), ModelError> {
         let len = f.end - f.start;
         self.check_size(out.len() as u64 + len)?;
         self.r.seek(f.start);

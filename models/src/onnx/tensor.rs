@@ -58,6 +58,17 @@ pub(super) fn dtype(code: i32) -> Result<DType, String> {
         Ok(DataType::Uint32) => DType::U32,
         Ok(DataType::Uint64) => DType::U64,
         Ok(DataType::Bool) => DType::Bool,
+        Ok(DataType::Int4) => DType::I4,
+        Ok(DataType::Uint4) => DType::U4,
+        Ok(DataType::Int2) => DType::I2,
+        Ok(DataType::Uint2) => DType::U2,
+        Ok(DataType::Float4e2m1) => DType::F4E2M1,
+        Ok(DataType::Float8e4m3fn) => DType::F8E4M3FN,
+        Ok(DataType::Float8e4m3fnuz) => DType::F8E4M3FNUZ,
+        Ok(DataType::Float8e5m2) => DType::F8E5M2,
+        Ok(DataType::Float8e5m2fnuz) => DType::F8E5M2FNUZ,
+        Ok(DataType::Float8e8m0) => DType::F8E8M0,
+        Ok(DataType::String) => DType::Str,
         Ok(DataType::Undefined) => return Err("has no element type".into()),
         Ok(other) => {
             return Err(format!(
@@ -99,6 +110,9 @@ fn read(t: &TensorProto, dtype: DType, payloads: &[Payload]) -> Result<Constant,
     if t.segment.is_some() {
         return Err("is stored in segments, which is not supported".into());
     }
+    if dtype == DType::Str {
+        return strings(t, shape);
+    }
     let bytes = Tensor::size_of(dtype, &shape).map_err(|e| e.to_string())?;
     let content = content(t, dtype, &shape, bytes, payloads)?;
     Ok(Constant {
@@ -106,6 +120,23 @@ fn read(t: &TensorProto, dtype: DType, payloads: &[Payload]) -> Result<Constant,
         shape,
         bytes: bytes as u64,
         content,
+    })
+}
+
+/// Reads strings, which ONNX stores in one way only.
+fn strings(t: &TensorProto, shape: Vec<usize>) -> Result<Constant, String> {
+    let external = t.data_location == Some(DataLocation::External as i32);
+    if external || t.raw_data.is_some() || t.stored.is_some() || Elements::of(t).is_some() {
+        return Err("has strings that are stored as another type".into());
+    }
+    let all = t.string_data.iter().map(|s| std::str::from_utf8(s));
+    let all: Vec<&str> = all.collect::<Result<_, _>>().map_err(|_| "is not UTF-8")?;
+    let t = Tensor::from_strings(&shape, &all).map_err(|e| e.to_string())?;
+    Ok(Constant {
+        dtype: DType::Str,
+        shape,
+        bytes: t.byte_len() as u64,
+        content: Content::Inline(t),
     })
 }
 

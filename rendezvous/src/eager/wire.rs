@@ -219,6 +219,9 @@ fn put_shape(out: &mut Vec<u8>, shape: &[usize]) {
 fn put_tensor(out: &mut Vec<u8>, t: &Tensor) {
     out.push(t.dtype() as u8);
     put_shape(out, t.shape());
+    if t.dtype() == DType::Str {
+        put(out, t.byte_len() as u64);
+    }
     out.extend(t.bytes());
 }
 
@@ -447,7 +450,11 @@ impl<'a> Reader<'a> {
         let dtype = self.dtype()?;
         let rank = self.byte()?;
         let shape = self.dims(rank)?;
-        let len = byte_size(dtype, &shape).filter(|n| *n <= INLINE);
+        let len = match dtype {
+            DType::Str => usize::try_from(self.varint()?).ok(),
+            _ => byte_size(dtype, &shape),
+        };
+        let len = len.filter(|n| *n <= INLINE);
         let bytes = self.take(len.ok_or_else(|| bad("a tensor too large for a batch"))?)?;
         Ok(Tensor::from_bytes(dtype, &shape, bytes)?)
     }

@@ -16,7 +16,7 @@ use convoke_common::grant::Participant;
 use convoke_common::identity::Role;
 use convoke_common::world::{Endpoint, World};
 
-use super::dial_lane;
+use super::{dial_lane, refused};
 use crate::hub::Hub;
 use crate::lease::Peer;
 use crate::link::Link;
@@ -113,8 +113,13 @@ impl Dialler {
         Ok(link)
     }
 
+    /// The error of a dial that failed for `cause`. A worker that refused for lack of memory is there, so that its
+    /// address is not doubted.
     fn unreachable(&self, worker: &Participant, cause: &Error) -> Error {
         let Participant { name, address, .. } = worker;
+        if cause.code == Code::OutOfMemory {
+            return refused(cause.code, name, format!("{name}: {}", cause.message));
+        }
         let cause = &cause.message;
         let (msg, advice) = match self.hub.me.role {
             Role::Client => (

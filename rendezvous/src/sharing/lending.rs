@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use convoke_common::error::Result;
 use convoke_common::identity::Role;
+use convoke_graph::DType;
 use convoke_graph::block::ALIGN;
 use convoke_graph::segment::Segment;
 use tokio::sync::oneshot;
@@ -77,7 +78,9 @@ impl LinkSharing {
         let place = place.map(|(segment, offset)| (segment.clone(), offset));
         let aligned = |(_, offset): &(_, u64)| offset.is_multiple_of(ALIGN as u64);
         // A client may change what it sends; a session's tensor must not be held up by the peer that reads it.
-        let may = self.me == Role::Worker && !out.key.lease.is_session();
+        // What divides a text into strings is checked once, and must not change after that.
+        let fixed = out.tensor.dtype() != DType::Str;
+        let may = fixed && self.me == Role::Worker && !out.key.lease.is_session();
         match place.filter(|p| may && aligned(p)) {
             Some((segment, offset)) => self.lend_in(segment, offset, out),
             None => self.stage.add(out).map(Err),

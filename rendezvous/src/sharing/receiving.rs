@@ -58,8 +58,10 @@ type Parts = mpsc::UnboundedReceiver<SegmentLoan>;
 impl StagingReceiver {
     /// Starts the task that receives a tensor's pieces.
     pub fn begin(&self, world: &World, transfer: u64, arriving: IncomingTensor) -> Result<()> {
-        let left = arriving.header.byte_len().filter(|len| *len > 0);
-        let left = left.ok_or_else(|| broken("a tensor without bytes"))?;
+        let left = arriving.header.bytes;
+        if left == 0 {
+            return Err(broken("a tensor without bytes"));
+        }
         let (parts, coming) = mpsc::unbounded_channel();
         let mut open = locked(&self.open);
         if open.len() == OPEN {
@@ -169,7 +171,7 @@ impl IncomingTensor {
     async fn receive(&self, parts: &mut Parts) -> Result<(), FrameRefusal> {
         let (hub, from, received) = (&self.hub, self.link.peer(), &*self.received);
         let mut incoming = hub.begin(from, &self.header)?;
-        let len = self.header.byte_len().ok_or(FrameRefusal::Malformed)?;
+        let len = self.header.bytes;
         let stalled = stalled(received);
         tokio::pin!(stalled);
         let mut at = 0;

@@ -2,9 +2,9 @@
 
 use convoke_common::ids::StepKey;
 use convoke_common::world::NoCompute;
-use convoke_graph::DType;
 use convoke_graph::block::Block;
 use convoke_graph::segment::PeerSegment;
+use convoke_graph::tensor::byte_size;
 
 use super::staging::{OPEN, SLOT, SLOTS};
 use super::*;
@@ -76,6 +76,7 @@ fn staged(transfer: u64, slot: u32, dtype: DType, shape: &[usize]) -> SharingFra
         slot,
         dtype,
         shape: shape.into(),
+        bytes: byte_size(dtype, shape).unwrap_or(usize::MAX),
     };
     SharingFrame::Staged { transfer, tensor }
 }

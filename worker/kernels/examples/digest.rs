@@ -6,6 +6,7 @@ use convoke_kernels::Exec;
 use convoke_kernels::conv::{
     ConvEpilogue, ConvShape, ConvSizes, ConvWeights, conv, pack_conv_weights_into,
 };
+use convoke_kernels::element::{bf16, f16};
 use convoke_kernels::gemm::{
     Activation, Addend, Epilogue, Lhs, PackedA, PackedB, Rhs, Strided, gemm, pack_a_into,
     pack_b_into, packed_a_len, packed_b_len,
@@ -86,6 +87,20 @@ impl Digest {
         }
     }
 
+    /// Absorbs products with packed weights of 16 bits.
+    fn halves(&mut self, exec: Exec<'_>, m: usize, n: usize, k: usize) {
+        let (a, b) = (self.noise(m * k), self.noise(packed_b_len(k, n)));
+        let f16s: Vec<f16> = b.iter().map(|x| f16::from_f32(*x)).collect();
+        let bf16s: Vec<bf16> = b.iter().map(|x| bf16::from_f32(*x)).collect();
+        let a = Lhs::Strided(Strided::row_major(&a, k));
+        let mut c = vec![0.0; m * n];
+        for b in [PackedB::new(&f16s, k, n), PackedB::new(&bf16s, k, n)] {
+            let (b, none) = (Rhs::Packed(b), &Epilogue::NONE);
+            gemm(exec, (m, n, k), a, b, &mut c, none).expect("nobody cancels");
+            self.absorb(&c);
+        }
+    }
+
     fn conv(&mut self, exec: Exec<'_>, sizes: &ConvSizes<'_>, activation: Activation) {
         let s = ConvShape::new(sizes).expect("sizes that fit together");
         let (x, w) = (self.noise(s.input_len()), self.noise(s.weights_len()));
@@ -93,7 +108,7 @@ impl Digest {
         let mut packed = vec![0.0; w.len()];
         pack_conv_weights_into(&mut packed, &w, sizes.out_channels, sizes.groups);
         let mut y = vec![0.0; s.output_len()];
-        for weights in [ConvWeights::RowMajor(&w), ConvWeights::Packed(&packed)] {
+        for weights in [ConvWeights::RowMajor(&w), ConvWeights::packed(&packed)] {
             for residual in [None, Some(&residual[..])] {
                 let e = ConvEpilogue {
                     bias: Some(&bias),
@@ -116,6 +131,7 @@ impl Digest {
         }
         for (m, n, k) in [(1, 500, 300), (64, 64, 64), (130, 100, 1024), (9, 3, 700)] {
             d.gemm(exec, m, n, k, Activation::None);
+            d.halves(exec, m, n, k);
         }
         let plain = ConvSizes {
             batch: 1,

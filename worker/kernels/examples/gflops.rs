@@ -6,10 +6,12 @@
 use convoke_kernels::conv::{
     ConvEpilogue, ConvShape, ConvSizes, ConvWeights, conv, pack_conv_weights_into,
 };
+use convoke_kernels::element::{bf16, f16};
 use convoke_kernels::gemm::{
     Activation, Batch, Epilogue, Lhs, PackedB, Rhs, Strided, gemm, gemm_batched, pack_b_into,
     packed_b_len,
 };
+use convoke_kernels::quantised::{BlockWeights, ZeroPoints, product_of_blocks};
 use convoke_kernels::{Cancelled, Exec};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -160,6 +162,29 @@ impl Bench {
         }
     }
 
+    /// Times a product with weights of four bits in blocks of 32.
+    fn blocks(&self, m: usize, n: usize, k: usize) {
+        let (a, scales) = (noise(m * k), noise(n * k.div_ceil(32)));
+        let codes: Vec<u8> = (0..n * k.div_ceil(32) * 16)
+            .map(|i| (i * 89) as u8)
+            .collect();
+        let weights = BlockWeights {
+            k,
+            n,
+            bits: 4,
+            signed: false,
+            block: 32,
+            codes: &codes,
+            scales: &scales,
+            zeros: ZeroPoints::Middle,
+        };
+        let mut c = vec![0.0; m * n];
+        let flops = 2.0 * (m * n * k) as f64;
+        self.report(&format!("gemm {m} x {n} x {k} four bits"), flops, |exec| {
+            product_of_blocks(&exec, &a, m, &weights, None, &mut c).map_err(|_| Cancelled)
+        });
+    }
+
     fn attention(&self, heads: usize, s: usize, d: usize) {
         let (q, kt) = (noise(heads * s * d), noise(heads * s * d));
         let mut c = vec![0.0; heads * s * s];
@@ -249,10 +274,33 @@ impl Bench {
                     activation: Activation::Relu,
                 };
                 let (x, y) = (&x[..s.input_len()], &mut y[..s.output_len()]);
-                conv(exec, s, x, ConvWeights::Packed(&l.weights), &e, y)?;
+                conv(exec, s, x, ConvWeights::packed(&l.weights), &e, y)?;
             }
             Ok(())
         });
+    }
+
+    /// Times products with packed weights of 16 bits beside those with the same weights in f32.
+    fn halves(&self, m: usize, n: usize, k: usize) {
+        let (a, b) = (noise(m * k), noise(k * n));
+        let mut c = vec![0.0; m * n];
+        let flops = 2.0 * (m * n * k) as f64;
+        let mut packed = vec![0.0; packed_b_len(k, n)];
+        pack_b_into(&mut packed, Strided::row_major(&b, n), k, n);
+        let f16s: Vec<f16> = packed.iter().map(|x| f16::from_f32(*x)).collect();
+        let bf16s: Vec<bf16> = packed.iter().map(|x| bf16::from_f32(*x)).collect();
+        let forms = [
+            ("f32", PackedB::new(&packed, k, n)),
+            ("f16", PackedB::new(&f16s, k, n)),
+            ("bf16", PackedB::new(&bf16s, k, n)),
+        ];
+        for (dtype, b) in forms {
+            let name = format!("weights {m} x {n} x {k} {dtype}");
+            let (a, b) = (Lhs::Strided(Strided::row_major(&a, k)), Rhs::Packed(b));
+            self.report(&name, flops, |exec| {
+                gemm(exec, (m, n, k), a, b, &mut c, &Epilogue::NONE)
+            });
+        }
     }
 
     fn conv(&self, ic: usize, oc: usize, groups: usize, side: usize, k: usize, stride: usize) {
@@ -269,7 +317,7 @@ impl Bench {
         let flops = 2.0 * (s.output_len() * ic / groups * k * k) as f64;
         let name = format!("conv {ic}->{oc} /{groups} {side}x{side} k{k} s{stride}");
         self.report(&name, flops, |exec| {
-            conv(exec, &s, &x, ConvWeights::Packed(&packed), &e, &mut y)
+            conv(exec, &s, &x, ConvWeights::packed(&packed), &e, &mut y)
         });
     }
 }
@@ -312,6 +360,15 @@ fn main() {
         bench.gemm(1, n, k);
     }
     bench.gemm(8, 3072, 768);
+    for m in [1, 2, 8, 128] {
+        bench.gemm(m, 1024, 1024);
+        bench.blocks(m, 1024, 1024);
+    }
+    for (n, k) in [(768, 768), (4096, 4096)] {
+        for m in [1, 2, 4, 8, 16, 128] {
+            bench.halves(m, n, k);
+        }
+    }
     bench.attention(12, 128, 32);
     bench.attention(12, 128, 64);
     bench.attention(12, 197, 64);
@@ -330,7 +387,12 @@ fn main() {
         (32, 112, 3, 1),
         (96, 112, 3, 2),
         (144, 56, 3, 1),
+        (144, 56, 3, 2),
+        (192, 28, 3, 1),
         (240, 28, 5, 1),
+        (384, 14, 3, 1),
+        (576, 14, 3, 2),
+        (1152, 7, 5, 1),
         (672, 14, 5, 2),
         (960, 7, 3, 1),
     ] {

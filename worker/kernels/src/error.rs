@@ -56,6 +56,12 @@ pub enum KernelError {
         /// The requested amount of padding, in elements.
         pad: i64,
     },
+    /// A walk through a tree came to a node that is none, leads back, or compares what is not there.
+    #[error("node {node} of the trees is none, or leads back, or to no feature, leaf or target")]
+    BrokenTree {
+        /// The number of the node; that of the nodes where a leaf is meant.
+        node: usize,
+    },
 }
 
 /// The result of a kernel: nothing, or why it failed.

@@ -9,14 +9,17 @@
 
 use std::sync::OnceLock;
 
+use half::{bf16, f16};
+
 use crate::element::canonical_nan;
+use crate::element::halves::{bf16_to_f32, f16_to_f32};
 
 /// An instruction set for which there are micro kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isa {
-    /// x86-64 with AVX-512 F, BW, DQ and VL (and AVX2 and FMA).
+    /// x86-64 with AVX-512 F, BW, DQ and VL (and AVX2, FMA and F16C).
     Avx512,
-    /// x86-64 with AVX2 and FMA.
+    /// x86-64 with AVX2, FMA and F16C.
     Avx2Fma,
     /// Plain Rust with `f32::mul_add`: slow where the target has no fused multiply-add by default.
     Portable,
@@ -41,7 +44,9 @@ impl Isa {
     pub fn available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {
-            let fma = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            let fma = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c");
             match self {
                 Isa::Avx512 => {
                     fma && is_x86_feature_detected!("avx512f")
@@ -75,6 +80,8 @@ pub(crate) trait Simd: Copy {
     type V: Copy;
     /// A selection of lanes.
     type Mask: Copy;
+    /// Vectors of half as many lanes, or this type where there are none.
+    type Half: Simd;
     /// Lanes of a register; divides 16.
     const LANES: usize;
     /// Rows of the largest micro tile that fits in registers with three vectors in each row; divides 8.
@@ -82,6 +89,10 @@ pub(crate) trait Simd: Copy {
 
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load(p: *const f32) -> Self::V;
+    /// Loads `LANES` values and widens them exactly, except for the bits of a NaN.
+    unsafe fn load_f16(p: *const f16) -> Self::V;
+    /// Loads `LANES` values and widens them exactly, except for the bits of a NaN.
+    unsafe fn load_bf16(p: *const bf16) -> Self::V;
     unsafe fn store(p: *mut f32, v: Self::V);
     /// The mask that selects lanes `lo..hi`, with `lo <= hi <= LANES`.
     unsafe fn mask(lo: usize, hi: usize) -> Self::Mask;
@@ -124,6 +135,7 @@ unsafe fn gather_even<const N: usize>(p: *const f32, lo: usize, hi: usize) -> [f
 impl Simd for PortableSimd {
     type V = [f32; 4];
     type Mask = [bool; 4];
+    type Half = PortableSimd;
     const LANES: usize = 4;
     const ROWS: usize = if cfg!(target_arch = "aarch64") { 8 } else { 4 };
 
@@ -135,6 +147,16 @@ impl Simd for PortableSimd {
     unsafe fn load(p: *const f32) -> [f32; 4] {
         // SAFETY: the caller vouches for four readable lanes.
         unsafe { p.cast::<[f32; 4]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> [f32; 4] {
+        // SAFETY: the caller vouches for four readable lanes.
+        unsafe { p.cast::<[f16; 4]>().read_unaligned() }.map(f16_to_f32)
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const bf16) -> [f32; 4] {
+        // SAFETY: the caller vouches for four readable lanes.
+        unsafe { p.cast::<[bf16; 4]>().read_unaligned() }.map(bf16_to_f32)
     }
     #[inline(always)]
     unsafe fn store(p: *mut f32, v: [f32; 4]) {
@@ -208,7 +230,7 @@ pub(crate) use x86::{Avx2Simd, Avx512Simd};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::Simd;
+    use super::{Simd, bf16, f16};
     use std::arch::x86_64::*;
 
     // SAFETY (all blocks here): the trait's contract gives the instruction set and valid lanes;
@@ -247,6 +269,7 @@ mod x86 {
     impl Simd for Avx512Simd {
         type V = __m512;
         type Mask = __mmask16;
+        type Half = Avx2Simd;
         const LANES: usize = 16;
         const ROWS: usize = 8;
 
@@ -259,6 +282,19 @@ mod x86 {
         unsafe fn load(p: *const f32) -> __m512 {
             // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm512_loadu_ps(p) }
+        }
+        #[inline(always)]
+        unsafe fn load_f16(p: *const f16) -> __m512 {
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
+            unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(p: *const bf16) -> __m512 {
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
+            unsafe {
+                let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+            }
         }
         #[inline(always)]
         unsafe fn store(p: *mut f32, v: __m512) {
@@ -340,6 +376,7 @@ mod x86 {
     impl Simd for Avx2Simd {
         type V = __m256;
         type Mask = __m256i;
+        type Half = Avx2Simd;
         const LANES: usize = 8;
         const ROWS: usize = 4;
 
@@ -352,6 +389,19 @@ mod x86 {
         unsafe fn load(p: *const f32) -> __m256 {
             // SAFETY: the trait's contract gives the instruction set and valid lanes.
             unsafe { _mm256_loadu_ps(p) }
+        }
+        #[inline(always)]
+        unsafe fn load_f16(p: *const f16) -> __m256 {
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
+            unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(p: *const bf16) -> __m256 {
+            // SAFETY: the trait's contract gives the instruction set and valid lanes.
+            unsafe {
+                let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+            }
         }
         #[inline(always)]
         unsafe fn store(p: *mut f32, v: __m256) {
@@ -374,8 +424,19 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn load_even(p: *const f32, lo: usize, hi: usize) -> __m256 {
-            // SAFETY: the trait's contract gives the instruction set and valid lanes.
-            unsafe { std::mem::transmute(super::gather_even::<8>(p, lo, hi)) }
+            // Value 2 * hi - 1 is not wanted, and need not exist.
+            let (first, end) = (2 * lo, (2 * hi).saturating_sub(1).max(2 * lo));
+            let low = (first.min(8), end.min(8));
+            let high = (first.max(8) - 8, end.max(8) - 8);
+            // SAFETY: the trait's contract gives the instruction set and valid lanes; the masks keep both loads inside
+            // them.
+            unsafe {
+                let a = _mm256_maskload_ps(p, Self::mask(low.0, low.1));
+                let b = _mm256_maskload_ps(p.wrapping_add(8), Self::mask(high.0, high.1));
+                let pairs = _mm256_shuffle_ps::<0b10_00_10_00>(a, b);
+                let even = _mm256_permute4x64_pd::<0b11_01_10_00>(_mm256_castps_pd(pairs));
+                _mm256_castpd_ps(even)
+            }
         }
         #[inline(always)]
         unsafe fn store_masked(p: *mut f32, v: __m256, mask: __m256i) {
@@ -431,13 +492,13 @@ macro_rules! per_isa {
         $(#[$meta])*
         $vis unsafe fn $name(isa: $crate::isa::Isa, $($arg: $ty),*) {
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+            #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
             unsafe fn avx512($($arg: $ty),*) {
                 // SAFETY: the caller's contract is this function's, plus the features enabled here.
                 unsafe { $body::<$crate::isa::Avx512Simd>($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma")]
+            #[target_feature(enable = "avx2,fma,f16c")]
             unsafe fn avx2($($arg: $ty),*) {
                 // SAFETY: as above.
                 unsafe { $body::<$crate::isa::Avx2Simd>($($arg),*) }

@@ -14,10 +14,12 @@
 // Index loops over several slices of one length are the form that vectorizes.
 #![allow(clippy::needless_range_loop)]
 
+pub mod attention;
 pub mod binary;
 pub mod cast;
 mod compiled;
 pub mod conv;
+pub mod det;
 pub mod element;
 pub mod error;
 pub mod exec;
@@ -27,17 +29,25 @@ pub mod isa;
 pub mod math;
 pub mod movement;
 mod multiversion;
+pub mod narrow;
 pub mod norm;
 pub mod pooling;
+pub mod quantised;
 pub mod random;
+pub mod recurrent;
 pub mod reduce;
 pub mod resize;
 pub mod shape;
+pub mod signal;
 pub mod softmax;
+mod sort;
 pub mod split;
 #[cfg(test)]
 mod testing;
+pub mod trees;
 pub mod unary;
+pub mod unique;
+pub mod vision;
 
 pub use error::KernelError;
 pub use exec::{Cancelled, Exec, Turn};

@@ -182,6 +182,11 @@ fn softmax_any<T: Float>(exec: &Exec, log: bool, x: &[T], axis: Axis, y: &mut [T
     Ok(exec.check()?)
 }
 
+/// The softmaxes of the lines along an axis, within one tile of another kernel.
+pub(crate) fn softmax_rows(exec: &Exec, axis: Axis, x: &[f32], y: &mut [f32]) {
+    tile(exec, false, axis, x, y)
+}
+
 compiled_floats! {
     /// The softmaxes of a type.
     trait SoftmaxKernels {

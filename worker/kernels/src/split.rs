@@ -27,6 +27,35 @@ pub(crate) fn pieces(
     starts.take_while(goes_on).map(until)
 }
 
+/// Counts the work of a loop within one tile, and looks at the cancel flag whenever there was `piece` of it. A kernel that
+/// uses it ends with [`Exec::check`], since a tile that stopped early left garbage.
+pub(crate) struct Pace<'a> {
+    exec: &'a Exec<'a>,
+    piece: usize,
+    since: usize,
+}
+
+impl<'a> Pace<'a> {
+    pub fn new(exec: &'a Exec<'a>, piece: usize) -> Pace<'a> {
+        Pace {
+            exec,
+            piece,
+            since: 0,
+        }
+    }
+
+    /// Counts `work`; fails where the step was cancelled.
+    #[inline(always)]
+    pub fn count(&mut self, work: usize) -> Result<(), Cancelled> {
+        self.since = self.since.saturating_add(work);
+        if self.since < self.piece {
+            return Ok(());
+        }
+        self.since = 0;
+        self.exec.check()
+    }
+}
+
 /// A mutable slice that several threads hold, each touching its own range.
 struct Shared<'a, T> {
     start: *mut T,
@@ -123,6 +152,28 @@ where
         // SAFETY: as above.
         let part2 = unsafe { shared2.part(range.start * unit2..range.end * unit2) };
         tile(range, part, part2);
+    })
+}
+
+/// Like [`tiles`], where each tile also gets `per_tile` elements of scratch memory of its own.
+pub(crate) fn tiles_with_scratch<T, U, F>(
+    exec: &Exec,
+    (out, unit): (&mut [T], usize),
+    (scratch, per_tile): (&mut [U], usize),
+    grain: usize,
+    tile: F,
+) -> Result<(), Cancelled>
+where
+    T: Send,
+    U: Send,
+    F: Fn(Range<usize>, &mut [T], &mut [U]) + Sync,
+{
+    let scratch = Shared::new(scratch);
+    tiles(exec, out, unit, grain, |range, part| {
+        let number = range.start / grain;
+        // SAFETY: each tile has a number of its own, so that the ranges are disjoint.
+        let own = unsafe { scratch.part(number * per_tile..(number + 1) * per_tile) };
+        tile(range, part, own);
     })
 }
 

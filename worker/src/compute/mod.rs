@@ -33,7 +33,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::crew::Crew;
 use self::stuck::Watch;
-use crate::measure::measure;
+use crate::health::measure::measure;
 
 /// Most crews, and so most jobs of all accounts that have begun and not ended.
 const MOST_LANES: usize = 64;

@@ -19,7 +19,9 @@ use convoke_graph::{DType, Dim, Shape, Tensor};
 use convoke_kernels::Exec;
 use smallvec::SmallVec;
 
-use super::{Inputs, Kernel, KernelFailure, Launch, Operands, Outputs, Register, resolve};
+use super::{
+    Inputs, Kernel, KernelFailure, Launch, Operands, Outputs, Register, packed, resolve, text,
+};
 
 type Values = SmallVec<[Tensor; 4]>;
 
@@ -327,14 +329,30 @@ impl Kernel for Scan {
             .chain(captured.iter().map(shape));
         let mut made = IterationResults::new(&self.body, self.carried, shapes, Some(length));
         made.to_first.clone_from(&self.to_first);
+        // Strings are checked when they are read, so they are read once, and not for each slice.
+        let strings = over.iter().map(|t| match t.dtype() {
+            DType::Str => t.strings().map(Some),
+            _ => Ok(None),
+        });
+        let strings: SmallVec<[_; 4]> = strings.collect::<Result<_, _>>()?;
         for n in 0..length {
             let mut params: Values = SmallVec::new();
             params.append(&mut carried);
-            for (t, from_last) in over.iter().zip(&self.from_last) {
+            for ((t, strings), from_last) in over.iter().zip(&strings).zip(&self.from_last) {
                 let at = if *from_last { length - 1 - n } else { n };
-                let slice = t.outer_range(at, at + 1);
-                let slice = slice.and_then(|s| s.reshape(t.shape().get(1..)?));
-                params.push(given(slice)?);
+                let shape = t.shape().get(1..).unwrap_or_default();
+                params.push(match strings {
+                    Some(strings) => {
+                        let first = at * (strings.len() / length);
+                        text::made(&exec, pool, shape, |i, sink| {
+                            Ok(sink(strings.get(first + i))?)
+                        })?
+                    }
+                    None => {
+                        let slice = t.outer_range(at, at + 1);
+                        given(slice.and_then(|s| s.reshape(shape)))?
+                    }
+                });
             }
             params.extend(captured.iter().cloned());
             let mut results = self.body.run(params, exec, pool)?.into_iter();
@@ -357,8 +375,11 @@ const FIRST: usize = 8;
 struct IterationResults {
     /// By result, its dtype and shape in an iteration that never ran, for a loop without iterations.
     none: Vec<(DType, Shape)>,
-    /// By result, its slices so far, in a tensor with room for more.
+    /// By result, its slices so far, in a tensor with room for more; packed elements have a byte each. A result of strings
+    /// has none.
     made: Vec<Tensor>,
+    /// By result, its slices so far where they are strings.
+    strings: Vec<Vec<Tensor>>,
     /// Number of iterations so far.
     count: usize,
     /// The number of iterations, if it is known in advance.
@@ -393,6 +414,7 @@ impl IterationResults {
         IterationResults {
             none: none.collect(),
             made: vec![],
+            strings: vec![],
             count: 0,
             length,
             to_first: vec![],
@@ -407,8 +429,16 @@ impl IterationResults {
         pool: &Pool,
     ) -> Result<(), KernelFailure> {
         for (r, t) in results.enumerate() {
+            let t = match t.dtype().is_packed() {
+                true => packed::spread(&t, pool)?,
+                false => t,
+            };
             if self.count == 0 {
-                let room = self.length.unwrap_or(FIRST);
+                self.strings.push(vec![]);
+                let room = match t.dtype() {
+                    DType::Str => 0,
+                    _ => self.length.unwrap_or(FIRST),
+                };
                 self.made
                     .push(pool.tensor(t.dtype(), &stacked(room, t.shape()))?);
             }
@@ -420,6 +450,10 @@ impl IterationResults {
                 let msg =
                     format!("a collected result is {b} in one iteration, in others a slice of {a}");
                 return Err(KernelFailure::values(msg));
+            }
+            if let (DType::Str, Some(slices)) = (t.dtype(), self.strings.get_mut(r)) {
+                slices.push(t);
+                continue;
             }
             let room = all.shape()[0];
             if self.count == room {
@@ -446,12 +480,23 @@ impl IterationResults {
                 .map(|(dtype, shape)| Ok(pool.tensor(*dtype, &stacked(0, shape))?))
                 .collect();
         }
-        let all = self.made.into_iter();
-        all.map(|t| match t.shape()[0] == count {
-            true => Ok(t),
-            false => resized(&t, count, count, exec, pool),
-        })
-        .collect()
+        let all = self.made.into_iter().zip(self.strings).zip(&self.none);
+        all.enumerate()
+            .map(|(r, ((t, mut slices), (dtype, _)))| {
+                if t.dtype() == DType::Str {
+                    if self.to_first.get(r) == Some(&true) {
+                        slices.reverse();
+                    }
+                    let shape = stacked(count, &t.shape()[1..]);
+                    return text::joined(&slices, &shape, exec, pool);
+                }
+                let t = match t.shape()[0] == count {
+                    true => t,
+                    false => resized(&t, count, count, exec, pool)?,
+                };
+                packed::gathered(t, *dtype, pool)
+            })
+            .collect()
     }
 }
 

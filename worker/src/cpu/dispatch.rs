@@ -41,7 +41,7 @@ pub(crate) use by_dtype;
 /// elements.
 macro_rules! by_size {
     ($d:expr, $t:ident => $e:expr) => {
-        match $d.size() {
+        match $d.width() {
             1 => {
                 type $t = u8;
                 $e

@@ -7,7 +7,7 @@
 //!
 //! Invariants
 //! 1. Output dtypes and shapes come from the registry's rule, which planning uses as well; a kernel decides a size only
-//!    where it depends on data.
+//!    where it depends on data, as that of an op which is `sized_by_data` does.
 //! 2. No value of an operand causes a panic: values that the registry's rule lets through are checked here or in the
 //!    kernel, and refused with an error.
 //! 3. A kernel overwrites an operand only if no one else holds its buffer.
@@ -21,10 +21,14 @@ mod families;
 #[cfg(test)]
 mod hostile;
 mod operands;
+mod packed;
 #[cfg(test)]
 pub(crate) mod testing;
+mod text;
 mod wide;
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use convoke_common::memory::Pool;
@@ -130,25 +134,36 @@ impl From<TensorError> for KernelFailure {
     }
 }
 
-/// The outcome of a launch: success, a failure, or a panic.
-pub(crate) type LaunchOutcome = Result<Result<(), KernelFailure>, Box<dyn std::any::Any + Send>>;
+/// Runs the launch of a kernel, with what is told before it. A panic is the kernel's failure.
+#[inline(always)]
+pub(crate) fn caught<T>(
+    launch: impl FnOnce() -> Result<T, KernelFailure>,
+) -> Result<T, KernelFailure> {
+    match catch_unwind(AssertUnwindSafe(launch)) {
+        Ok(launched) => launched,
+        Err(panic) => Err(panicked(&*panic)),
+    }
+}
 
-/// The error of a launch that did not give all its results; `None` where it was cancelled.
 #[cold]
-pub(crate) fn launch_failure(launched: LaunchOutcome) -> Option<Error> {
-    Some(match launched {
-        Ok(Ok(())) => Error::internal("a kernel left results out"),
-        Ok(Err(KernelFailure::Cancelled)) => return None,
-        Ok(Err(KernelFailure::Error(e))) => *e,
-        Err(panic) => {
-            let why = panic
-                .downcast_ref::<&str>()
-                .map(|s| s.to_string())
-                .or_else(|| panic.downcast_ref::<String>().cloned())
-                .unwrap_or_else(|| "no message".into());
-            Error::new(Code::KernelPanicked, format!("the kernel panicked: {why}"))
-        }
-    })
+fn panicked(panic: &(dyn Any + Send)) -> KernelFailure {
+    let why = panic
+        .downcast_ref::<&str>()
+        .map(|s| s.to_string())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".into());
+    let msg = format!("the kernel panicked: {why}");
+    KernelFailure::Error(Box::new(Error::new(Code::KernelPanicked, msg)))
+}
+
+/// The error of a launch that failed, or gave too few results; `None` where it was cancelled.
+#[cold]
+pub(crate) fn launch_error<T>(launched: Result<T, KernelFailure>) -> Option<Error> {
+    match launched {
+        Ok(_) => Some(Error::internal("a kernel left results out")),
+        Err(KernelFailure::Cancelled) => None,
+        Err(KernelFailure::Error(e)) => Some(*e),
+    }
 }
 
 /// Resolves the kernel of `op` for these attributes and operand dtypes, with `outputs` results.
@@ -311,7 +326,7 @@ impl ResolvedOp {
         &self,
         operands: &[Option<ConcreteOperand<'_>>],
     ) -> Result<ConcreteOutputs, OpError> {
-        let outputs = ops::infer_concrete(self.def, &self.attrs, operands, self.outputs)?;
+        let outputs = ops::infer_launch(self.def, &self.attrs, operands, self.outputs)?;
         let given = operands.iter().flatten().map(|o| o.shape);
         for shape in given.chain(outputs.iter().map(|(_, shape)| shape.as_slice())) {
             check_strides(shape)?;
@@ -339,6 +354,9 @@ impl Kernel for ResolvedOp {
     }
 
     fn sizes(&self, operands: &[Option<ConcreteOperand<'_>>]) -> Option<ConcreteOutputs> {
+        if self.def.sized_by_data {
+            return None;
+        }
         let mut given = operands.iter().zip(&self.host);
         let lacks = |o: &Option<ConcreteOperand<'_>>| o.is_some_and(|o| o.host.is_none());
         if given.any(|(o, is_host)| *is_host && lacks(o)) {
@@ -352,6 +370,11 @@ impl Kernel for ResolvedOp {
         &self,
         operands: &[Option<ConcreteOperand<'_>>],
     ) -> Result<ConcreteOutputs, KernelFailure> {
+        if self.def.sized_by_data {
+            return Err(KernelFailure::values(
+                "only the kernel can tell the sizes of the results",
+            ));
+        }
         Ok(self.concrete(operands)?)
     }
 }
@@ -371,7 +394,10 @@ mod tests {
             .filter(|a| a.required)
             .fold(Attrs::default(), |attrs, a| {
                 let value = match (a.kind, a.name) {
+                    (_, "block_size") => Attr::Int(2),
                     (_, "w_shape") => Attr::Ints(vec![1, 1, 1]),
+                    (AttrKind::Float, _) => Attr::Float(1.0),
+                    (_, "pooled_shape") => Attr::Ints(vec![1, 1]),
                     (AttrKind::Int, _) => Attr::Int(1),
                     (AttrKind::Str, _) => Attr::Str("LEFT".into()),
                     (AttrKind::Ints, _) => Attr::Ints(vec![1]),
@@ -396,7 +422,12 @@ mod tests {
                         Some(if same { *dtype } else { o.dtypes[0] })
                     };
                     let operands: Vec<_> = def.operands.iter().enumerate().map(of).collect();
-                    let found = resolve(def.name, &attrs(def), &operands, def.outputs.0);
+                    // Bits can only be read as elements of their own size.
+                    let attrs = match def.name {
+                        "BitCast" => attrs(def).with("to", Attr::DType(*dtype)),
+                        _ => attrs(def),
+                    };
+                    let found = resolve(def.name, &attrs, &operands, def.outputs.0);
                     assert!(
                         found.is_ok(),
                         "{} {operands:?}: {:?}",

@@ -14,6 +14,17 @@ use super::{KernelFailure, Launch, Operands, resolve};
 pub(crate) fn launch(
     op: &str,
     attrs: Attrs,
+    inputs: Vec<Option<Tensor>>,
+    outputs: usize,
+) -> Result<Vec<Tensor>, Error> {
+    launch_within(1 << 40, op, attrs, inputs, outputs)
+}
+
+/// As [`launch`], with a ledger of `memory` bytes.
+pub(crate) fn launch_within(
+    memory: u64,
+    op: &str,
+    attrs: Attrs,
     mut inputs: Vec<Option<Tensor>>,
     outputs: usize,
 ) -> Result<Vec<Tensor>, Error> {
@@ -24,7 +35,7 @@ pub(crate) fn launch(
     let kernel =
         resolve(op, &attrs, &dtypes, outputs).map_err(|e| Error::internal(e.to_string()))?;
     let cancel = AtomicBool::new(false);
-    let pool = Pool::new(&Ledger::new("test", 1 << 40), Purpose::Handles, 0)?;
+    let pool = Pool::new(&Ledger::new("test", memory), Purpose::Handles, 0)?;
     let exec = Exec::single(&cancel);
     match kernel.launch(&mut Launch {
         inputs: Operands::given(&mut inputs),

@@ -12,7 +12,7 @@ use convoke_graph::Tensor;
 use tokio::sync::{Mutex, oneshot};
 
 use super::{DeviceStep, DeviceTensor, KernelWatch, OwnedDevice};
-use crate::installed::InstalledProgram;
+use crate::program::installed::InstalledProgram;
 
 /// Where a host tensor lies, and how many bytes it has.
 type Place = (usize, usize);

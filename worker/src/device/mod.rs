@@ -17,10 +17,14 @@
 //! 3. No call waits for the device, and nothing is lost: every callback is called exactly once, with a result or an
 //!    error, even where the device fails or its queue is dropped.
 //! 4. A launch that fails fails later. Its results carry the failure, and so do the results of what reads them.
+//! 5. A device that will never work again fails whatever is enqueued with an error of code `wedged`. Its worker then
+//!    refuses work and ends, and calls run elsewhere.
 
 mod constants;
+mod kinds;
 pub mod simgpu;
 mod split;
+pub mod suite;
 #[cfg(test)]
 mod tests;
 
@@ -28,10 +32,9 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use convoke_common::device_spec::DeviceId;
 use convoke_common::error::{Error, Result};
 use convoke_common::memory::{Ledger, Pool, Purpose};
-use convoke_common::world::{Compute, Share};
+use convoke_common::world::Share;
 use convoke_graph::graph::Attrs;
 use convoke_graph::ops::{ConcreteOutputs, OpDef};
 use convoke_graph::{DType, Shape, Tensor};
@@ -39,6 +42,7 @@ use smallvec::SmallVec;
 
 pub use constants::ConstantCopies;
 pub(crate) use constants::copy_constants;
+pub use kinds::{DeviceContext, DeviceKind, OwnedDevice, open, register};
 pub use split::DeviceNode;
 pub(crate) use split::split;
 
@@ -163,6 +167,9 @@ pub struct DeviceLaunch<'a> {
     pub outputs: &'a ConcreteOutputs,
 }
 
+/// The results of a launch, one for each result of the op.
+pub type LaunchResults = SmallVec<[DeviceTensor; 2]>;
+
 /// Called with the host copy of a device tensor, or with the failure of what should have made it.
 pub type CopiedCallback = Box<dyn FnOnce(std::result::Result<Tensor, Arc<DeviceFailure>>) + Send>;
 
@@ -176,7 +183,7 @@ pub trait DeviceQueue: Send + Sync {
     fn copy_in(&self, step: &Arc<DeviceStep>, node: u32, tensor: Tensor) -> DeviceTensor;
 
     /// Enqueues a launch; returns its results, which are not there yet.
-    fn launch(&self, launch: DeviceLaunch<'_>) -> SmallVec<[DeviceTensor; 2]>;
+    fn launch(&self, launch: DeviceLaunch<'_>) -> LaunchResults;
 
     /// Copies a tensor to the host, into memory of `pool`, and hands it to `then`.
     fn copy_out(
@@ -210,39 +217,4 @@ pub trait Device: Send + Sync {
         purpose: Purpose,
         bytes: u64,
     ) -> Result<Arc<dyn DeviceQueue>>;
-}
-
-/// Opens the device of a worker; `None` where it is the host itself.
-pub fn open(
-    device: &DeviceId,
-    worker: &str,
-    compute: &Arc<dyn Compute>,
-    memory: u64,
-) -> Option<OwnedDevice> {
-    let opened: Arc<dyn Device> = match device.is_cpu() {
-        true => return None,
-        false => Arc::new(simgpu::SimGpu::new(compute.clone())),
-    };
-    Some(OwnedDevice::new(worker, opened, memory))
-}
-
-/// A worker's device, with its memory.
-#[derive(Clone)]
-pub struct OwnedDevice {
-    pub device: Arc<dyn Device>,
-    /// Counts the device's memory.
-    pub memory: Ledger,
-    /// The constants that are on the device.
-    pub constants: Arc<ConstantCopies>,
-}
-
-impl OwnedDevice {
-    /// A device with so much memory, none of which is used.
-    pub fn new(worker: &str, device: Arc<dyn Device>, memory: u64) -> OwnedDevice {
-        OwnedDevice {
-            device,
-            memory: Ledger::new(worker, memory),
-            constants: Arc::default(),
-        }
-    }
 }

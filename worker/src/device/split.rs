@@ -12,7 +12,7 @@
 //!    the device. Only values of the host are sent.
 //! 2. A value is copied at most once in each direction.
 //! 3. Host operands and shape arithmetic stay on the host: an integer result of at most one dimension is computed there
-//!    where its operands are there, and the shape of a device tensor is read without copying the tensor.
+//!    where its operands are there, and the shape of a device tensor is read without copying the tensor. So do strings.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ use convoke_graph::program::{NO_OPERAND, Program, ProgramNode};
 use smallvec::SmallVec;
 
 use super::{Device, DeviceKernel, DeviceOp};
-use crate::code::{DeviceInstr, InstrKind};
 use crate::executor::HandleAccess;
+use crate::program::code::{DeviceInstr, InstrKind};
 
 /// A node that the device runs.
 pub struct DeviceNode {
@@ -229,6 +229,14 @@ impl Splitter<'_> {
         let Some(def) = ops::lookup(&node.op) else {
             return InstrKind::Kernel;
         };
+        let is_text = |v: &u32| {
+            let value = self.values.get(*v as usize);
+            value.is_some_and(|value| value.ty.dtype == DType::Str)
+        };
+        // The length of a string is in its tensor, which no device looks into.
+        if node.inputs.iter().chain(&node.outputs).any(is_text) {
+            return InstrKind::Kernel;
+        }
         let on_host = |v: &u32| *v == NO_OPERAND || self.places[*v as usize].host.is_some();
         if matches!(def.op, Op::Shape(ShapeOp::Shape | ShapeOp::Size)) {
             let there = node.inputs.iter().all(on_host);
@@ -239,6 +247,10 @@ impl Splitter<'_> {
         }
         let mut made = node.outputs.iter().map(|v| &self.values[*v as usize].ty);
         if made.all(is_arithmetic) && node.inputs.iter().all(on_host) {
+            return InstrKind::Kernel;
+        }
+        // Sizes that only a kernel can tell are not known when it is enqueued.
+        if def.sized_by_data {
             return InstrKind::Kernel;
         }
         let dtype = |v: &u32| {

@@ -10,7 +10,7 @@ use convoke_graph::program::{NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, S
 use convoke_graph::{DType, Dim, Tensor};
 
 use super::{Device, DeviceKernel, DeviceOp, DeviceQueue, split};
-use crate::code::{DeviceInstr, InstrKind};
+use crate::program::code::{DeviceInstr, InstrKind};
 
 /// A device that has kernels for these ops; nothing runs on it.
 struct Having(&'static [&'static str]);

@@ -27,8 +27,8 @@ pub(crate) use self::core::HandleOutcome;
 pub(crate) use self::session::Session;
 
 use crate::executor::Engine;
-use crate::holdings::Holdings;
-use crate::records::{GrowingRecords, account_of};
+use crate::node::holdings::Holdings;
+use crate::node::records::{GrowingRecords, account_of};
 
 /// Bytes of records that a session takes before it has done anything.
 const SESSION: u64 = 16 << 10;

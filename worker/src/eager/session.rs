@@ -42,9 +42,9 @@ use super::prepared::{PreparedOp, ShapeFacts};
 use crate::compute::Crew;
 use crate::cpu::{Launch, Operands, Outputs};
 use crate::executor::Engine;
-use crate::holdings::Holdings;
-use crate::records::{GrowingRecords, Records, share_of};
-use crate::wedge::Work;
+use crate::health::wedge::Work;
+use crate::node::holdings::Holdings;
+use crate::node::records::{GrowingRecords, Records, share_of};
 
 /// Most predicted time of the ops of one batch that run on the thread that delivers it.
 const DELIVERY: Duration = Duration::from_micros(200);
@@ -355,7 +355,7 @@ impl Session {
 
     /// Copies a value that came with a command into counted memory.
     fn own(&self, value: &convoke_graph::Tensor) -> Result<convoke_graph::Tensor> {
-        let mut own = self.pool.tensor(value.dtype(), value.shape());
+        let mut own = self.pool.alike(value);
         if let Some(bytes) = own.as_mut().ok().and_then(|t| t.bytes_mut()) {
             bytes.copy_from_slice(value.bytes());
         }
@@ -544,7 +544,7 @@ impl Session {
 
     /// Allocates the tensor that the arriving bytes are written to.
     pub fn buffer(&self, h: &TensorHeader) -> Result<convoke_graph::Tensor> {
-        let tensor = self.pool.tensor(h.dtype, &h.shape);
+        let tensor = self.pool.sized(h.dtype, &h.shape, h.bytes);
         tensor.map_err(|e| e.at(self.engine.place()))
     }
 

@@ -14,12 +14,12 @@ use smallvec::SmallVec;
 use super::partial::is_of_node;
 use super::run::{Flow, FollowUp, Phase, Runner};
 use super::{Engine, Executor};
-use crate::code::DeviceInstr;
 use crate::cpu::{KernelFailure, OperandPlace, Outputs, shape_between, shape_range};
 use crate::device::{
     DeviceFailure, DeviceLaunch, DeviceOperand, DeviceQueue, DeviceStep, DeviceTensor, KernelWatch,
 };
-use crate::installed::{InstalledProgram, declared, site};
+use crate::program::code::DeviceInstr;
+use crate::program::installed::{InstalledProgram, declared, site};
 
 /// The most work that is enqueued ahead of the device, in predicted nanoseconds. A single launch may take longer.
 pub(super) const AHEAD: u64 = 20_000_000;
@@ -287,7 +287,7 @@ impl Executor {
 
     /// The error of a failed launch or copy; `None` where it was cancelled.
     fn device_error(&self, failure: &DeviceFailure) -> Option<Error> {
-        let error = failure.error.clone()?;
+        let error = self.engine.device_failed(failure.error.clone()?);
         let Some(node) = self.installed.nodes().get(failure.node as usize) else {
             return Some(error.at(self.place()));
         };

@@ -17,9 +17,9 @@ use super::Executor;
 use super::handles::{HandleAccess, filled, kept, number};
 use super::pace::Stopwatch;
 use super::run::FollowUp;
-use crate::code::InstrKind;
 use crate::cpu::Operands;
 use crate::eager::Session;
+use crate::program::code::InstrKind;
 
 /// A lease of a client in this process, whose steps may run on the client's threads.
 struct LocalLease {

@@ -11,8 +11,8 @@ use convoke_rendezvous::frame::Frame;
 
 use super::run::{FollowUp, Phase, Run, Runner};
 use super::{Executor, live};
-use crate::installed::{declared, site};
-use crate::wedge::{WEDGED, Work};
+use crate::health::wedge::{RETURNS, WEDGED, Work};
+use crate::program::installed::{declared, site};
 
 impl Executor {
     /// Adds a step to the watch if it has ended and not quiesced. Called under the step's lock, so that the step cannot
@@ -101,9 +101,7 @@ impl Executor {
             let site = site(node, declared(&self.installed.program, node));
             (place.node, place.op, place.operands) = (site.node, site.op, site.operands);
         }
-        Error::new(Code::Wedged, msg)
-            .advise("its process ends and returns by itself where a supervisor runs it; else restart it")
-            .at(place)
+        Error::new(Code::Wedged, msg).advise(RETURNS).at(place)
     }
 
     /// Marks the lease's steps as ended by a kernel that does not stop: steps in flight are aborted, and the drivers of

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use convoke_common::device_spec::DeviceId;
+use convoke_common::error::{Code, Error};
 use convoke_common::world::Compute;
 use convoke_graph::ids::FunctionId;
+use convoke_graph::program::NUMERICS_PROFILE;
 
 use super::failures::Failures;
-use crate::blackbox::{BlackBox, NoteGuard};
 use crate::device::OwnedDevice;
-use crate::drain::Gate;
-use crate::wedge::Watch;
+use crate::health::blackbox::{BlackBox, NoteGuard};
+use crate::health::drain::Gate;
+use crate::health::wedge::{RETURNS, Watch};
 
 /// The state that all steps of a worker share.
 pub struct Engine {
@@ -64,6 +66,28 @@ impl Engine {
             device_name: device.to_string(),
             ..self
         }
+    }
+
+    /// The numerics profile of the worker's device.
+    pub fn profile(&self) -> &str {
+        self.device
+            .as_ref()
+            .map_or(NUMERICS_PROFILE, |d| &d.profile)
+    }
+
+    /// The error of a worker whose device failed. Where the device will never work again, the worker is wedged.
+    pub(crate) fn device_failed(&self, error: Error) -> Error {
+        if error.code != Code::Wedged {
+            return error;
+        }
+        let (worker, device) = (&self.worker, &self.device_name);
+        let why = &error.message;
+        let msg = format!("worker {worker} is wedged: its device {device} failed: {why}");
+        let failed = Error::new(Code::Wedged, msg)
+            .advise(RETURNS)
+            .at(self.place());
+        self.watch.device_failed(&failed);
+        failed
     }
 
     /// Notes in the black box that this thread runs a kernel, until the note is dropped.

@@ -17,7 +17,7 @@ use super::partial::is_of_node;
 use super::run::{FollowUp, Phase};
 use crate::cpu::Operands;
 use crate::eager::{HandleOutcome, Session};
-use crate::installed::{declared, site};
+use crate::program::installed::{declared, site};
 
 /// The operation of a node on a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub(super) fn kept(tensor: &Tensor, pool: &Pool) -> Result<Tensor, Error> {
     if !tensor.is_borrowed() {
         return Ok(tensor.clone());
     }
-    let mut kept = pool.tensor(tensor.dtype(), tensor.shape())?;
+    let mut kept = pool.alike(tensor)?;
     let bytes = kept.bytes_mut();
     let bytes = bytes.ok_or_else(|| Error::internal("a new tensor is shared"))?;
     bytes.copy_from_slice(tensor.bytes());

@@ -1,14 +1,12 @@
 //! The launch of one kernel, and the errors that a failed launch gives.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use convoke_common::error::{Error, Site};
 use convoke_common::mutant;
 use convoke_graph::{Dim, Tensor};
 use convoke_kernels::Exec;
 
 use super::{Engine, Executor};
-use crate::cpu::{Kernel, Launch, OperandPlace, Operands, Outputs, Register, launch_failure};
+use crate::cpu::{Kernel, Launch, OperandPlace, Operands, Outputs, Register, caught, launch_error};
 
 impl Engine {
     /// Runs a kernel outside of steps, which must give at least `results` outputs. Fails with `None` where the launch
@@ -21,16 +19,17 @@ impl Engine {
         launch: &mut Launch<'_>,
         site: impl FnOnce() -> Site,
     ) -> Result<Outputs, Option<Error>> {
+        // The results are written in place, as each move of them costs an op of the eager path several instructions.
         let mut made = Outputs::new();
-        let launched = catch_unwind(AssertUnwindSafe(|| {
+        let launched = caught(|| {
             self.compute.launching(name);
             made = kernel.launch(launch)?;
             Ok(())
-        }));
-        if matches!(launched, Ok(Ok(()))) && made.len() >= results {
+        });
+        if launched.is_ok() && made.len() >= results {
             return Ok(made);
         }
-        let error = launch_failure(launched).ok_or(None)?;
+        let error = launch_error(launched).ok_or(None)?;
         Err(Some(self.placed(error, site())))
     }
 
@@ -75,18 +74,18 @@ impl Executor {
             exec,
             pool: &self.pool,
         };
-        let launched = catch_unwind(AssertUnwindSafe(|| {
+        let launched = caught(|| {
             if engine.hears_launches {
                 let members = code.members(i).iter();
                 members.for_each(|m| engine.compute.launching(name(m)));
             }
             code.kernel(i).launch(&mut launch)
-        }));
+        });
         drop(noted);
         match launched {
-            Ok(Ok(made)) if made.len() >= code.results(i).len() => Ok(made),
-            launched => {
-                let error = launch_failure(launched.map(|r| r.map(drop))).ok_or(None)?;
+            Ok(made) if made.len() >= code.results(i).len() => Ok(made),
+            failed => {
+                let error = launch_error(failed).ok_or(None)?;
                 Err(Some(Box::new(self.failed(n, i, registers, error))))
             }
         }
@@ -113,7 +112,7 @@ impl Executor {
             let declared = || Some(self.declared(n, *declared?));
             operands.extend(there.map(Tensor::signature).or_else(declared));
         }
-        let site = crate::installed::site(&x.nodes()[blamed], operands);
+        let site = crate::program::installed::site(&x.nodes()[blamed], operands);
         self.engine.placed(error, site)
     }
 

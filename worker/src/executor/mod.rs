@@ -5,7 +5,7 @@
 //! tensor arrives ──> value ──┘                     last instruction, recv and send ──> retire ──> Done
 //! ```
 //! A step is interpreted by at most one compute job at a time, its *runner*: a plain loop over the instructions of
-//! ready sequences (see [`crate::code`]). The runner owns the step's registers and counts meanwhile, counts nothing
+//! ready sequences (see [`crate::program::code`]). The runner owns the step's registers and counts meanwhile, counts nothing
 //! within a sequence, and takes no lock between two instructions. Arrivals make sequences ready and start a runner; while
 //! one is active, they are its mail. Kernels split themselves over the pool's threads. A waiting step occupies no
 //! thread. The steps of a brief program run on the thread that delivers their operands, since waking another takes
@@ -56,8 +56,8 @@ use self::pace::{Pace, Stopwatch};
 use self::run::{Flow, FollowUp, Phase, Run};
 use crate::device::DeviceQueue;
 use crate::eager::Sessions;
-use crate::installed::InstalledProgram;
-use crate::wedge::Work;
+use crate::health::wedge::Work;
+use crate::program::installed::InstalledProgram;
 
 /// The node index that stands for no node.
 const NO_NODE: u32 = u32::MAX;

@@ -29,10 +29,10 @@ use convoke_rendezvous::Delivery;
 use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
-use crate::code::{LoweredProgram, NONE};
 use crate::cpu::{OperandPlace, Outputs, Register};
 use crate::device::{DeviceStep, DeviceTensor};
-use crate::installed::InstalledProgram;
+use crate::program::code::{LoweredProgram, NONE};
+use crate::program::installed::InstalledProgram;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {

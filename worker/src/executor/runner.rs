@@ -13,9 +13,9 @@ use super::handles::HandleAccess;
 use super::pace::Stopwatch;
 use super::run::{FollowUp, Runner};
 use super::{Executor, NO_NODE, partial};
-use crate::code::InstrKind;
 use crate::compute::Crew;
 use crate::cpu::{Operands, Outputs};
+use crate::program::code::InstrKind;
 
 impl Executor {
     pub(super) fn start_runner(&self, n: u64) {

@@ -17,12 +17,12 @@ use convoke_graph::graph::Literal;
 use convoke_graph::program::Program;
 use convoke_rendezvous::{Hub, Link, Peer};
 
-use crate::blackbox;
 use crate::eager::Session;
 use crate::executor::Engine;
-use crate::installed::{InstalledProgram, kernel};
-use crate::order::Range;
-use crate::records::{GrowingRecords, Records};
+use crate::health::blackbox;
+use crate::node::records::{GrowingRecords, Records};
+use crate::program::installed::{InstalledProgram, kernel};
+use crate::program::order::Range;
 
 /// The targets of this crate.
 pub const TARGETS: &[Target] = &[

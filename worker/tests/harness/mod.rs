@@ -28,7 +28,7 @@ use convoke_worker::cpu::{Kernel, KernelFailure, Launch, Outputs};
 use convoke_worker::device::simgpu::SimGpu;
 use convoke_worker::device::{Device, DeviceKernel, DeviceOp, DeviceQueue};
 use convoke_worker::executor::{Engine, Executor};
-use convoke_worker::installed::InstalledProgram;
+use convoke_worker::program::installed::InstalledProgram;
 
 pub const LEASE: LeaseId = LeaseId(1);
 

@@ -6,7 +6,7 @@ use convoke::ClusterStatus;
 use convoke_common::memory::Purpose;
 use convoke_common::rpc::{
     ComputeUse, DeviceMemory, LeaseStatus, LinkStatus, MemberState, MemberStatus,
-    ProgramStoreStatus, QuarantineStatus, WeightsStatus, WorkerStatus,
+    ProgramStoreStatus, QuarantineStatus, RendezvousStatus, WeightsStatus, WorkerStatus,
 };
 
 use crate::text::budget;
@@ -121,6 +121,7 @@ pub fn text(s: &ClusterStatus) -> String {
             let from = from.join(", ");
             text.push_str(&format!("weights loaded by {}: {from}\n", m.name));
         }
+        text.push_str(&rendezvous(&m.name, &w.rendezvous));
         text.push_str(&weights(&m.name, &w.weights));
         text.push_str(&programs(&m.name, &w.program_store));
         text.push_str(&device(m, w.device_memory.as_ref()));
@@ -142,6 +143,24 @@ fn refused(by: &str, reasons: &BTreeMap<String, u64>) -> String {
     format!("refused by {by}: {}\n", reasons.join(", "))
 }
 
+fn rendezvous(at: &str, status: &RendezvousStatus) -> String {
+    let RendezvousStatus {
+        leases,
+        open_steps,
+        waiting_receives,
+        arriving_tensors,
+        waiting_tensors,
+        aborts,
+    } = status;
+    if (*leases, *aborts) == (0, 0) {
+        return String::new();
+    }
+    format!(
+        "rendezvous at {at}: leases {leases}, steps {open_steps}; waiting: receives {waiting_receives}, tensors \
+         {waiting_tensors}; arriving {arriving_tensors}; aborts {aborts}\n"
+    )
+}
+
 fn weights(of: &str, held: &WeightsStatus) -> String {
     if held.held_bytes == 0 {
         return String::new();
@@ -159,8 +178,8 @@ fn device(m: &MemberStatus, memory: Option<&DeviceMemory>) -> String {
     let used = used.fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
     let [used, all, peak] = [used, memory.budget, memory.peak].map(bytes);
     format!(
-        "memory of {}/{}: {used} of {all} used, {peak} at most\n",
-        m.name, m.device
+        "device {}/{}: {used} of {all} used, {peak} at most; numerics {}\n",
+        m.name, m.device, m.device_profile
     )
 }
 

@@ -50,6 +50,7 @@ mod tests {
             "steps_failed": {}, "live_handles": 0, "handle_bytes": 0, "links": [], "refused": {}, "cache_bytes": 0,
             "loaded_bytes": {"shared_path": 0, "cache": 0, "clients": 0},
             "weights": {"held_bytes": 0, "shared_bytes": 0, "unused_bytes": 0},
+            "rendezvous": {"leases": 0, "open_steps": 0, "waiting_receives": 0, "arriving_tensors": 0, "waiting_tensors": 0, "aborts": 0},
             "program_store": {"held_programs": 0, "held_bytes": 0, "unused_programs": 0, "received_programs": 0, "received_bytes": 0},
             "holdings": [], "connections": [], "compute": [],
         });
@@ -60,7 +61,8 @@ mod tests {
                 state => (state, None),
             };
             json!({
-                "name": name, "incarnation": "inc-1", "address": "", "host": "", "version": "", "device": "cpu:0", "threads": 1,
+                "name": name, "incarnation": "inc-1", "address": "", "host": "", "version": "", "device": "cpu:0", "device_profile": "",
+                "threads": 1,
                 "memory_bytes": 1, "flops_per_second": 1.0, "last_seen_ms": 4000, "state": state, "remark": "",
                 "tripwire": true, "ops": [], "status": account,
             })

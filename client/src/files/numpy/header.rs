@@ -18,8 +18,38 @@ const ALIGN: usize = 64;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Header {
     pub dtype: DType,
+    /// How strings are stored, where the array has strings.
+    pub text: Option<StoredText>,
     pub fortran: bool,
     pub shape: Shape,
+}
+
+/// Strings as numpy stores them: each has room for as many characters as the longest has, and ends with zeros.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum StoredText {
+    /// So many characters of four bytes, `U`.
+    Wide(usize),
+    /// So many bytes, `S`.
+    Bytes(usize),
+}
+
+impl StoredText {
+    /// Bytes of a string; `None` on overflow.
+    pub fn width(self) -> Option<usize> {
+        match self {
+            StoredText::Wide(characters) => characters.checked_mul(4),
+            StoredText::Bytes(bytes) => Some(bytes),
+        }
+    }
+
+    fn parse(descr: &str) -> Option<StoredText> {
+        let length = |digits: &str| digits.parse().ok();
+        match descr.split_at_checked(2)? {
+            ("<U" | "=U" | "|U", digits) => length(digits).map(StoredText::Wide),
+            ("|S" | "<S" | ">S" | "=S", digits) => length(digits).map(StoredText::Bytes),
+            _ => None,
+        }
+    }
 }
 
 /// Why a header cannot be read.
@@ -108,22 +138,29 @@ impl Header {
             }
         }
         match (descr, fortran, shape) {
-            (Some(descr), Some(fortran), Some(shape)) => Ok(Header {
-                dtype: dtype(descr)?,
-                fortran,
-                shape,
-            }),
+            (Some(descr), Some(fortran), Some(shape)) => {
+                let text = StoredText::parse(descr);
+                let dtype = match text {
+                    Some(_) => DType::Str,
+                    None => dtype(descr)?,
+                };
+                Ok(Header {
+                    dtype,
+                    text,
+                    fortran,
+                    shape,
+                })
+            }
             _ => bad("its header lacks descr, fortran_order or shape"),
         }
     }
 
     /// The bytes of a header for an array in C order.
-    pub fn text(dtype: DType, shape: &[usize]) -> Vec<u8> {
+    pub fn text(descr: &str, shape: &[usize]) -> Vec<u8> {
         let dims: Vec<String> = shape.iter().map(|d| d.to_string()).collect();
         let comma = if shape.len() == 1 { "," } else { "" };
         let mut text = format!(
-            "{{'descr': '{}', 'fortran_order': False, 'shape': ({}{comma}), }}",
-            descr(dtype),
+            "{{'descr': '{descr}', 'fortran_order': False, 'shape': ({}{comma}), }}",
             dims.join(", ")
         );
         let pad = ALIGN - (10 + text.len() + 1) % ALIGN;
@@ -153,7 +190,8 @@ const CODES: [(DType, &str); 12] = [
     (DType::Bool, "|b1"),
 ];
 
-fn descr(dtype: DType) -> &'static str {
+/// numpy's name of a dtype that it has.
+pub(super) fn descr(dtype: DType) -> &'static str {
     let found = CODES.iter().find(|(d, _)| *d == dtype);
     // bf16 has no code: its elements are written as float32.
     found.map_or("<f4", |(_, code)| code)
@@ -166,15 +204,21 @@ fn dtype(descr: &str) -> Result<DType, Failure> {
         // numpy has no bfloat16: it writes those of the package `ml_dtypes` as elements of two bytes without a type.
         return Ok(DType::BF16);
     }
+    match kind {
+        // Numpy has no floats of eight bits and no integers of fewer either. The file names the type of one of them only.
+        "V1" => return Ok(DType::U8),
+        "f1" => return Ok(DType::F8E5M2),
+        _ => {}
+    }
     let found = CODES.iter().find(|(_, code)| code[1..] == *kind);
     match found {
-        Some((d, _)) if d.size() == 1 || matches!(order, "<" | "=") => Ok(*d),
+        Some((d, _)) if d.width() == 1 || matches!(order, "<" | "=") => Ok(*d),
         Some(_) => bad(format!(
             "has the byte order of '{}'; convert it with .astype('<{kind}')",
             Printable(descr)
         )),
         None => bad(format!(
-            "has the unsupported dtype '{}'; supported are f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 bool",
+            "has the unsupported dtype '{}'; supported are f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 bool U S",
             Printable(descr)
         )),
     }

@@ -116,7 +116,7 @@ impl<R: Read + Seek> Npz<R> {
             let opened = entry.as_ref();
             let opened = opened.with_reader(&mut reader, ZipReadOptions::default());
             let mut member = opened.map_err(not_npz)?;
-            let header = read_header(&mut member, size, &origin)?;
+            let (header, _) = read_header(&mut member, size, &origin)?;
             drop(member);
             arrays.push(Array {
                 name,

@@ -111,6 +111,44 @@ fn elements_of_two_bytes_without_a_type_are_bf16() {
     }
 }
 
+/// What `np.save` writes of arrays of `ml_dtypes.float8_e5m2` and `ml_dtypes.int4`.
+#[test]
+fn elements_of_one_byte_that_numpy_lacks_are_read_as_their_bits() {
+    let check = |descr: &str, want: DType| {
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (2,)}}");
+        let file = Scratch::new("narrow.npy", &npy(&header, &[0x3c, 0x7b]));
+        let t = read_npy(&file.0).unwrap();
+        assert_eq!((t.dtype(), t.bytes()), (want, &[0x3c, 0x7b][..]), "{descr}");
+    };
+    check("<f1", DType::F8E5M2);
+    check("<V1", DType::U8);
+    check("|V1", DType::U8);
+}
+
+#[test]
+fn narrow_dtypes_are_written_as_what_they_widen_to() {
+    let file = Scratch::new("wide.npy", b"");
+    let check = |dtype: DType, bytes: &[u8], want: Tensor| {
+        let narrow = Tensor::from_bytes(dtype, &[3], bytes).unwrap();
+        write_npy(&file.0, &narrow).unwrap();
+        let read = read_npy(&file.0).unwrap();
+        assert_eq!(read, want, "{dtype}");
+        assert_eq!(read.narrowed(dtype).unwrap(), narrow);
+    };
+    check(
+        DType::I4,
+        &[0x8f, 0x07],
+        Tensor::from_slice(&[3], &[-1i8, -8, 7]).unwrap(),
+    );
+    check(
+        DType::U2,
+        &[0b11_0110],
+        Tensor::from_slice(&[3], &[2u8, 1, 3]).unwrap(),
+    );
+    let floats = Tensor::from_slice(&[3], &[1f32, -448., 0.]).unwrap();
+    check(DType::F8E4M3FN, &[0x38, 0xfe, 0x00], floats);
+}
+
 #[test]
 fn other_arrays_are_refused_by_name() {
     let check = |file: &str, expected: &str| {
@@ -124,10 +162,6 @@ fn other_arrays_are_refused_by_name() {
     check(
         "structured.npy",
         "is a structured array; convert it to plain numbers",
-    );
-    check(
-        "text.npy",
-        "has the unsupported dtype '<U2'; supported are f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 bool",
     );
 }
 
@@ -364,4 +398,55 @@ fn a_link_stays_and_what_it_leads_to_is_replaced() {
     assert!(link.symlink_metadata().unwrap().is_symlink());
     assert_eq!(read_npy(&file.0).unwrap(), t);
     std::fs::remove_file(&link).unwrap();
+}
+
+#[test]
+fn strings_are_read_and_written() {
+    let header = |descr: &str, shape: &str, fortran: &str| {
+        format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}\n")
+    };
+    let wide = |text: &str| -> Vec<u8> {
+        text.chars()
+            .flat_map(|c| u32::from(c).to_le_bytes())
+            .collect()
+    };
+    let read = |name: &str, descr: &str, shape: &str, fortran: &str, body: &[u8]| {
+        let file = Scratch::new(name, &npy(&header(descr, shape, fortran), body));
+        read_npy(&file.0)
+    };
+    let strings = |shape: &[usize], all: &[&str]| Tensor::from_strings(shape, all).unwrap();
+    let t = read_npy(data("text.npy")).unwrap();
+    assert_eq!(t, strings(&[2], &["ab", "c"]));
+    let t = read("u.npy", "<U2", "(3,)", "False", &wide("été\0\0\0")).unwrap();
+    assert_eq!(t, strings(&[3], &["ét", "é", ""]));
+    let t = read("s.npy", "|S3", "(2,)", "False", b"ab\0cde").unwrap();
+    assert_eq!(t, strings(&[2], &["ab", "cde"]));
+    let t = read("f.npy", "|S1", "(2, 2)", "True", b"abcd").unwrap();
+    assert_eq!(t, strings(&[2, 2], &["a", "c", "b", "d"]));
+    let refused = |descr: &str, shape: &str, body: &[u8], why: &str| {
+        let e = read("no.npy", descr, shape, "False", body).unwrap_err();
+        assert!(e.to_string().contains(why), "{e}");
+    };
+    refused(
+        "<U1",
+        "(1,)",
+        &0xd800u32.to_le_bytes(),
+        "string 0 is not valid Unicode",
+    );
+    refused("|S1", "(1,)", &[0xff], "string 0 is not valid Unicode");
+    refused("<U0", "(4000000,)", &[], "without room for a character");
+    refused("<U1", "(4000000000,)", &[], "needs 16000000000 bytes");
+    refused(">U1", "(1,)", &[0; 4], "unsupported dtype '>U1'");
+    refused("|O", "(1,)", &[0; 8], "unsupported dtype '|O'");
+    refused("<U9999999999999999999", "(1,)", &[], "too large");
+
+    let file = Scratch::new("written.npy", &[]);
+    for t in [
+        strings(&[2, 2], &["a", "日本", "", "x\"y"]),
+        strings(&[], &[""]),
+        strings(&[0, 3], &[]),
+    ] {
+        write_npy(&file.0, &t).unwrap();
+        assert_eq!(read_npy(&file.0).unwrap(), t);
+    }
 }

@@ -72,7 +72,7 @@ impl Tensor {
 
     /// Coordinates of the elements other than zero: i64 \[rank, count\].
     ///
-    /// - `self`: operand X, any dtype
+    /// - `self`: operand X, numbers, bool
     #[track_caller]
     pub fn nonzero(&self) -> Result<Tensor> {
         let attrs = call::attrs([]);
@@ -84,7 +84,7 @@ impl Tensor {
     ///
     /// - `self`: operand indices, numbers
     /// - `depth`: operand depth, numbers
-    /// - `values`: operand values, any dtype
+    /// - `values`: operand values, numbers, bool
     /// - `axis`: the axis, from the end where negative; by default -1
     #[track_caller]
     pub fn one_hot_op<'a>(
@@ -145,5 +145,64 @@ impl Tensor {
             call::strict(updates),
         ];
         call::one("ScatterND", attrs, &operands)
+    }
+
+    /// The cache with the update written along `axis`, for each element of the batch from its index on.
+    ///
+    /// - `self`: operand past_cache, any dtype, narrow ones too
+    /// - `update`: operand update, any dtype, narrow ones too
+    /// - `write_indices`: operand write_indices, i64, may be left out
+    /// - `axis`: the axis, from the end where negative; by default -2
+    /// - `mode`: `linear`, or `circular` where an update goes on at the beginning; by default `linear`
+    #[track_caller]
+    pub fn tensor_scatter<'a>(
+        &self,
+        update: &Tensor,
+        write_indices: Option<&Tensor>,
+        axis: impl Into<Option<i64>>,
+        mode: impl Into<Option<&'a str>>,
+    ) -> Result<Tensor> {
+        let attrs = call::attrs([("axis", call::int(axis)), ("mode", call::text(mode))]);
+        let operands = [
+            call::strict(self),
+            call::strict(update),
+            call::optional(write_indices),
+        ];
+        call::one("TensorScatter", attrs, &operands)
+    }
+
+    /// The different elements, or slices along `axis`; the first index of each, the place of each element
+    /// among them, and how often each occurs.
+    ///
+    /// - `self`: operand X, any dtype
+    /// - `axis`: the axis, from the end where negative; by default all axes flattened
+    /// - `sorted`: the result is sorted, and not in the order of first occurrence; by default true
+    #[track_caller]
+    pub fn unique(
+        &self,
+        axis: impl Into<Option<i64>>,
+        sorted: impl Into<Option<bool>>,
+    ) -> Result<Tensor> {
+        let attrs = call::attrs([("axis", call::int(axis)), ("sorted", call::flag(sorted))]);
+        let operands = [call::strict(self)];
+        call::one("Unique", attrs, &operands)
+    }
+
+    /// The different elements, or slices along `axis`; the first index of each, the place of each element
+    /// among them, and how often each occurs.
+    /// All four outputs are given, as a tuple of four.
+    ///
+    /// - `self`: operand X, any dtype
+    /// - `axis`: the axis, from the end where negative; by default all axes flattened
+    /// - `sorted`: the result is sorted, and not in the order of first occurrence; by default true
+    #[track_caller]
+    pub fn unique_with_indices(
+        &self,
+        axis: impl Into<Option<i64>>,
+        sorted: impl Into<Option<bool>>,
+    ) -> Result<(Tensor, Tensor, Tensor, Tensor)> {
+        let attrs = call::attrs([("axis", call::int(axis)), ("sorted", call::flag(sorted))]);
+        let operands = [call::strict(self)];
+        call::four("Unique", attrs, &operands)
     }
 }

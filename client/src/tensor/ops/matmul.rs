@@ -10,6 +10,16 @@ use crate::tensor::{Tensor, call};
 
 /// Products of matrices.
 impl Tensor {
+    /// Determinants of the matrices X \[.., M, M\]: \[..\].
+    ///
+    /// - `self`: operand X, floats
+    #[track_caller]
+    pub fn det(&self) -> Result<Tensor> {
+        let attrs = call::attrs([]);
+        let operands = [call::strict(self)];
+        call::one("Det", attrs, &operands)
+    }
+
     /// alpha * A \[M, K\] times B \[K, N\], either transposed on demand, plus beta * C: \[M, N\].
     ///
     /// - `self`: operand A, numbers

@@ -71,7 +71,7 @@ impl Tensor {
 
     /// The operand with its axes permuted, reversed by default.
     ///
-    /// - `self`: operand input, any dtype
+    /// - `self`: operand input, any dtype, narrow ones too
     /// - `perm`: which axis of the operand each axis of the result is; by default all reversed
     #[track_caller]
     pub fn transpose(&self, perm: impl Into<Axes>) -> Result<Tensor> {

@@ -129,7 +129,7 @@ impl Tensor {
 
     /// Maximum over axes.
     ///
-    /// - `self`: operand data, any dtype
+    /// - `self`: operand data, numbers, bool
     /// - `axes`: operand axes, i64, may be left out
     /// - `keepdims`: reduced axes stay, with length 1; by default true
     /// - `noop_with_empty_axes`: no axes means nothing is reduced; by default false
@@ -171,7 +171,7 @@ impl Tensor {
 
     /// Minimum over axes.
     ///
-    /// - `self`: operand data, any dtype
+    /// - `self`: operand data, numbers, bool
     /// - `axes`: operand axes, i64, may be left out
     /// - `keepdims`: reduced axes stay, with length 1; by default true
     /// - `noop_with_empty_axes`: no axes means nothing is reduced; by default false

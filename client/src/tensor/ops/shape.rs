@@ -14,7 +14,7 @@ use crate::tensor::{Tensor, call};
 impl Tensor {
     /// A matrix of the operand's shape with ones on diagonal `k`.
     ///
-    /// - `self`: operand data, any dtype
+    /// - `self`: operand data, numbers, bool
     /// - `dtype`: the dtype of the result; by default the operand's
     /// - `k`: the diagonal, above the main one where positive; by default 0
     #[track_caller]
@@ -30,7 +30,7 @@ impl Tensor {
 
     /// The operand as a matrix, split before `axis`.
     ///
-    /// - `self`: operand data, any dtype
+    /// - `self`: operand data, any dtype, narrow ones too
     /// - `axis`: the axis, from the end where negative; by default 1
     #[track_caller]
     pub fn flatten(&self, axis: impl Into<Option<i64>>) -> Result<Tensor> {
@@ -41,7 +41,7 @@ impl Tensor {
 
     /// The operand under the given shape; 0 copies a dimension, -1 follows from the rest.
     ///
-    /// - `self`: operand data, any dtype
+    /// - `self`: operand data, any dtype, narrow ones too
     /// - `shape`: operand shape, i64
     /// - `allowzero`: a zero is a dimension of length 0 instead of a copy of the operand's; by default false
     #[track_caller]
@@ -57,7 +57,7 @@ impl Tensor {
 
     /// Dimensions `start..end` of the operand, as i64.
     ///
-    /// - `self`: operand data, any dtype
+    /// - `self`: operand data, any dtype, narrow ones too
     /// - `start`: the first dimension; by default 0
     /// - `end`: the dimension to end before; by default the rank
     #[track_caller]
@@ -73,7 +73,7 @@ impl Tensor {
 
     /// Number of elements of the operand, an i64 scalar.
     ///
-    /// - `self`: operand data, any dtype
+    /// - `self`: operand data, any dtype, narrow ones too
     #[track_caller]
     pub fn size_op(&self) -> Result<Tensor> {
         let attrs = call::attrs([]);
@@ -83,7 +83,7 @@ impl Tensor {
 
     /// The operand without the given axes of length 1, or without all such axes.
     ///
-    /// - `self`: operand data, any dtype
+    /// - `self`: operand data, any dtype, narrow ones too
     /// - `axes`: operand axes, i64, may be left out
     #[track_caller]
     pub fn squeeze<'a>(&self, axes: impl Into<OptHostArg<'a>>) -> Result<Tensor> {
@@ -94,7 +94,7 @@ impl Tensor {
 
     /// The operand with axes of length 1 inserted.
     ///
-    /// - `self`: operand data, any dtype
+    /// - `self`: operand data, any dtype, narrow ones too
     /// - `axes`: operand axes, i64
     #[track_caller]
     pub fn unsqueeze<'a>(&self, axes: impl Into<HostArg<'a>>) -> Result<Tensor> {

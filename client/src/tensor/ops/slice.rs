@@ -36,9 +36,9 @@ impl Tensor {
 
     /// The operand with elements added, or removed, before and after the given axes.
     ///
-    /// - `self`: operand data, any dtype
+    /// - `self`: operand data, any dtype, narrow ones too
     /// - `pads`: operand pads, i64
-    /// - `constant_value`: operand constant_value, any dtype, may be left out
+    /// - `constant_value`: operand constant_value, any dtype, narrow ones too, may be left out
     /// - `axes`: operand axes, i32, i64, may be left out
     /// - `mode`: `constant`, `reflect`, `edge` or `wrap`; by default `constant`
     ///

@@ -21,6 +21,17 @@ impl Tensor {
         call::one("Abs", attrs, &operands)
     }
 
+    /// The bits of X as elements of another dtype of the same size, any shape.
+    ///
+    /// - `self`: operand X, any dtype
+    /// - `to`: the dtype of the result
+    #[track_caller]
+    pub fn bit_cast(&self, to: DType) -> Result<Tensor> {
+        let attrs = call::attrs([("to", call::dtype(to))]);
+        let operands = [call::strict(self)];
+        call::one("BitCast", attrs, &operands)
+    }
+
     /// Bitwise complement of X, any shape.
     ///
     /// - `self`: operand X, integers
@@ -33,7 +44,7 @@ impl Tensor {
 
     /// X with elements of dtype `to`, any shape.
     ///
-    /// - `self`: operand X, any dtype
+    /// - `self`: operand X, any dtype, narrow ones too
     /// - `to`: the dtype of the result
     #[track_caller]
     pub fn cast(&self, to: DType) -> Result<Tensor> {
@@ -44,8 +55,8 @@ impl Tensor {
 
     /// X with elements of the dtype of a second operand, any shape.
     ///
-    /// - `self`: operand X, any dtype
-    /// - `target_type`: operand target_type, any dtype
+    /// - `self`: operand X, any dtype, narrow ones too
+    /// - `target_type`: operand target_type, any dtype, narrow ones too
     #[track_caller]
     pub fn cast_like(&self, target_type: &Tensor) -> Result<Tensor> {
         let attrs = call::attrs([]);
@@ -139,7 +150,7 @@ impl Tensor {
 
     /// X itself.
     ///
-    /// - `self`: operand X, any dtype
+    /// - `self`: operand X, any dtype, narrow ones too
     #[track_caller]
     pub fn identity(&self) -> Result<Tensor> {
         let attrs = call::attrs([]);

@@ -24,9 +24,10 @@ use crate::rpc::services::{
 use crate::rpc::{
     ClusterStatus, CutEdge, Death, DeathStatus, HeldLease, InstallAnswer, Intent, JoinAnswer,
     JoinRequest, LeaseGrant, LeaseStatus, LinkReport, LinkStatus, MeasuredLink, MemberState,
-    MemberStatus, PartSummary, PinPart, PinSummary, PlanAnswer, PlanOptions, PlanSummary,
+    MemberStatus, Numerics, PartSummary, PinPart, PinSummary, PlanAnswer, PlanOptions, PlanSummary,
     ProgramStatus, ProgramStoreStatus, Progress, QuarantineStatus, Registration,
-    RegistrationAnswer, Sources, StepFailure, WeightsStatus, WorkerCount, WorkerStatus,
+    RegistrationAnswer, RendezvousStatus, Sources, StepFailure, WeightsStatus, WorkerCount,
+    WorkerStatus,
 };
 use crate::world::AccountId;
 
@@ -105,6 +106,7 @@ fn register() -> Ask {
         version: crate::VERSION.into(),
         profile: convoke_graph::program::NUMERICS_PROFILE.into(),
         device: DeviceId::default(),
+        device_profile: convoke_graph::program::NUMERICS_PROFILE.into(),
         threads: 4,
         memory: 1 << 30,
         load_buffer: 1 << 24,
@@ -137,6 +139,7 @@ fn plan() -> Ask {
         in_flight: 2,
         avoid: vec![("w1".into(), LIFE)],
         ops: custom_ops(),
+        numerics: Numerics::Profile("p:1".into()),
     };
     Ask::Plan {
         function: Arc::new(graph::layer()),
@@ -149,6 +152,8 @@ fn planned() -> PlanAnswer {
     let part = PartSummary {
         name: "w0".into(),
         address: "10.0.0.1:7000".into(),
+        device: DeviceId::default(),
+        profile: convoke_graph::program::NUMERICS_PROFILE.into(),
         threads: 4,
         nodes: 1,
         first_node: "add".into(),
@@ -242,6 +247,14 @@ fn worker_status() -> WorkerStatus {
             shared_bytes: 8,
             unused_bytes: 4,
         },
+        rendezvous: RendezvousStatus {
+            leases: 1,
+            open_steps: 2,
+            waiting_receives: 3,
+            arriving_tensors: 1,
+            waiting_tensors: 4,
+            aborts: 5,
+        },
         program_store: ProgramStoreStatus {
             held: 2,
             held_bytes: 9,
@@ -268,6 +281,7 @@ fn cluster_status() -> ClusterStatus {
         host: "host".into(),
         version: crate::VERSION.into(),
         device: DeviceId::default(),
+        device_profile: convoke_graph::program::NUMERICS_PROFILE.into(),
         threads: 4,
         memory: 1 << 30,
         flops: 1e11,

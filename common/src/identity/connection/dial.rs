@@ -116,6 +116,8 @@ pub enum DialError {
     Refused {
         /// The address that was dialled.
         addr: SocketAddr,
+        /// The code with which the peer's program closed the connection, where it did.
+        close: Option<u32>,
         /// The reason in the peer's words.
         reason: String,
     },
@@ -161,6 +163,7 @@ pub enum DialError {
 fn refused(addr: SocketAddr, error: impl ToString) -> DialError {
     DialError::Refused {
         addr,
+        close: None,
         reason: error.to_string(),
     }
 }
@@ -181,6 +184,13 @@ impl DialError {
                 close.error_code,
                 String::from_utf8_lossy(&close.reason).into_owned(),
             ),
+            ConnectionError::ApplicationClosed(closed) => {
+                return Self::Refused {
+                    addr,
+                    close: u32::try_from(closed.error_code.into_inner()).ok(),
+                    reason: String::from_utf8_lossy(&closed.reason).into_owned(),
+                };
+            }
             other => return refused(addr, other),
         };
         match alert(code) {

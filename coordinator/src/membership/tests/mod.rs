@@ -53,6 +53,7 @@ fn newcomer(connection: u64, name: &str, key: u8, incarnation: u64) -> Newcomer 
             version: "1.2.3".into(),
             profile: "p1".into(),
             device: DeviceId::default(),
+            device_profile: "p1".into(),
             threads: 2,
             memory: 1 << 30,
             load_buffer: 8 << 20,

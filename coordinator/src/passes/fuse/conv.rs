@@ -1,24 +1,23 @@
 //! Fuses a convolution with the bias, residual and activation that follow it.
 
-use convoke_graph::DType;
 use convoke_graph::graph::Attr;
 
 use convoke_graph::ops::{ConvOp, FusedOp};
 
-use super::{FusedNode, addition, as_vector};
+use super::{FusedNode, addition, as_vector, keeps_bits, summed_in_f32};
 use crate::passes::edit::Edit;
 
 /// Returns the fused node that replaces convolution `i`.
 pub fn find(e: &mut Edit, i: usize) -> Option<FusedNode> {
     let (x, weight) = (e.operand(i, 0)?, e.operand(i, 1)?);
     let shape = e.f.ty(weight).fixed_shape()?;
-    if e.f.ty(x).dtype != DType::F32 || !e.is_constant(weight) || shape.len() < 3 {
+    if !summed_in_f32(e, x) || !e.is_constant(weight) || shape.len() < 3 {
         return None;
     }
     let dims: Vec<i64> = shape.iter().map(|d| *d as i64).collect();
     let mut value = e.f.nodes[i].outputs[0];
     let mut fused = FusedNode {
-        op: FusedOp::FusedConv,
+        op: FusedOp::FusedConv.into(),
         attrs: e.f.nodes[i]
             .attrs
             .clone()
@@ -27,6 +26,9 @@ pub fn find(e: &mut Edit, i: usize) -> Option<FusedNode> {
         inputs: vec![Some(x), Some(weight), e.operand(i, 2), None],
         nodes: vec![i],
     };
+    if !keeps_bits(e, value) {
+        return Some(fused);
+    }
     if fused.inputs[2].is_none()
         && let Some((node, other, out)) = addition(e, value)
         && e.is_constant(other)

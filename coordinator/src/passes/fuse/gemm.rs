@@ -1,11 +1,11 @@
 //! Fuses a product with a constant matrix with the bias and activation that follow it.
 
-use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, TensorType, ValueId};
 
-use convoke_graph::ops::{FusedOp, MovementOp};
+use convoke_graph::ops::{FusedOp, MovementOp, QuantisedOp};
 
-use super::{FusedNode, addition, as_vector};
+use super::codes::{self, CodedWeights};
+use super::{FusedNode, addition, as_vector, keeps_bits, summed_in_f32};
 use crate::passes::edit::Edit;
 
 /// Returns the fused node that replaces `Gemm` node `i`.
@@ -21,6 +21,11 @@ pub fn find_gemm(e: &mut Edit, i: usize) -> Option<FusedNode> {
         Some(c) => Some(as_vector(e, i, c, n, 0)?),
         None => None,
     };
+    if keeps_bits(e, b)
+        && let Some(weights) = codes::find(e, i, b, trans)
+    {
+        return Some(of_codes(vec![i], a, weights, bias));
+    }
     let b = if trans { transpose(e, i, b, shape) } else { b };
     let out = e.f.nodes[i].outputs[0];
     Some(finish(e, vec![i], [Some(a), Some(b), bias], out))
@@ -36,23 +41,29 @@ pub fn find_matmul(e: &mut Edit, i: usize) -> Option<FusedNode> {
     let mut value = e.f.nodes[i].outputs[0];
     let mut nodes = vec![i];
     let mut bias = None;
-    if let Some((node, other, out)) = addition(e, value)
+    if keeps_bits(e, value)
+        && let Some((node, other, out)) = addition(e, value)
         && let Some(v) = as_vector(e, node, other, n, 0)
     {
         bias = Some(v);
         nodes.push(node);
         value = out;
     }
+    if keeps_bits(e, b)
+        && let Some(weights) = codes::find(e, i, b, false)
+    {
+        return Some(of_codes(nodes, a, weights, bias));
+    }
     Some(finish(e, nodes, [Some(a), Some(b), bias], value))
 }
 
-/// Returns the shape of `b` if it is a constant f32 matrix and `a` is f32.
+/// Returns the shape of `b` if it is a constant matrix of the dtype of `a`, which is one whose products are sums in f32.
 fn matrix(e: &Edit, a: ValueId, b: ValueId) -> Option<[usize; 2]> {
-    let f32s = e.f.ty(a).dtype == DType::F32 && e.f.ty(b).dtype == DType::F32;
+    let fits = summed_in_f32(e, a) && e.f.ty(a).dtype == e.f.ty(b).dtype;
     let shape =
         e.f.ty(b)
             .fixed_shape()
-            .filter(|_| f32s && e.is_constant(b))?;
+            .filter(|_| fits && e.is_constant(b))?;
     shape.try_into().ok()
 }
 
@@ -66,18 +77,30 @@ fn transpose(e: &mut Edit, at: usize, b: ValueId, [rows, cols]: [usize; 2]) -> V
         MovementOp::Transpose,
         attrs,
         &[b],
-        TensorType::fixed(DType::F32, &[cols, rows]),
+        TensorType::fixed(e.f.ty(b).dtype, &[cols, rows]),
     )
+}
+
+/// The product with weights that stay codes.
+fn of_codes(nodes: Vec<usize>, a: ValueId, w: CodedWeights, bias: Option<ValueId>) -> FusedNode {
+    FusedNode {
+        op: QuantisedOp::MatMulNBits.into(),
+        attrs: w.attrs,
+        inputs: vec![Some(a), Some(w.codes), Some(w.scales), w.zeros, bias],
+        nodes,
+    }
 }
 
 fn finish(e: &Edit, nodes: Vec<usize>, inputs: [Option<ValueId>; 3], out: ValueId) -> FusedNode {
     let attrs = Attrs::default().with("packed", Attr::Int(0));
     let mut fused = FusedNode {
-        op: FusedOp::FusedGemm,
+        op: FusedOp::FusedGemm.into(),
         attrs,
         inputs: inputs.to_vec(),
         nodes,
     };
-    fused.absorb_activation(e, out);
+    if keeps_bits(e, out) {
+        fused.absorb_activation(e, out);
+    }
     fused
 }

@@ -1,16 +1,17 @@
-//! Fuses convolutions and matrix products with what follows them: bias, residual, activation. The fused kernels round
-//! like the separate ops, so no bit changes.
+//! Fuses convolutions and matrix products with what follows them: bias, residual, activation; and matrix products with
+//! the dequantisation of their weights. The fused kernels round like the separate ops, so no bit changes.
 //!
 //! The fused node stands where the last of its nodes stood and keeps that node's output. A value that is
 //! a result, or that something else uses too, is never fused away.
 
 mod activation;
+mod codes;
 mod conv;
 mod gemm;
 
 use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, Function, Node, RunsAt, TensorType, ValueId};
-use convoke_graph::ops::{BinaryOp, ConvOp, FusedOp, MatMulOp, Op, ShapeOp};
+use convoke_graph::ops::{BinaryOp, ConvOp, IndexOp, MatMulOp, Op, ShapeOp};
 use convoke_graph::tensor::Tensor;
 
 use super::edit::Edit;
@@ -18,7 +19,7 @@ use super::edit::Edit;
 /// Runs the pass.
 pub fn run(f: Function) -> (Function, Option<String>) {
     let mut e = Edit::new(f);
-    let (mut convs, mut gemms, mut absorbed) = (0, 0, 0);
+    let (mut convs, mut gemms, mut absorbed, mut tables) = (0, 0, 0, 0);
     for i in 0..e.f.nodes.len() {
         if e.is_removed(i) || e.f.nodes[i].runs_at == RunsAt::Init {
             continue;
@@ -27,6 +28,10 @@ pub fn run(f: Function) -> (Function, Option<String>) {
             Some(Op::Conv(ConvOp::Conv)) => (conv::find(&mut e, i), &mut convs),
             Some(Op::MatMul(MatMulOp::Gemm)) => (gemm::find_gemm(&mut e, i), &mut gemms),
             Some(Op::MatMul(MatMulOp::MatMul)) => (gemm::find_matmul(&mut e, i), &mut gemms),
+            Some(Op::Index(IndexOp::Gather)) => {
+                tables += usize::from(codes::gather(&mut e, i).is_some());
+                continue;
+            }
             _ => continue,
         };
         let Some(fused) = fused else { continue };
@@ -34,7 +39,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
         absorbed += fused.nodes.len() - 1;
         fused.apply(&mut e);
     }
-    let report = (convs + gemms > 0).then(|| {
+    let fused = (convs + gemms > 0).then(|| {
         format!(
             "{} and {} absorbed {}",
             super::count(convs, "convolution"),
@@ -42,12 +47,18 @@ pub fn run(f: Function) -> (Function, Option<String>) {
             super::count(absorbed, "node")
         )
     });
+    let tables =
+        (tables > 0).then(|| format!("kept the codes of {}", super::count(tables, "table")));
+    let report = fused
+        .into_iter()
+        .chain(tables)
+        .reduce(|a, b| format!("{a}, {b}"));
     (e.finish(), report)
 }
 
 /// A node that replaces several.
 struct FusedNode {
-    op: FusedOp,
+    op: Op,
     attrs: Attrs,
     inputs: Vec<Option<ValueId>>,
     /// The replaced nodes in graph order; the output of the last one stays.
@@ -91,6 +102,17 @@ impl FusedNode {
     }
 }
 
+/// Whether products and convolutions of this dtype are sums in f32.
+fn summed_in_f32(e: &Edit, v: ValueId) -> bool {
+    matches!(e.f.ty(v).dtype, DType::F32 | DType::F16 | DType::BF16)
+}
+
+/// Whether a fused node may go on with what follows this value: the separate ops would round it to its dtype first, which
+/// changes nothing in f32 alone.
+fn keeps_bits(e: &Edit, v: ValueId) -> bool {
+    e.f.ty(v).dtype == DType::F32
+}
+
 /// Returns the addition that is the only user of `value`, with its other operand and its output; `None` if it
 /// broadcasts `value`.
 fn addition(e: &Edit, value: ValueId) -> Option<(usize, ValueId, ValueId)> {
@@ -109,9 +131,7 @@ fn addition(e: &Edit, value: ValueId) -> Option<(usize, ValueId, ValueId)> {
 fn as_vector(e: &mut Edit, at: usize, bias: ValueId, n: usize, from_end: usize) -> Option<ValueId> {
     let ty = e.f.ty(bias);
     let shape = ty.fixed_shape()?;
-    if ty.dtype != DType::F32 {
-        return None;
-    }
+    let dtype = ty.dtype;
     let axis = shape.len().checked_sub(from_end + 1)?;
     if shape[axis] != n || shape.iter().enumerate().any(|(i, d)| i != axis && *d != 1) {
         return None;
@@ -125,7 +145,7 @@ fn as_vector(e: &mut Edit, at: usize, bias: ValueId, n: usize, from_end: usize) 
     let name = e.f.value(bias).name.clone();
     let dims = Tensor::from_slice(&[1], &[i64::try_from(n).ok()?]).ok()?;
     let dims = e.constant(&format!("{name}:dims"), dims);
-    let ty = TensorType::fixed(DType::F32, &[n]);
+    let ty = TensorType::fixed(dtype, &[n]);
     Some(e.init_node(
         at,
         &format!("{name}:vector"),

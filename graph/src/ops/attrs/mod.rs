@@ -1,13 +1,29 @@
 //! Reads and checks attributes, with their defaults. Shape rules and kernels share this code.
 
 mod activation;
+mod cast;
+mod learn;
+mod quantised;
 mod random;
+mod recurrent;
 mod resize;
+mod signal;
+mod text;
+mod vision;
 mod window;
 
 pub use activation::Activation;
+pub use cast::{CastAttrs, RoundMode};
+pub use learn::{Aggregate, TreeAttrs};
+pub use quantised::{
+    BlockWeightAttrs, Granularity, ParameterShape, QUANTISED, QuantiseAttrs, product_granularity,
+};
 pub use random::{NormalAttrs, UniformAttrs};
+pub use recurrent::{CellActivation, RecurrentAttrs, RecurrentDirection, packed_recurrent_len};
 pub use resize::{AspectRatio, Coordinates, Interpolation, Nearest, ResizeAttrs};
+pub use signal::{DftAttrs, FoldAttrs};
+pub use text::{CaseChange, GramAttrs, GramMode, NormalizerAttrs};
+pub use vision::{DeformAttrs, GridMode, GridOutside, GridSampleAttrs, RoiAttrs, unpooled_len};
 pub use window::{AutoPad, ConvAttrs, PoolAttrs, Window};
 
 use super::def::OpError;
@@ -220,6 +236,19 @@ pub fn column_row_depth(attrs: &Attrs) -> Result<bool, OpError> {
     }
 }
 
+/// Whether `mode` of `TensorScatter` is circular, in which an update goes on at the beginning of the cache, and not
+/// linear.
+pub fn circular(attrs: &Attrs) -> Result<bool, OpError> {
+    match attrs.str("mode", "linear") {
+        "linear" => Ok(false),
+        "circular" => Ok(true),
+        other => Err(bad(
+            "mode",
+            format!("must be linear or circular, not {other}"),
+        )),
+    }
+}
+
 /// Axes of `MeanVarianceNormalization`: where the attribute is absent, all axes of [N, C, H, W] except the channels.
 pub fn mvn_axes(attrs: &Attrs, rank: usize) -> Result<Vec<usize>, OpError> {
     normalize_axes(attrs.ints("axes").unwrap_or(&[0, 2, 3]), rank)
@@ -245,6 +274,7 @@ pub fn transpose_perm(attrs: &Attrs, rank: usize) -> Result<Vec<usize>, OpError>
 pub fn fill_value(attrs: &Attrs) -> Result<(DType, Vec<u8>), OpError> {
     match attrs.get("value") {
         None => Ok((DType::F32, vec![0; 4])),
+        Some(Attr::Tensor(t)) if t.dtype() == DType::Str => Err(bad("value", "must be a number")),
         Some(Attr::Tensor(t)) if t.elements() == 1 => Ok((t.dtype(), t.bytes().to_vec())),
         Some(_) => Err(bad("value", "must be a tensor of one element")),
     }

@@ -10,7 +10,7 @@ use crate::ops::OpError;
 /// Attribute `dtype`, which must be a float.
 fn float(attrs: &Attrs) -> Result<DType, OpError> {
     match attrs.dtype("dtype") {
-        Some(d) if d.is_float() => Ok(d),
+        Some(d) if d.is_float() && !d.is_narrow() => Ok(d),
         Some(d) => Err(bad("dtype", format!("must be a float, not {d}"))),
         None => Err(bad("dtype", "is required")),
     }

@@ -15,7 +15,7 @@ const fn two(dtypes: &'static [DType]) -> [OperandDef; 2] {
     [operand("A", dtypes).class(1), operand("B", dtypes).class(1)]
 }
 
-const AB_ANY: &[OperandDef] = &two(ANY);
+const AB_MOVED: &[OperandDef] = &two(MOVED);
 const AB_NUMBER: &[OperandDef] = &two(NUMBERS);
 const AB_INT: &[OperandDef] = &two(INTS);
 const AB_BOOL: &[OperandDef] = &two(BOOL);
@@ -277,7 +277,7 @@ pub(super) const OPS: &[OpDef] = &[
         AB_BOOL,
         |i| logic(i, |a, b| a ^ b),
     ),
-    compare(BinaryOp::Equal, "A = B, broadcast.", AB_ANY, |i| {
+    compare(BinaryOp::Equal, "A = B, broadcast.", AB_MOVED, |i| {
         comparison(i, host::equal)
     }),
     compare(BinaryOp::Less, "A < B, broadcast.", AB_NUMBER, |i| {
@@ -328,8 +328,8 @@ pub(super) const OPS: &[OpDef] = &[
         "X where the condition holds, else Y, all broadcast.",
         &[
             operand("condition", BOOL),
-            operand("X", ANY).class(1),
-            operand("Y", ANY).class(1),
+            operand("X", MOVED).class(1),
+            operand("Y", MOVED).class(1),
         ],
         select,
     )

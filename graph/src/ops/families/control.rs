@@ -427,7 +427,7 @@ pub(super) const OPS: &[OpDef] = &[
         "The results of one function or the other, for the operands after `cond`, a bool scalar.",
         &[
             operand("cond", BOOL),
-            operand("captured", ANY).variadic().optional(),
+            operand("captured", STORED).variadic().optional(),
         ],
         if_rule,
     )
@@ -444,7 +444,7 @@ pub(super) const OPS: &[OpDef] = &[
         &[
             operand("M", LONG).optional(),
             operand("cond", BOOL).optional(),
-            operand("carried", ANY).variadic().optional(),
+            operand("carried", STORED).variadic().optional(),
         ],
         loop_rule,
     )
@@ -458,7 +458,7 @@ pub(super) const OPS: &[OpDef] = &[
         Op::Control(ControlOp::Scan),
         "`body` for each slice of the scanned operands along their first axis: the carried values, and its other \
          results along a new first axis.",
-        &[operand("inputs", ANY).variadic()],
+        &[operand("inputs", STORED).variadic()],
         scan_rule,
     )
     .attrs(&[

@@ -1,5 +1,5 @@
-//! Ops that optimisation introduces: they pack weights, and compute products together with the bias, residual and
-//! activation that follow. They are not ONNX's.
+//! Ops that optimisation and import introduce: they pack weights, compute products together with the bias, residual and
+//! activation that follow, and the core of attention at once. They are not ONNX's.
 
 use super::conv::{check_bias, conv_shape};
 use super::matmul::matmul_shape;
@@ -13,7 +13,6 @@ use crate::ops::shapes::*;
 use crate::{DType, Dim};
 
 const WEIGHTS: &[DType] = &[F32, F16, BF16];
-const SINGLE: &[DType] = &[F32];
 const ACTIVATION: AttrDef = attr("activation", AttrKind::Str);
 const ALPHA: AttrDef = attr("act_alpha", AttrKind::Float);
 const BETA: AttrDef = attr("act_beta", AttrKind::Float);
@@ -26,11 +25,11 @@ fn known(i: &Infer<'_>, operand: usize, name: &'static str) -> Result<Vec<usize>
         .ok_or(OpError::ValueNeeded { operand: name })
 }
 
-fn packed(len: Option<usize>) -> Rule {
+fn packed(dtype: DType, len: Option<usize>) -> Rule {
     let len = len.ok_or_else(|| {
         OpError::shape("the packed weight is too large, or does not fall into groups")
     })?;
-    one(F32, vec![len.into()])
+    one(dtype, vec![len.into()])
 }
 
 /// Checks that a packed operand has `len` elements.
@@ -53,7 +52,7 @@ fn pack_gemm(i: &Infer<'_>) -> Rule {
     } else {
         (b[0], b[1])
     };
-    packed(packed_gemm_len(k, n))
+    packed(i.dtype(0)?, packed_gemm_len(k, n))
 }
 
 fn pack_conv(i: &Infer<'_>) -> Rule {
@@ -65,13 +64,60 @@ fn pack_conv(i: &Infer<'_>) -> Rule {
         )));
     }
     let volume = w[2..].iter().try_fold(1usize, |v, k| v.checked_mul(*k));
-    packed(volume.and_then(|v| packed_conv_len(w[0], w[1], v, ConvAttrs::group(i.attrs).ok()?)))
+    let len = volume.and_then(|v| packed_conv_len(w[0], w[1], v, ConvAttrs::group(i.attrs).ok()?));
+    packed(i.dtype(0)?, len)
 }
 
 /// The size in attribute `name`, which is required.
 fn size(attrs: &Attrs, name: &str) -> Result<usize, OpError> {
     usize::try_from(attrs.int(name, -1))
         .map_err(|_| bad(name, "is required and must not be negative"))
+}
+
+fn fused_attention(i: &Infer<'_>) -> Rule {
+    let (q, k, v) = (
+        i.ranked(0, "Q", 4)?,
+        i.ranked(1, "K", 4)?,
+        i.ranked(2, "V", 4)?,
+    );
+    let batch = unify(&q[0], &k[0], "batch of Q and K")?;
+    let batch = unify(&batch, &v[0], "batch of Q and V")?;
+    unify(&k[1], &v[1], "heads of K and V")?;
+    unify(&k[2], &v[2], "lengths of K and V")?;
+    unify(&q[3], &k[3], "sizes of Q and K")?;
+    match (q[1].as_const(), k[1].as_const()) {
+        (Some(heads), Some(shared)) if shared < 1 || heads % shared != 0 => {
+            let reason = format!("{heads} heads of Q are no multiple of {shared} heads of K");
+            return Err(OpError::shape(reason));
+        }
+        _ => {}
+    }
+    if let Some(bias) = i.opt(3) {
+        let scores = [batch.clone(), q[1].clone(), q[2].clone(), k[2].clone()];
+        check_broadcasts_to(&bias.ty.shape, &scores, "bias")?;
+    }
+    one(
+        i.dtype(0)?,
+        vec![batch, q[1].clone(), q[2].clone(), v[3].clone()],
+    )
+}
+
+fn fused_attention_cost(
+    _: &Attrs,
+    inputs: &[Option<&TensorType>],
+    outputs: &[&TensorType],
+) -> Cost {
+    let size = |operand: usize, axis: usize| {
+        let ty = inputs.get(operand).copied().flatten();
+        ty.and_then(|ty| ty.shape.get(axis)?.as_const())
+            .unwrap_or(0) as f64
+    };
+    let scores = size(0, 0) * size(0, 1) * size(0, 2) * size(1, 2);
+    with_flops(
+        scores * (2. * size(0, 3) + 2. * size(2, 3) + 14.),
+        inputs,
+        outputs,
+    )
 }
 
 fn fused_gemm(i: &Infer<'_>) -> Rule {
@@ -87,7 +133,7 @@ fn fused_gemm(i: &Infer<'_>) -> Rule {
         return Err(OpError::shape("A must have rank 2 or more"));
     }
     check_bias(i.opt(2), &b[1])?;
-    one(F32, matmul_shape(i.shape(0)?, &b)?)
+    one(i.dtype(0)?, matmul_shape(i.shape(0)?, &b)?)
 }
 
 /// Attribute `w_shape`: the shape of the weight before packing.
@@ -135,7 +181,7 @@ fn fused_conv(i: &Infer<'_>) -> Rule {
             )));
         }
     }
-    one(F32, out)
+    one(i.dtype(0)?, out)
 }
 
 /// The cost of a fused op: for each output element, a product chain of `depth`, then bias, residual and activation.
@@ -176,32 +222,55 @@ fn fused_conv_cost(attrs: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&Te
 
 family! {
     /// Forms that optimisation makes of other ops.
-    FusedOp in Fused { PackGemmB, PackConvW, FusedGemm, FusedConv }
+    FusedOp in Fused { PackGemmB, PackConvW, PackRecurrent, FusedAttention, FusedGemm, FusedConv }
 }
 
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Fused(FusedOp::PackGemmB),
-        "B [K, N], or [N, K] with `trans`, laid out for products: f32 [packed length].",
+        "B [K, N], or [N, K] with `trans`, laid out for products: [packed length].",
         &[operand("B", WEIGHTS)],
         pack_gemm,
     )
     .attrs(&[attr("trans", AttrKind::Int)]),
     OpDef::of(
         Op::Fused(FusedOp::PackConvW),
-        "W [M, C/group, ..] laid out for convolution: f32 [packed length].",
+        "W [M, C/group, ..] laid out for convolution: [packed length].",
         &[operand("W", WEIGHTS)],
         pack_conv,
     )
     .attrs(&[attr("group", AttrKind::Int)]),
     OpDef::of(
+        Op::Fused(FusedOp::PackRecurrent),
+        "W [directions, gates * H, K] laid out for the products of a recurrent layer, each of which has the gates that `parts` says: f32 [packed length].",
+        &[operand("W", WEIGHTS)],
+        super::recurrent::pack,
+    )
+    .attrs(&[required("parts", AttrKind::Ints)]),
+    OpDef::of(
+        Op::Fused(FusedOp::FusedAttention),
+        "softmax(cap(Q [B, H, S, D] times K [B, H/n, T, D] transposed times `scale`) plus bias) times V [B, H/n, T, E]: [B, H, S, E].",
+        &[
+            operand("Q", WEIGHTS).class(1),
+            operand("K", WEIGHTS).class(1),
+            operand("V", WEIGHTS).class(1),
+            operand("bias", WEIGHTS).class(1).optional(),
+        ],
+        fused_attention,
+    )
+    .attrs(&[
+        required("scale", AttrKind::Float),
+        attr("softcap", AttrKind::Float),
+    ])
+    .cost(fused_attention_cost),
+    OpDef::of(
         Op::Fused(FusedOp::FusedGemm),
         "activation(A [.., M, K] times B [K, N] plus bias [N]): [.., M, N]; B may be packed.",
         &[
-            operand("A", SINGLE),
-            operand("B", SINGLE),
-            operand("bias", SINGLE).optional(),
+            operand("A", WEIGHTS).class(1),
+            operand("B", WEIGHTS),
+            operand("bias", WEIGHTS).class(1).optional(),
         ],
         fused_gemm,
     )
@@ -218,10 +287,10 @@ pub(super) const OPS: &[OpDef] = &[
         Op::Fused(FusedOp::FusedConv),
         "activation(X [N, C, ..] convolved with W, plus bias [M], plus residual): [N, M, ..].",
         &[
-            operand("X", SINGLE),
-            operand("W", SINGLE),
-            operand("bias", SINGLE).optional(),
-            operand("residual", SINGLE).optional(),
+            operand("X", WEIGHTS).class(1),
+            operand("W", WEIGHTS),
+            operand("bias", WEIGHTS).class(1).optional(),
+            operand("residual", WEIGHTS).class(1).optional(),
         ],
         fused_conv,
     )

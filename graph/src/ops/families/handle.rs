@@ -64,7 +64,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Handle(HandleOp::HandleOut),
         "X becomes the caller's handle of this number; the result, u8 [0], says that it has.",
-        &[operand("X", ANY), operand("number", NUMBER)],
+        &[operand("X", STORED), operand("number", NUMBER)],
         handle_out,
     )
     .cost(free)

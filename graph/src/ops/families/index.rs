@@ -1,7 +1,7 @@
 //! Reading and writing at indices.
 
-use crate::ops::attrs::{Reduction, axis, normalize_axis};
-use crate::ops::cost::{output_traffic, per_element};
+use crate::ops::attrs::{Reduction, axis, bad, circular, normalize_axis};
+use crate::ops::cost::{output_traffic, per_element, per_input_element};
 use crate::ops::def::*;
 use crate::ops::host;
 use crate::ops::kind::{Op, family};
@@ -76,7 +76,7 @@ fn gather_nd(i: &Infer<'_>) -> Rule {
     let batch = usize::try_from(batch)
         .ok()
         .filter(|b| *b < x.len().min(indices.len()));
-    let batch = batch.ok_or_else(|| crate::ops::attrs::bad("batch_dims", "is out of range"))?;
+    let batch = batch.ok_or_else(|| bad("batch_dims", "is out of range"))?;
     if n == 0 || n > x.len() - batch {
         return Err(OpError::shape(format!(
             "indices of {n} coordinates do not fit {x:?}"
@@ -119,6 +119,30 @@ fn scatter_nd(i: &Infer<'_>) -> Rule {
     one(i.dtype(0)?, x.to_vec())
 }
 
+fn tensor_scatter(i: &Infer<'_>) -> Rule {
+    let (cache, update) = (i.shape(0)?, i.shape(1)?);
+    circular(i.attrs)?;
+    let along = axis(i.attrs, -2, same_rank(cache, update)?)?;
+    if along == 0 {
+        return Err(bad("axis", "must not be the axis of the batch"));
+    }
+    for (k, (whole, part)) in cache.iter().zip(update).enumerate() {
+        let longer = matches!((whole.as_const(), part.as_const()), (Some(w), Some(p)) if p > w);
+        if k == along && longer {
+            let reason = format!("an update of {part} steps does not fit a cache of {whole}");
+            return Err(OpError::shape(reason));
+        }
+        if k != along {
+            unify(whole, part, "cache and update")?;
+        }
+    }
+    if i.opt(2).is_some() {
+        let indices = &i.ranked(2, "write_indices", 1)?[0];
+        unify(indices, &cache[0], "write indices and batch")?;
+    }
+    one(i.dtype(0)?, cache.to_vec())
+}
+
 fn one_hot(i: &Infer<'_>) -> Rule {
     let indices = i.shape(0)?;
     i.check_scalar(1, "depth")?;
@@ -149,7 +173,7 @@ fn float_scalar(t: &Tensor) -> Option<i64> {
 
 /// How many of the first `limit` elements are not zero.
 fn count_nonzero(t: &Tensor, limit: usize) -> usize {
-    let (size, float) = (t.dtype().size(), t.dtype().is_float());
+    let (size, float) = (t.dtype().width(), t.dtype().is_float());
     let nonzero = |e: &&[u8]| match e.split_last() {
         // The sign of a zero does not count; little-endian, it is the highest bit of the last byte.
         Some((last, rest)) => {
@@ -200,7 +224,31 @@ fn compress(i: &Infer<'_>) -> Rule {
     one(i.dtype(0)?, shape)
 }
 
-const DATA: OperandDef = operand("data", ANY);
+fn unique(i: &Infer<'_>) -> Rule {
+    let x = i.shape(0)?;
+    let along = match i.attrs.get("axis") {
+        None => None,
+        Some(_) => Some(axis(i.attrs, 0, x.len())?),
+    };
+    let count = i.fresh(0, along.unwrap_or(0));
+    let mut shape = match along {
+        None => vec![count.clone()],
+        Some(_) => x.to_vec(),
+    };
+    if let Some(a) = along {
+        shape[a] = count.clone();
+    }
+    let all = along.map_or_else(|| product(x), |a| x[a].clone());
+    let longs = |d: Dim| InferredOutput::of(I64, vec![d]);
+    Ok(vec![
+        InferredOutput::of(i.dtype(0)?, shape),
+        longs(count.clone()),
+        longs(all),
+        longs(count),
+    ])
+}
+
+const DATA: OperandDef = operand("data", MOVED);
 const INDICES: OperandDef = operand("indices", INDEX);
 const INDICES_ND: OperandDef = operand("indices", LONG);
 const AXIS: AttrDef = attr("axis", AttrKind::Int);
@@ -209,7 +257,7 @@ const COUNTS: &[DType] = NUMBERS;
 
 family! {
     /// Ops that gather and scatter by indices.
-    IndexOp in Index { Gather, GatherElements, GatherND, ScatterElements, ScatterND, OneHot, NonZero, Compress }
+    IndexOp in Index { Gather, GatherElements, GatherND, ScatterElements, ScatterND, TensorScatter, OneHot, NonZero, Compress, Unique }
 }
 
 /// Definitions of this family.
@@ -236,7 +284,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Index(IndexOp::ScatterElements),
         "The data with elements replaced or combined at indices along `axis`.",
-        &[DATA.class(1), INDICES, operand("updates", ANY).class(1)],
+        &[DATA.class(1), INDICES, operand("updates", MOVED).class(1)],
         scatter_elements,
     )
     .attrs(&[AXIS, REDUCTION])
@@ -244,10 +292,22 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Index(IndexOp::ScatterND),
         "The data with slices replaced or combined at coordinates.",
-        &[DATA.class(1), INDICES_ND, operand("updates", ANY).class(1)],
+        &[DATA.class(1), INDICES_ND, operand("updates", MOVED).class(1)],
         scatter_nd,
     )
     .attrs(&[REDUCTION])
+    .in_place(),
+    OpDef::of(
+        Op::Index(IndexOp::TensorScatter),
+        "The cache with the update written along `axis`, for each element of the batch from its index on.",
+        &[
+            operand("past_cache", STORED).class(1),
+            operand("update", STORED).class(1),
+            operand("write_indices", LONG).optional(),
+        ],
+        tensor_scatter,
+    )
+    .attrs(&[AXIS, attr("mode", AttrKind::Str)])
     .in_place(),
     OpDef::of(
         Op::Index(IndexOp::OneHot),
@@ -266,9 +326,19 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Index(IndexOp::Compress),
         "The slices along `axis`, or the elements, where the condition holds.",
-        &[operand("input", ANY), operand("condition", BOOL).host()],
+        &[operand("input", MOVED), operand("condition", BOOL).host()],
         compress,
     )
     .attrs(&[AXIS])
     .cost(output_traffic),
+    OpDef::of(
+        Op::Index(IndexOp::Unique),
+        "The different elements, or slices along `axis`; the first index of each, the place of each element among them, and how often each occurs.",
+        &[operand("X", MOVED)],
+        unique,
+    )
+    .attrs(&[AXIS, attr("sorted", AttrKind::Int)])
+    .outputs(1, 4)
+    .sized_by_data()
+    .cost(per_input_element::<100>),
 ];

@@ -80,13 +80,38 @@ fn gemm_cost(attrs: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorTy
     )
 }
 
+fn det(i: &Infer<'_>) -> Rule {
+    match i.shape(0)? {
+        [batch @ .., rows, columns] => {
+            unify(rows, columns, "sides of a square matrix")?;
+            one(i.dtype(0)?, batch.to_vec())
+        }
+        other => Err(OpError::shape(format!("{other:?} is no matrix"))),
+    }
+}
+
+/// Two thirds of the cube of a side for each matrix.
+fn det_cost(_: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorType]) -> Cost {
+    let x = inputs.first().copied().flatten();
+    let side = x.and_then(|x| x.shape.last()?.as_const()).unwrap_or(0) as f64;
+    let flops = x.map_or(0., elements) * side * 2. / 3.;
+    with_flops(flops, inputs, outputs)
+}
+
 family! {
-    /// Products of matrices.
-    MatMulOp in MatMul { MatMul, Gemm }
+    /// Products of matrices, and determinants.
+    MatMulOp in MatMul { Det, MatMul, Gemm }
 }
 
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
+    OpDef::of(
+        Op::MatMul(MatMulOp::Det),
+        "Determinants of the matrices X [.., M, M]: [..].",
+        &[operand("X", FLOATS)],
+        det,
+    )
+    .cost(det_cost),
     OpDef::of(
         Op::MatMul(MatMulOp::MatMul),
         "A [.., M, K] times B [.., K, N], batches broadcast: [.., M, N].",

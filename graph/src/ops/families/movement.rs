@@ -89,7 +89,7 @@ fn reverse_sequence(i: &Infer<'_>) -> Rule {
     one(i.dtype(0)?, x.to_vec())
 }
 
-const DATA: OperandDef = operand("input", ANY);
+const DATA: OperandDef = operand("input", MOVED);
 const BLOCK: AttrDef = required("blocksize", AttrKind::Int);
 
 family! {
@@ -102,7 +102,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Movement(MovementOp::Transpose),
         "The operand with its axes permuted, reversed by default.",
-        &[DATA],
+        &[operand("input", STORED)],
         transpose,
     )
     .attrs(&[attr("perm", AttrKind::Ints)]),

@@ -21,8 +21,8 @@
 //! Invariants
 //! 1. An element depends on key, stream, its index, dtype and attributes only: not on the shape's other elements,
 //!    thread counts, partitions or instruction sets.
-//! 2. ONNX's `RandomUniform` and `RandomNormal` draw differently; ours have names of their own, so that no importer
-//!    takes one for the other.
+//! 2. The ops of ONNX that draw have no seed as an operand; ours have names of their own, and the importer gives each
+//!    node a seed.
 
 use crate::DType;
 use crate::ops::attrs::{NormalAttrs, UniformAttrs};

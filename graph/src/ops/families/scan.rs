@@ -1,4 +1,4 @@
-//! Running sums and the k largest.
+//! Running sums and products, and the k largest.
 
 use crate::ops::attrs::{axis, normalize_axis};
 use crate::ops::cost::per_input_element;
@@ -6,7 +6,7 @@ use crate::ops::def::*;
 use crate::ops::kind::{Op, family};
 use crate::ops::shapes::*;
 
-fn cumsum(i: &Infer<'_>) -> Rule {
+fn cumulative(i: &Infer<'_>) -> Rule {
     i.check_scalar(1, "axis")?;
     let x = i.shape(0)?;
     if let Some(axis) = i.scalar(1).and_then(|d| d.as_const()) {
@@ -35,24 +35,30 @@ fn top_k(i: &Infer<'_>) -> Rule {
     ])
 }
 
+const CUMULATED: &[OperandDef] = &[operand("x", NUMBERS), operand("axis", INDEX).host()];
+const COVERED: &[AttrDef] = &[
+    attr("exclusive", AttrKind::Int),
+    attr("reverse", AttrKind::Int),
+];
+
+const fn running(op: ScanOp, doc: &'static str) -> OpDef {
+    OpDef::of(Op::Scan(op), doc, CUMULATED, cumulative)
+        .attrs(COVERED)
+        .cost(per_input_element::<1>)
+}
+
 family! {
-    /// Running sums, and the greatest elements along an axis.
-    ScanOp in Scan { CumSum, TopK }
+    /// Running sums and products, and the greatest elements along an axis.
+    ScanOp in Scan { CumProd, CumSum, TopK }
 }
 
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::of(
-        Op::Scan(ScanOp::CumSum),
-        "Running sum along an axis, same shape.",
-        &[operand("x", NUMBERS), operand("axis", INDEX).host()],
-        cumsum,
-    )
-    .attrs(&[
-        attr("exclusive", AttrKind::Int),
-        attr("reverse", AttrKind::Int),
-    ])
-    .cost(per_input_element::<1>),
+    running(
+        ScanOp::CumProd,
+        "Running product along an axis, same shape.",
+    ),
+    running(ScanOp::CumSum, "Running sum along an axis, same shape."),
     OpDef::of(
         Op::Scan(ScanOp::TopK),
         "The K largest (or smallest) elements along `axis`, and their indices.",

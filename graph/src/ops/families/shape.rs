@@ -236,7 +236,12 @@ fn range(i: &Infer<'_>) -> Rule {
 
 fn eye_like(i: &Infer<'_>) -> Rule {
     let shape = i.ranked(0, "input", 2)?.to_vec();
-    one(i.attrs.dtype("dtype").unwrap_or(i.dtype(0)?), shape)
+    match i.attrs.dtype("dtype").unwrap_or(i.dtype(0)?) {
+        narrow if narrow.is_narrow() || narrow == Str => {
+            Err(bad("dtype", format!("cannot be {narrow}")))
+        }
+        dtype => one(dtype, shape),
+    }
 }
 
 fn constant(i: &Infer<'_>) -> Rule {
@@ -252,7 +257,7 @@ fn constant(i: &Infer<'_>) -> Rule {
     }])
 }
 
-const DATA: OperandDef = operand("data", ANY);
+const DATA: OperandDef = operand("data", STORED);
 
 family! {
     /// Ops on shapes, and tensors that are made from shapes alone.
@@ -338,7 +343,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Shape(ShapeOp::EyeLike),
         "A matrix of the operand's shape with ones on diagonal `k`.",
-        &[DATA],
+        &[operand("data", ANY)],
         eye_like,
     )
     .attrs(&[attr("dtype", AttrKind::DType), attr("k", AttrKind::Int)])

@@ -34,10 +34,16 @@ fn slice_dim(dim: &Dim, start: &Dim, end: &Dim, step: &Dim) -> Option<Dim> {
             .filter(|v| *v < 0)
             .map(|v| dim + &Dim::Const(v))
     };
+    // Where the beginning is counted from the end of the axis, and the end from its beginning, which comes first depends on
+    // the axis.
+    let ends_from_start = end.as_const().is_some_and(|e| e >= 0);
     let end = match from_end(end) {
         Some(end) => end,
         None => clamp(end),
     };
+    if ends_from_start && end != *dim && from_end(start).is_some() {
+        return None;
+    }
     let length = match (from_end(start), start.as_const()) {
         // The last k elements are at most as many as the axis has.
         (Some(_), Some(s)) if end == *dim => clamp(&Dim::Const(s.checked_neg()?)),
@@ -266,7 +272,7 @@ fn expand(i: &Infer<'_>) -> Rule {
     Ok(vec![out])
 }
 
-const DATA: OperandDef = operand("data", ANY);
+const DATA: OperandDef = operand("data", MOVED);
 
 family! {
     /// Ops that take tensors apart or put them together.
@@ -311,9 +317,9 @@ pub(super) const OPS: &[OpDef] = &[
         Op::Slice(SliceOp::Pad),
         "The operand with elements added, or removed, before and after the given axes.",
         &[
-            DATA.class(1),
+            operand("data", STORED).class(1),
             operand("pads", LONG).host(),
-            operand("constant_value", ANY).class(1).optional(),
+            operand("constant_value", STORED).class(1).optional(),
             operand("axes", INDEX).host().optional(),
         ],
         pad,

@@ -4,7 +4,7 @@ use convoke_functions::{FloatUnary, float_functions};
 use smallvec::smallvec;
 
 use crate::graph::Attrs;
-use crate::ops::attrs::{bad, gelu_tanh};
+use crate::ops::attrs::{CastAttrs, bad, gelu_tanh};
 use crate::ops::cost::{free, per_element};
 use crate::ops::def::*;
 use crate::ops::host;
@@ -21,7 +21,7 @@ const X_FLOAT: &[OperandDef] = &[x(FLOATS)];
 const X_NUMBER: &[OperandDef] = &[x(NUMBERS)];
 const X_INT: &[OperandDef] = &[x(INTS)];
 const X_BOOL: &[OperandDef] = &[x(BOOL)];
-const X_ANY: &[OperandDef] = &[x(ANY)];
+const X_STORED: &[OperandDef] = &[x(STORED)];
 
 /// The rule of an output with X's dtype and shape.
 fn same(i: &Infer<'_>) -> Rule {
@@ -108,10 +108,11 @@ fn gelu(i: &Infer<'_>) -> Rule {
 }
 
 fn cast_to(i: &Infer<'_>, to: DType) -> Rule {
+    CastAttrs::new(i.attrs)?;
     let mut out = InferredOutput::of(to, i.shape(0)?.to_vec());
     let value = i.opt(0).and_then(|o| o.value);
     out.value = value
-        .filter(|_| !to.is_float())
+        .filter(|_| !to.is_float() && !to.is_narrow() && to != Str)
         .and_then(|v| v.map(|d| cast_element(d, to)));
     Ok(vec![out])
 }
@@ -131,6 +132,15 @@ fn cast(i: &Infer<'_>) -> Rule {
         Some(to) => cast_to(i, to),
         None => Err(bad("to", "is required")),
     }
+}
+
+fn bit_cast(i: &Infer<'_>) -> Rule {
+    let (from, to) = (i.dtype(0)?, i.attrs.dtype("to"));
+    let to = to.ok_or_else(|| bad("to", "is required"))?;
+    if from.bits() != to.bits() || to == Str {
+        return Err(bad("to", format!("{to} is not of the size of {from}")));
+    }
+    one(to, i.shape(0)?.to_vec())
 }
 
 fn identity(i: &Infer<'_>) -> Rule {
@@ -187,7 +197,7 @@ macro_rules! functions {
             /// Elementwise ops of one operand, and casts.
             UnaryOp in Unary {
                 $($name,)*
-                Abs, Neg, Sign, Relu, Not, BitwiseNot, Erf, Gelu, IsNaN, IsInf, Clip, Cast, CastLike, Identity, Dropout
+                Abs, Neg, Sign, Relu, Not, BitwiseNot, Erf, Gelu, IsNaN, IsInf, Clip, BitCast, Cast, CastLike, Identity, Dropout
             }
         }
 
@@ -210,7 +220,7 @@ macro_rules! functions {
                 UnaryOp::Gelu if gelu_tanh(attrs)? => FloatUnary::GeluTanh,
                 UnaryOp::Gelu => FloatUnary::Gelu,
                 UnaryOp::Not | UnaryOp::BitwiseNot | UnaryOp::IsNaN | UnaryOp::IsInf | UnaryOp::Clip
-                | UnaryOp::Cast | UnaryOp::CastLike | UnaryOp::Identity | UnaryOp::Dropout => return Ok(None),
+                | UnaryOp::BitCast | UnaryOp::Cast | UnaryOp::CastLike | UnaryOp::Identity | UnaryOp::Dropout => return Ok(None),
             }))
         }
 
@@ -314,9 +324,16 @@ pub(super) const OPS: &[OpDef] = &[
     .cost(per_element::<2>)
     .in_place(),
     OpDef::of(
+        Op::Unary(UnaryOp::BitCast),
+        "The bits of X as elements of another dtype of the same size, any shape.",
+        &[x(BITS)],
+        bit_cast,
+    )
+    .attrs(&[required("to", AttrKind::DType)]),
+    OpDef::of(
         Op::Unary(UnaryOp::Cast),
         "X with elements of dtype `to`, any shape.",
-        X_ANY,
+        X_STORED,
         cast,
     )
     .attrs(&[
@@ -328,7 +345,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Unary(UnaryOp::CastLike),
         "X with elements of the dtype of a second operand, any shape.",
-        &[x(ANY), operand("target_type", ANY)],
+        &[x(STORED), operand("target_type", STORED)],
         |i| cast_to(i, i.dtype(1)?),
     )
     .attrs(&[
@@ -336,10 +353,15 @@ pub(super) const OPS: &[OpDef] = &[
         attr("round_mode", AttrKind::Str),
     ])
     .cost(per_element::<1>),
-    OpDef::of(Op::Unary(UnaryOp::Identity), "X itself.", X_ANY, identity)
-        .quick(quick_same)
-        .cost(free)
-        .in_place(),
+    OpDef::of(
+        Op::Unary(UnaryOp::Identity),
+        "X itself.",
+        X_STORED,
+        identity,
+    )
+    .quick(quick_same)
+    .cost(free)
+    .in_place(),
     OpDef::of(
         Op::Unary(UnaryOp::Dropout),
         "X itself, as in inference; optionally a mask of all true.",

@@ -114,8 +114,13 @@ fn text(v: &str) -> Attr {
     Attr::Str(v.into())
 }
 
+mod quantised;
 mod random;
+mod recurrent;
 mod shapes;
+mod signal;
+mod text;
+mod vision;
 
 #[test]
 fn elementwise() {
@@ -367,7 +372,7 @@ fn normalisations_and_reductions() {
 
 #[test]
 fn fused_forms() {
-    check("PackGemmB", &[], "f16[8, 33]", "f32[384]");
+    check("PackGemmB", &[], "f16[8, 33]", "f16[384]");
     check("PackGemmB", &[("trans", int(1))], "f32[33, 8]", "f32[384]");
     check(
         "PackConvW",
@@ -381,6 +386,13 @@ fn fused_forms() {
         &packed,
         "f32[b, s, 8]; f32[384]; f32[33]",
         "f32[b, s, 33]",
+    );
+    check("FusedGemm", &packed, "f32[s, 8]; bf16[384]", "f32[s, 33]");
+    check(
+        "FusedGemm",
+        &packed,
+        "f16[s, 8]; f16[384]; f16[33]",
+        "f16[s, 33]",
     );
     check(
         "FusedGemm",
@@ -404,6 +416,7 @@ fn fused_forms() {
         &[("activation", text("Nope"))],
         "f32[s, 8]; f32[8, 4]",
     );
+    check_err("FusedGemm", &packed, "f32[s, 8]; f32[384]; f16[33]");
     check_err("FusedGemm", &packed, "f32[s, 8]; f32[383]");
     check_err("FusedGemm", &packed[..2], "f32[s, 8]; f32[384]");
     check_err("FusedConv", &conv, "f32[n, 4, 9, 9]; f32[108]; f32[5]");

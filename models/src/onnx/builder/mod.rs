@@ -8,11 +8,13 @@ mod body;
 
 pub(super) use body::Body;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use convoke_graph::graph::{Attr, Attrs, Function, Literal, Node, RunsAt, TensorType, ValueId};
-use convoke_graph::ops::{self, AttrKind, HostValue, OpDef, Operand};
+use convoke_graph::graph::{
+    Attr, Attrs, Function, GraphError, Literal, Node, RunsAt, TensorType, ValueId,
+};
+use convoke_graph::ops::{self, AttrKind, HostValue, OpDef, OpError, Operand};
 use convoke_graph::{DType, Dim, Tensor};
 
 use super::attrs::is_default;
@@ -31,6 +33,8 @@ struct ValueFacts {
     tensor: Option<Tensor>,
     /// Whether the value depends on constants only.
     constant: bool,
+    /// The number of the node that yields the value.
+    node: Option<usize>,
 }
 
 impl ValueFacts {
@@ -57,8 +61,21 @@ impl ValueFacts {
     }
 }
 
+/// How many nodes a builder refused.
+#[derive(Clone, Copy)]
+pub(super) struct Refusals {
+    unsupported: usize,
+    rejected: usize,
+}
+
 /// The most elements that a literal may have for its elements to be tracked.
 const MAX_FOLLOWED: usize = 64;
+
+/// The most rejected nodes that are named. Each may be the cause of all that are rejected after it.
+const MOST_REJECTED: usize = 100;
+
+/// The most nodes between the comparison of a size and the choice that depends on it.
+const MOST_BETWEEN: usize = 16;
 
 /// Builds a [`Function`].
 pub(super) struct Builder {
@@ -70,6 +87,8 @@ pub(super) struct Builder {
     /// Literals that will lie in the sidecar: the index into `f.literals`, and the index of the decoding job.
     sidecar: Vec<(usize, usize)>,
     unsupported: Vec<UnsupportedNode>,
+    /// The nodes that their ops reject.
+    rejected: Vec<GraphError>,
     /// Whether the function is one that a control-flow op runs.
     is_body: bool,
     /// The values of the enclosing function that are captured, each with the parameter that stands for it.
@@ -91,6 +110,7 @@ impl Builder {
             known: Vec::new(),
             sidecar: Vec::new(),
             unsupported: Vec::new(),
+            rejected: Vec::new(),
             is_body: false,
             captured: Vec::new(),
             stands_for: HashMap::new(),
@@ -164,6 +184,8 @@ impl Builder {
     /// enclosing function.
     pub(super) fn finish_body(mut self, results: &[ValueId], outer: &mut Builder) -> Body {
         outer.unsupported.append(&mut self.unsupported);
+        outer.rejected.append(&mut self.rejected);
+        outer.rejected.truncate(MOST_REJECTED);
         let results = results.iter().enumerate();
         self.f.results = results.map(|(i, id)| (format!("result{i}"), *id)).collect();
         let known = self.known.into_iter().zip(&self.f.values);
@@ -172,28 +194,26 @@ impl Builder {
     }
 
     /// Whether `condition` says that a size equals 1.
-    pub(super) fn is_one(&self, condition: ValueId, size: &Dim) -> bool {
-        let made = |n: &&Node| n.outputs.contains(&condition);
-        let Some(node) = self.f.nodes.iter().rev().find(made) else {
-            return false;
-        };
-        let operands: Vec<_> = node.inputs.iter().flatten().collect();
-        let value = |id: &ValueId| match self.known[id.ix()].elements.as_ref()?.elements.as_slice()
-        {
-            [one] => Some(one.clone()),
-            _ => None,
-        };
+    pub(super) fn is_one(&self, mut condition: ValueId, size: &Dim) -> bool {
         let one = |d: &Dim| d.as_const() == Some(1);
-        match operands.as_slice() {
-            [condition] if matches!(&*node.op, "Cast" | "Identity" | "Squeeze" | "Reshape") => {
-                self.is_one(**condition, size)
+        for _ in 0..=MOST_BETWEEN {
+            let made_by = self.known[condition.ix()].node;
+            let Some(node) = made_by.and_then(|n| self.f.nodes.get(n)) else {
+                return false;
+            };
+            let operands: Vec<ValueId> = node.inputs.iter().copied().flatten().collect();
+            match (&*node.op, operands.as_slice()) {
+                ("Cast" | "Identity" | "Squeeze" | "Reshape", [x]) => condition = *x,
+                ("Equal", [a, b]) => {
+                    return match (self.dim(*a), self.dim(*b)) {
+                        (Some(a), Some(b)) => (a == *size && one(&b)) || (b == *size && one(&a)),
+                        _ => false,
+                    };
+                }
+                _ => return false,
             }
-            [a, b] if &*node.op == "Equal" => match (value(a), value(b)) {
-                (Some(a), Some(b)) => (a == *size && one(&b)) || (b == *size && one(&a)),
-                _ => false,
-            },
-            _ => false,
         }
+        false
     }
 
     /// Whether `id` depends on constants only.
@@ -274,6 +294,23 @@ impl Builder {
         self.known[id.ix()].elements.as_ref()?.ints()
     }
 
+    /// The whole number that a literal f32 of one element is, such as the sizes of the first operator set.
+    pub(super) fn whole(&self, id: ValueId) -> Option<i64> {
+        let tensor = self.known[id.ix()].tensor.as_ref()?;
+        match *tensor.as_slice::<f32>().ok()? {
+            [v] if v.fract() == 0.0 && v.abs() < 1e6 => Some(v as i64),
+            _ => None,
+        }
+    }
+
+    /// The element of a value of one element, where it is known, if only as a dimension.
+    pub(super) fn dim(&self, id: ValueId) -> Option<Dim> {
+        match self.known[id.ix()].elements.as_ref()?.elements.as_slice() {
+            [one] => Some(one.clone()),
+            _ => None,
+        }
+    }
+
     /// Notes that a node cannot be imported.
     pub(super) fn unsupported(&mut self, node: &str, op: &str, reason: Option<String>) {
         self.unsupported.push(UnsupportedNode {
@@ -284,14 +321,53 @@ impl Builder {
         });
     }
 
-    /// How many nodes could not be imported.
-    pub(super) fn unsupported_count(&self) -> usize {
-        self.unsupported.len()
+    /// How many nodes were refused.
+    pub(super) fn refusals(&self) -> Refusals {
+        Refusals {
+            unsupported: self.unsupported.len(),
+            rejected: self.rejected.len(),
+        }
     }
 
-    /// Forgets all but the first `count` nodes that could not be imported, because the others are imported again.
-    pub(super) fn forget_unsupported(&mut self, count: usize) {
-        self.unsupported.truncate(count);
+    /// Forgets all but the first refused nodes, because the others are imported again.
+    pub(super) fn forget_refusals(&mut self, first: Refusals) {
+        self.unsupported.truncate(first.unsupported);
+        self.rejected.truncate(first.rejected);
+    }
+
+    /// Infers the types of the whole function.
+    pub(super) fn infer(&mut self) -> Result<(), ModelError> {
+        let inferred = ops::infer_types(&mut self.f);
+        let errors = match inferred {
+            Ok(()) if self.rejected.is_empty() => return Ok(()),
+            // What depends on a rejected node may be left out, and with it that node.
+            Ok(()) => match self.f.verify() {
+                Ok(()) => return Ok(()),
+                Err(e) => vec![e],
+            },
+            Err(errors) => errors,
+        };
+        // Where nodes were rejected while they were added, a value without a definition stands for what depends on
+        // them, and a node that runs functions is rejected because of a node in there.
+        let mut causes = std::mem::take(&mut self.rejected);
+        let nodes = self.f.nodes.iter();
+        let with_functions = nodes.filter(|n| n.attrs.functions().next().is_some());
+        let with_functions: HashSet<&str> = with_functions.map(|n| &*n.name).collect();
+        let is_consequence = |e: &GraphError| match e {
+            GraphError::Undefined { .. } => true,
+            GraphError::Op { node, .. } => with_functions.contains(&**node),
+            _ => false,
+        };
+        let known = causes.len();
+        for e in errors {
+            if causes.len() >= MOST_REJECTED {
+                break;
+            }
+            if known == 0 || !(is_consequence(&e) || causes.contains(&e)) {
+                causes.push(e);
+            }
+        }
+        Err(ModelError::Graph { errors: causes })
     }
 
     /// Fails when a node could not be imported.
@@ -369,21 +445,33 @@ impl Builder {
             outputs: outputs.clone(),
             runs_at: RunsAt::Step,
         };
-        self.observe(def, &node);
+        let observed = self.observe(def, &node);
+        // A node that runs functions is rejected for what is wrong in there, where that is known.
+        let inside = node.attrs.functions().next().is_some() && !self.rejected.is_empty();
+        if let (Err(e), false) = (observed, inside || self.rejected.len() >= MOST_REJECTED) {
+            self.rejected.push(GraphError::Op {
+                node: name.into(),
+                op: op.into(),
+                reason: e.to_string(),
+            });
+        }
+        let number = self.f.nodes.len();
+        for id in &outputs {
+            self.known[id.ix()].node = Some(number);
+        }
         self.f.nodes.push(node);
         Ok(outputs)
     }
 
-    /// Infers the types of a node's outputs. Errors are ignored here, since the inference of the whole function reports
-    /// them.
-    fn observe(&mut self, def: &OpDef, node: &Node) {
+    /// Infers the types of a node's outputs, as far as those of its operands are known.
+    fn observe(&mut self, def: &OpDef, node: &Node) -> Result<(), OpError> {
         if node
             .inputs
             .iter()
             .flatten()
             .any(|i| !self.known[i.ix()].typed)
         {
-            return;
+            return Ok(());
         }
         let operand = |id: &ValueId| {
             let k = &self.known[id.ix()];
@@ -405,17 +493,19 @@ impl Builder {
                 .map_or(&node.name, |id| &self.f.value(*id).name);
             Dim::sym(&format!("{name}#{axis}"))
         };
-        let inferred = ops::infer_op(def, &node.attrs, &inputs, node.outputs.len(), &fresh);
+        let inferred = ops::infer_op(def, &node.attrs, &inputs, node.outputs.len(), &fresh)?;
         let mut read = node.inputs.iter().flatten();
         let constant = def.pure_op && read.all(|id| self.known[id.ix()].constant);
-        for (id, i) in node.outputs.iter().zip(inferred.unwrap_or_default()) {
+        for (id, i) in node.outputs.iter().zip(inferred) {
             self.f.values[id.ix()].ty = i.ty;
             self.known[id.ix()] = ValueFacts {
                 typed: true,
                 elements: i.value,
                 tensor: None,
                 constant,
+                node: None,
             };
         }
+        Ok(())
     }
 }

@@ -1,15 +1,17 @@
 //! Control flow that data decides: If, Loop and Scan, with their bodies as functions.
 
 use convoke_graph::graph::{Attr, Attrs, TensorType, ValueId};
-use convoke_graph::ops::MOST_NESTED;
+use convoke_graph::ops::{self, MOST_NESTED};
 use convoke_graph::{DType, Dim};
 
 use super::super::builder::{Body, Builder};
 use super::super::import::Importer;
+use super::super::inputs::sequence_name;
 use super::super::normalize::ImportFailure;
 use super::super::proto::{
     AttributeProto, GraphProto, NodeProto, ValueInfoProto, type_proto::Value,
 };
+use super::super::scope::Meaning;
 use crate::error::ModelError;
 
 /// The most times that a body is imported until the types of its carried values have settled. In the last round none of
@@ -89,20 +91,44 @@ impl<'a> Importer<'a> {
         let kept: Vec<bool> = node.output.iter().map(|o| self.is_read(o)).collect();
         if let Some([known]) = self.b.elements(condition).as_deref() {
             let taken = graphs[usize::from(*known == 0)];
-            let results = self.graph(taken, &[], &kept, name)?;
-            return self.define_kept(&node.output, &kept, &results);
+            let results = self.nested(taken, vec![], &kept, name)?;
+            return self.define_meanings(&node.output, &kept, results);
         }
         let mut bodies = Vec::with_capacity(2);
-        for g in graphs {
-            bodies.push(self.body(name, |i| i.graph(g, &[], &kept, name))?);
+        let mut layouts = [vec![], vec![]];
+        for (g, layout) in graphs.into_iter().zip(&mut layouts) {
+            bodies.push(self.body(name, |i| {
+                let results = i.nested(g, vec![], &kept, name)?;
+                Ok(i.flattened(results, name, "If", layout))
+            })?);
         }
         let outputs = self.kept_names(&node.output, &kept);
-        if let Some((x, axes)) = self.squeezed(condition, &bodies) {
+        let [layout, other] = layouts;
+        if layout != other {
+            let reason = "its branches yield sequences of different lengths";
+            let failed = Err(ImportFailure::Unsupported(reason.into()));
+            let out = self.reported(failed, "", "If", name, &outputs)?;
+            return self.define_kept(&node.output, &kept, &out);
+        }
+        let outputs = sequence_names(outputs, &layout);
+        let most = ops::lookup("If").map_or(0, |def| def.outputs.1);
+        if outputs.len() > most {
+            let reason = format!("its branches yield more than {most} tensors");
+            let failed = Err(ImportFailure::Unsupported(reason));
+            let out = self.reported(failed, "", "If", name, &outputs)?;
+            return self.define_meanings(&node.output, &kept, grouped(out, &layout));
+        }
+        if outputs.is_empty() {
+            return self.define_meanings(&node.output, &kept, grouped(vec![], &layout));
+        }
+        if outputs.len() == 1
+            && let Some((x, axes)) = self.squeezed(condition, &bodies)
+        {
             let axes = self.b.ints(&format!("{name}/axes"), &axes)?;
             let operands = vec![Some(x), Some(axes)];
             let attrs = Attrs::default();
             let out = self.b.emit("Squeeze", name, attrs, operands, &outputs)?;
-            return self.define_kept(&node.output, &kept, &out);
+            return self.define_meanings(&node.output, &kept, grouped(out, &layout));
         }
         for (i, output) in outputs.iter().enumerate() {
             let [Some(yes), Some(no)] = [&bodies[0], &bodies[1]].map(|b| b.result(i)) else {
@@ -117,7 +143,7 @@ impl<'a> Importer<'a> {
                     name,
                     &outputs,
                 )?;
-                return self.define_kept(&node.output, &kept, &out);
+                return self.define_meanings(&node.output, &kept, grouped(out, &layout));
             }
         }
         for body in &mut bodies {
@@ -139,7 +165,7 @@ impl<'a> Importer<'a> {
         let out = self
             .b
             .emit("If", name, attrs, operands.collect(), &outputs)?;
-        self.define_kept(&node.output, &kept, &out)
+        self.define_meanings(&node.output, &kept, grouped(out, &layout))
     }
 
     /// The operand and the axes of a Squeeze that stands for an If: exporters write an If that removes an axis where its
@@ -203,7 +229,7 @@ impl<'a> Importer<'a> {
                     all.push(as_declared(&mut i.b, &what, id, declared)?);
                 }
                 all.extend(carried);
-                i.graph(g, &all, &kept, name)
+                i.graph(g, &all, &kept, name, "Loop")
             })
         })?;
         let operands = [operand(0), operand(1)].into_iter();
@@ -249,7 +275,7 @@ impl<'a> Importer<'a> {
         let mut open: Vec<Vec<bool>> = types.iter().map(|t| vec![false; rank(t)]).collect();
         let mut round = 1;
         loop {
-            let unsupported = self.b.unsupported_count();
+            let refusals = self.b.refusals();
             let body = import(self, &types)?;
             let last = round + 1 == ROUNDS;
             let mut changed = false;
@@ -280,7 +306,7 @@ impl<'a> Importer<'a> {
                     }
                 }
             }
-            self.b.forget_unsupported(unsupported);
+            self.b.forget_refusals(refusals);
             round += 1;
         }
     }
@@ -335,17 +361,57 @@ impl<'a> Importer<'a> {
         kept: &[bool],
         ids: &[ValueId],
     ) -> Result<(), ModelError> {
-        let mut ids = ids.iter().copied();
+        let all = ids.iter().copied().map(Meaning::Tensor).collect();
+        self.define_meanings(outputs, kept, all)
+    }
+
+    /// As [`Self::define_kept`], where outputs need not be tensors.
+    pub(super) fn define_meanings(
+        &mut self,
+        outputs: &'a [String],
+        kept: &[bool],
+        all: Vec<Meaning>,
+    ) -> Result<(), ModelError> {
+        let mut all = all.into_iter();
         for (i, output) in outputs.iter().enumerate() {
-            let id = match kept.get(i) {
-                Some(true) => ids.next(),
+            let meaning = match kept.get(i) {
+                Some(true) => all.next(),
                 _ => None,
             };
             if !output.is_empty() {
-                self.scope().define(output, id)?;
+                let meaning = meaning.unwrap_or(Meaning::Nothing);
+                self.scope().define_as(output, meaning)?;
             }
         }
         Ok(())
+    }
+}
+
+/// The names of results, where `layout` says how many tensors each is that is a sequence.
+fn sequence_names(names: Vec<String>, layout: &[Option<usize>]) -> Vec<String> {
+    let each = names.into_iter().zip(layout);
+    each.flat_map(|(name, length)| match length {
+        None => vec![name],
+        Some(length) => (0..*length).map(|at| sequence_name(&name, at)).collect(),
+    })
+    .collect()
+}
+
+/// The results that `ids` are the tensors of, with the same `layout`.
+fn grouped(ids: Vec<ValueId>, layout: &[Option<usize>]) -> Vec<Meaning> {
+    let mut ids = ids.into_iter();
+    let each = layout.iter().map(|length| match length {
+        None => ids.next().map_or(Meaning::Nothing, Meaning::Tensor),
+        Some(length) => Meaning::Sequence(ids.by_ref().take(*length).collect()),
+    });
+    each.collect()
+}
+
+/// Whether a parameter is declared as a list.
+pub(super) fn is_list(declared: &ValueInfoProto) -> bool {
+    match declared.r#type.as_ref().and_then(|t| t.value.as_ref()) {
+        Some(Value::TensorType(t)) => t.shape.as_ref().is_some_and(|s| s.dim.len() == 1),
+        _ => false,
     }
 }
 
@@ -356,12 +422,7 @@ fn as_declared(
     id: ValueId,
     declared: &ValueInfoProto,
 ) -> Result<ValueId, ModelError> {
-    let ty = declared.r#type.as_ref().and_then(|t| t.value.as_ref());
-    let rank = match ty {
-        Some(Value::TensorType(t)) => t.shape.as_ref().map_or(0, |s| s.dim.len()),
-        _ => 0,
-    };
-    if rank != 1 {
+    if !is_list(declared) {
         return Ok(id);
     }
     let axes = b.ints(&format!("{name}/axes"), &[0])?;

@@ -4,7 +4,7 @@ use convoke_graph::graph::ValueId;
 
 use super::super::import::{Importer, OPSETS, check_opset};
 use super::super::proto::{AttributeProto, FunctionProto, GraphProto};
-use super::super::scope::{Scope, opsets};
+use super::super::scope::{Meaning, Scope, opsets};
 use crate::error::ModelError;
 
 /// Deepest nesting of functions and inlined branches.
@@ -21,16 +21,65 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// Imports the graph `g` that is nested in node `name`, whose inputs are `params`, and returns the outputs for which
-    /// `kept` holds.
+    /// Imports the graph `g` that is nested in node `name`, an `op`, whose inputs are `params`, and returns the outputs for
+    /// which `kept` holds.
     pub(super) fn graph(
         &mut self,
         g: &'a GraphProto,
         params: &[ValueId],
         kept: &[bool],
         name: &str,
+        op: &str,
     ) -> Result<Vec<ValueId>, ModelError> {
+        let params = params.iter().copied().map(Meaning::Tensor).collect();
+        let results = self.nested(g, params, kept, name)?;
+        let mut layout = Vec::new();
+        let ids = self.flattened(results, name, op, &mut layout);
+        if layout.iter().any(Option::is_some) {
+            let reason = "its body yields a sequence";
+            self.b.unsupported(name, op, Some(reason.into()));
+        }
+        Ok(ids)
+    }
+
+    /// The tensors of all results of node `name`, an `op`, those of a sequence one after the other. `layout` says of each result how
+    /// many tensors it is, where it is a sequence.
+    pub(super) fn flattened(
+        &mut self,
+        results: Vec<Meaning>,
+        name: &str,
+        op: &str,
+        layout: &mut Vec<Option<usize>>,
+    ) -> Vec<ValueId> {
+        let mut ids = Vec::new();
+        for result in results {
+            layout.push(match &result {
+                Meaning::Sequence(all) => Some(all.len()),
+                _ => None,
+            });
+            match result {
+                Meaning::Tensor(id) => ids.push(id),
+                Meaning::Sequence(all) => ids.extend(all),
+                Meaning::Nothing => {
+                    let reason = "an optional value that holds nothing is its result";
+                    self.b.unsupported(name, op, Some(reason.into()));
+                    ids.extend(self.b.stand_ins(&[format!("{name}/nothing")]));
+                }
+            }
+        }
+        ids
+    }
+
+    /// As [`Self::graph`], with operands and outputs that need not be tensors.
+    pub(super) fn nested(
+        &mut self,
+        g: &'a GraphProto,
+        params: Vec<Meaning>,
+        kept: &[bool],
+        name: &str,
+    ) -> Result<Vec<Meaning>, ModelError> {
         self.check_depth()?;
+        self.count_nodes(g.initializer.len())?;
         let mut inner = Scope {
             open: true,
             prefix: format!("{name}/"),
@@ -40,8 +89,8 @@ impl<'a> Importer<'a> {
             ..Scope::default()
         };
         inner.add_initializers(g)?;
-        for (input, id) in g.input.iter().zip(params) {
-            inner.define(input.name(), Some(*id))?;
+        for (input, meaning) in g.input.iter().zip(params) {
+            inner.define_as(input.name(), meaning)?;
         }
         self.scopes.push(inner);
         let moved = self.moved.get(&(std::ptr::from_ref(g) as usize));
@@ -52,11 +101,7 @@ impl<'a> Importer<'a> {
         self.nodes(nodes, outputs.clone())?;
         let mut results = Vec::new();
         for output in outputs {
-            let id = self.resolve(output, name)?;
-            results.push(id.ok_or_else(|| ModelError::Undefined {
-                value: output.into(),
-                user: name.into(),
-            })?);
+            results.push(self.meaning(output, name)?);
         }
         self.scopes.pop();
         Ok(results)
@@ -67,7 +112,7 @@ impl<'a> Importer<'a> {
         &mut self,
         f: &'a FunctionProto,
         name: &str,
-        inputs: Vec<Option<ValueId>>,
+        inputs: Vec<Meaning>,
         bound: Vec<(&'a str, &'a AttributeProto)>,
         outputs: &'a [String],
     ) -> Result<(), ModelError> {
@@ -106,18 +151,19 @@ impl<'a> Importer<'a> {
         let defaults = f.attribute_proto.iter().map(|a| (a.name(), a));
         inner.attrs = defaults.chain(bound).collect();
         for (i, formal) in f.input.iter().enumerate() {
-            inner.define(formal, inputs.get(i).copied().flatten())?;
+            let given = inputs.get(i).cloned().unwrap_or(Meaning::Nothing);
+            inner.define_as(formal, given)?;
         }
         self.scopes.push(inner);
         self.nodes(f.node.iter().collect(), f.output.iter().map(String::as_str))?;
-        let results: Result<Vec<_>, _> = f.output.iter().map(|o| self.resolve(o, name)).collect();
+        let results: Result<Vec<_>, _> = f.output.iter().map(|o| self.meaning(o, name)).collect();
         self.scopes.pop();
         let results = results?;
         if results.len() < outputs.len() {
             return Err(error(format!("has {} outputs", results.len())));
         }
         for (o, id) in outputs.iter().zip(results).filter(|(o, _)| !o.is_empty()) {
-            self.scope().define(o, id)?;
+            self.scope().define_as(o, id)?;
         }
         Ok(())
     }

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! call of a function, branch that is known to be taken ──inline──> the function under construction
+//! modifier of FlexAttention ──flex──> the function under construction
 //! other branch, body of Loop and Scan ──control──> a function of its own, an attribute of the node
+//! sequence, optional value ──sequences──> the tensors that it holds
 //! ```
 //!
 //! Invariants
@@ -12,5 +14,9 @@
 
 mod branches;
 mod control;
+mod flex;
 mod inline;
 mod scan;
+mod sequences;
+
+pub(super) use sequences::MOST;

@@ -120,7 +120,7 @@ impl<'a> Importer<'a> {
                 let params: Vec<_> = types
                     .map(|(ty, g)| i.b.param_of(&format!("{name}/{}", g.name()), ty.clone()))
                     .collect();
-                i.graph(g, &params, kept, name)
+                i.graph(g, &params, kept, name, "Scan")
             })
         })?;
         let directions = |d: &[(i64, bool)]| Attr::Ints(d.iter().map(|d| i64::from(d.1)).collect());

@@ -14,10 +14,14 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 use super::super::builder::Builder;
 use super::{ImportFailure, ImportedNode, Outputs, unsupported};
 
+/// The bound of what a kernel covers along an axis, to which numbers of 2^31 are added. No tensor is that long.
+const MOST_EXTENT: i64 = 1 << 60;
+
 /// The numbers of one spatial axis.
 #[derive(Clone, Copy)]
 struct SpatialAxis {
-    kernel: i64,
+    /// The distance between the first and the last element under the kernel.
+    extent: i64,
     stride: i64,
     dilation: i64,
     output_padding: i64,
@@ -26,18 +30,10 @@ struct SpatialAxis {
 }
 
 impl SpatialAxis {
-    /// The distance between the first and the last element under the kernel.
-    fn extent(&self) -> i64 {
-        self.dilation * (self.kernel - 1)
-    }
-
     /// Padding of the convolution; a negative number removes elements.
     fn convolution_pads(&self) -> (i64, i64) {
         let (begin, end) = self.pads;
-        (
-            self.extent() - begin,
-            self.extent() - end + self.output_padding,
-        )
+        (self.extent - begin, self.extent - end + self.output_padding)
     }
 }
 
@@ -119,8 +115,10 @@ fn spatial_axes(
     }
     let mut axes = Vec::with_capacity(n);
     for i in 0..n {
+        let extent = dilations[i].checked_mul(kernel[i] - 1);
+        let extent = extent.filter(|extent| *extent < MOST_EXTENT);
         let mut axis = SpatialAxis {
-            kernel: kernel[i],
+            extent: extent.ok_or_else(|| c.error("the kernel is too large"))?,
             stride: strides[i],
             dilation: dilations[i],
             output_padding: paddings[i],
@@ -130,7 +128,7 @@ fn spatial_axes(
             return Err(c.error("strides and dilations must be above zero").into());
         }
         // What is removed in all, where the size of the result decides it.
-        let full = axis.extent() + 1 + axis.output_padding;
+        let full = axis.extent + 1 + axis.output_padding;
         let removed = match &sizes {
             Some(sizes) => {
                 let length = b.ty(x).and_then(|ty| ty.shape.get(2 + i)?.as_const());

@@ -6,12 +6,23 @@
 //!    `NAME/Op`, and operands that were attributes `NAME/attribute`.
 //! 3. A form that cannot be expressed is reported as unsupported, never approximated.
 
+mod attention;
+mod center_crop_pad;
+mod composed;
 mod contrib;
 mod conv_transpose;
+mod early;
+mod einsum;
+mod expansion;
+mod grams;
+mod grid;
+mod learn;
 mod losses;
 mod operands;
-mod recurrent;
+mod quantised;
+mod random;
 mod resize;
+mod signal;
 mod softmax;
 
 use convoke_graph::DType;
@@ -37,6 +48,8 @@ pub(super) enum ImportFailure {
     /// The node is not supported, for this reason, which is empty where the op itself is unknown. It is reported
     /// together with all other such nodes.
     Unsupported(String),
+    /// The type of an operand is not known, because the node that makes it was refused. It is that node which is reported.
+    Consequence,
     /// The model is wrong, which ends the import.
     Error(ModelError),
 }
@@ -175,9 +188,17 @@ impl ImportedNode {
 }
 
 /// Imports a node of ONNX's own domain.
-pub(super) fn standard(b: &mut Builder, c: ImportedNode) -> Outputs {
+pub(super) fn standard(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let v = c.opset;
+    if v < 7 {
+        early::to_seven(b, &mut c)?;
+    }
     match c.op.as_str() {
+        "Bernoulli" => random::bernoulli(b, c),
+        "Multinomial" => random::multinomial(b, c),
+        "RandomNormal" | "RandomNormalLike" | "RandomUniform" | "RandomUniformLike" => {
+            random::random(b, c)
+        }
         "Softmax" | "LogSoftmax" | "Hardmax" if v < 13 => softmax::flattening(b, c),
         "Squeeze" | "Unsqueeze" if v < 13 => operands::axes(b, c),
         "Squeeze" | "Unsqueeze" => operands::scalar_axes(b, c),
@@ -190,21 +211,39 @@ pub(super) fn standard(b: &mut Builder, c: ImportedNode) -> Outputs {
         "Clip" if v < 11 => operands::clip(b, c),
         "TopK" if v < 10 => operands::top_k(b, c),
         "Dropout" => operands::dropout(b, c),
+        "IsInf" | "IsNaN" => operands::widened(b, c),
         "BatchNormalization" => operands::batch_norm(b, c),
         "ConvTranspose" => conv_transpose::conv_transpose(b, c),
-        "LSTM" | "GRU" | "RNN" => recurrent::recurrent(b, c),
+        "LSTM" | "GRU" | "RNN" => operands::recurrent(b, c),
         "NegativeLogLikelihoodLoss" => losses::negative_log_likelihood(b, c),
         "SoftmaxCrossEntropyLoss" => losses::softmax_cross_entropy(b, c),
+        "AffineGrid" => grid::affine_grid(b, c),
+        "Attention" => attention::attention(b, c),
+        "CausalConvWithState" => attention::causal_conv(b, c),
+        "CenterCropPad" => center_crop_pad::center_crop_pad(b, c),
         "DFT" if v < 20 => operands::dft(b, c),
+        "Einsum" => einsum::einsum(b, c),
+        "HannWindow" | "HammingWindow" | "BlackmanWindow" => signal::window(b, c),
+        "LinearAttention" => attention::linear_attention(b, c),
+        "MelWeightMatrix" => signal::mel_weight_matrix(b, c),
+        "RotaryEmbedding" => attention::rotary_embedding(b, c),
+        "STFT" => signal::stft(b, c),
+        // ONNX Runtime has this op of its own in ONNX's domain.
+        "SimplifiedLayerNormalization" => contrib::simplified_layer_norm(b, c),
+        "SwiGLU" => composed::swiglu(b, c),
         "Upsample" => resize::upsample(b, c),
+        "QuantizeLinear" | "DequantizeLinear" => quantised::linear(b, c),
         "Resize" => resize::resize(b, c),
         "Scatter" => c.emit_as(b, "ScatterElements"),
         "GridSample" if v < 20 => resize::grid_sample(b, c),
-        "GroupNormalization" if v < 21 => Err(unsupported(format!(
-            "its form of opset {v}; that of opset 21 has other scales"
-        ))),
+        "RoiAlign" if v < 16 => resize::roi_align(b, c),
+        "GroupNormalization" if v < 21 => composed::group_norm(b, c),
+        "Shrink" => composed::shrink(b, c),
         _ => c.emit(b),
     }
 }
 
-pub(super) use contrib::microsoft;
+pub(super) use attention::{Flex, FlexAttention};
+pub(super) use contrib::{Block, block_of, blocked, microsoft};
+pub(super) use grams::tf_idf;
+pub(super) use learn::learned;

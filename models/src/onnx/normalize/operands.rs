@@ -107,6 +107,32 @@ pub(super) fn batch_norm(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     c.emit(b)
 }
 
+/// Imports a recurrent op without the attribute of the first operator set that says whether the first output is
+/// computed. The default activations of an RNN, which tools write out, name one for a second direction.
+pub(super) fn recurrent(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    c.take_int("output_sequence")?;
+    if c.op == "RNN"
+        && c.attrs.str("direction", "forward") != "bidirectional"
+        && let Some(Attr::Strs(names)) = c.attrs.0.get_mut("activations")
+        && names.len() == 2
+        && names.iter().all(|name| &**name == "Tanh")
+    {
+        names.truncate(1);
+    }
+    c.emit(b)
+}
+
+/// Imports an op whose operand may be narrow, on f32, which has all numbers of the narrow floats, infinities and NaN.
+pub(super) fn widened(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    if c.dtype(b, 0).is_narrow() {
+        let x = c.need(0)?;
+        let to = Attrs::default().with("to", Attr::DType(DType::F32));
+        let x = c.before(b, "Cast", to, vec![Some(x)])?;
+        c.set(0, Some(x));
+    }
+    c.emit(b)
+}
+
 /// Turns the attribute `axis` of DFT into an operand.
 pub(super) fn dft(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let axis = c.take_int("axis")?.unwrap_or(1);

@@ -1,10 +1,10 @@
-//! Upsample, and older forms of Resize and GridSample.
+//! Upsample, and older forms of Resize, GridSample and RoiAlign.
 
 use convoke_graph::Tensor;
 use convoke_graph::graph::Attr;
 
 use super::super::builder::Builder;
-use super::{ImportedNode, Outputs};
+use super::{ImportedNode, Outputs, unsupported};
 
 /// Imports Upsample as a Resize that maps coordinates without an offset and rounds down.
 pub(super) fn upsample(b: &mut Builder, mut c: ImportedNode) -> Outputs {
@@ -53,6 +53,15 @@ fn asymmetric(c: &mut ImportedNode) {
 
 /// Imports GridSample, whose modes had other names before operator set 20.
 pub(super) fn grid_sample(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    if c.input(0)
+        .and_then(|x| b.ty(x))
+        .is_some_and(|x| x.shape.len() != 4)
+    {
+        return Err(unsupported(format!(
+            "its form of opset {} on other than two spatial axes",
+            c.opset
+        )));
+    }
     let mode = match c.attrs.str("mode", "bilinear") {
         "bilinear" => "linear",
         "bicubic" => "cubic",
@@ -60,5 +69,12 @@ pub(super) fn grid_sample(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     };
     let mode = Attr::Str(mode.into());
     c.attrs = c.attrs.with("mode", mode);
+    c.emit(b)
+}
+
+/// Imports RoiAlign of operator set 10, which did not shift coordinates by half a pixel.
+pub(super) fn roi_align(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    let mode = Attr::Str("output_half_pixel".into());
+    c.attrs = c.attrs.with("coordinate_transformation_mode", mode);
     c.emit(b)
 }

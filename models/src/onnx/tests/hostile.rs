@@ -248,8 +248,8 @@ fn inputs_must_be_usable() {
     let check = |v, message: &str| fails(&relu(v), Code::InvalidModel, message);
     let unsupported = |v, message: &str| fails(&relu(v), Code::UnsupportedOp, message);
     unsupported(
-        value("x", 8, &["2"]),
-        "input 'x': element type STRING is not supported",
+        value("x", 14, &["2"]),
+        "input 'x': element type COMPLEX64 is not supported",
     );
     unsupported(value("x", 0, &["2"]), "input 'x': has no element type");
     unsupported(
@@ -314,5 +314,45 @@ fn loops_in_loops_whose_sizes_change_are_bounded() {
             Code::InvalidModel,
             "the model has too many levels of branches and loops: at most 5 are accepted",
         );
+    }
+}
+
+#[test]
+fn a_condition_behind_very_many_nodes() {
+    let count = 1 << 17;
+    let long = |name: &str, dims: &[i64], v: i64| raw(name, I64, dims, v.to_le_bytes().to_vec());
+    let mut nodes = vec![
+        node("Shape", "x", "shape", vec![]),
+        node("Gather", "shape zero", "size", vec![]),
+        node("Equal", "size one", "c0", vec![]),
+    ];
+    let copy = |i| node("Identity", &format!("c{i}"), &format!("c{}", i + 1), vec![]);
+    nodes.extend((0..count).map(copy));
+    let squeeze = node("Squeeze", "x axes", "a", vec![]);
+    let yes = graph(vec![], vec![long("axes", &[1], 0)], vec![squeeze], "a");
+    let no = node("Identity", "x", "b", vec![]);
+    let no = graph(vec![], vec![], vec![no], "b");
+    let choice = vec![
+        graph_attr("then_branch", yes),
+        graph_attr("else_branch", no),
+    ];
+    nodes.push(node("If", &format!("c{count}"), "y", choice));
+    let constants = vec![long("zero", &[], 0), long("one", &[], 1)];
+    let x = vec![value("x", F32, &["n", "m"])];
+    let m = model(17, graph(x, constants, nodes, "y"));
+    // The comparison is looked for in a few nodes before the choice.
+    assert_eq!(try_import(&m).unwrap_err().code(), Code::UnsupportedOp);
+}
+
+#[test]
+fn rejected_nodes_beyond_number() {
+    let wrong = |i| node("MatMul", "x x", &format!("y{i}"), vec![]);
+    let nodes: Vec<NodeProto> = (0..10_000).map(wrong).collect();
+    let x = vec![value("x", F32, &["2", "3"])];
+    let results: Vec<String> = (0..10_000).map(|i| format!("y{i}")).collect();
+    let m = model(17, graph(x, vec![], nodes, &results.join(" ")));
+    match try_import(&m).unwrap_err() {
+        ModelError::Graph { errors } => assert_eq!(errors.len(), 100),
+        e => panic!("{e}"),
     }
 }

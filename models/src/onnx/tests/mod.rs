@@ -1,10 +1,18 @@
 //! Tests that import whole models, which they build themselves.
 
 mod content;
+mod contrib;
 mod control;
+mod early;
+mod expansions;
 mod forms;
 mod hostile;
+mod learn;
+mod narrow;
+mod quantised;
 mod seeds;
+mod sequences;
+mod strings;
 mod structure;
 
 use convoke_common::{Code, Error};

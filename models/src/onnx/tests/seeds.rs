@@ -245,6 +245,106 @@ fn older() -> Vec<(&'static str, ModelProto)> {
     ]
 }
 
+/// Models with ops of ONNX Runtime, each of which is expanded.
+fn of_onnx_runtime() -> Vec<(&'static str, ModelProto)> {
+    let model = |domain: &str, dims: &[&str], weights: Vec<TensorProto>, n: NodeProto| {
+        let n = NodeProto {
+            domain: Some(domain.into()),
+            ..n
+        };
+        let outputs = n.output.join(" ");
+        let x = vec![
+            value("x", F32, dims),
+            value("last", 6, &["b"]),
+            value("all", 6, &[]),
+        ];
+        model(17, graph(x, weights, vec![n], &outputs))
+    };
+    let zeros = |name: &str, dims: &[i64]| {
+        let count = dims.iter().product::<i64>() as usize;
+        floats(name, dims, &vec![0.0; count])
+    };
+    let ms = "com.microsoft";
+    let (image, rows) = (["b", "8", "4", "4"], ["b", "s", "8"]);
+    let fused = vec![text("activation", "LeakyRelu")];
+    let heads = |kv: bool| {
+        let own = vec![int("num_heads", 2), int("unidirectional", 1)];
+        let shared = vec![int("num_heads", 2), int("kv_num_heads", 1)];
+        if kv { shared } else { own }
+    };
+    vec![
+        (
+            "fused_conv",
+            model(
+                ms,
+                &image,
+                vec![zeros("w", &[2, 8, 1, 1])],
+                node("FusedConv", "x w", "y", fused),
+            ),
+        ),
+        (
+            "blocked",
+            model(
+                "com.microsoft.nchwc",
+                &image,
+                vec![zeros("w", &[16, 8, 1, 1])],
+                node("Conv", "x w", "y", vec![]),
+            ),
+        ),
+        (
+            "simplified_norm",
+            model(
+                "",
+                &rows,
+                vec![zeros("g", &[8])],
+                node(
+                    "SimplifiedLayerNormalization",
+                    "x g",
+                    "y d",
+                    vec![int("axis", 2)],
+                ),
+            ),
+        ),
+        (
+            "skip_norm",
+            model(
+                ms,
+                &rows,
+                vec![zeros("g", &[8])],
+                node(
+                    "SkipSimplifiedLayerNormalization",
+                    "x x g",
+                    "y _ _ s",
+                    vec![],
+                ),
+            ),
+        ),
+        (
+            "packed_attention",
+            model(
+                ms,
+                &rows,
+                vec![zeros("w", &[8, 24])],
+                node("Attention", "x w _ last", "y", heads(false)),
+            ),
+        ),
+        (
+            "group_query",
+            model(
+                ms,
+                &["b", "s", "32"],
+                vec![],
+                node(
+                    "GroupQueryAttention",
+                    "x _ _ _ _ last all",
+                    "y k v",
+                    heads(true),
+                ),
+            ),
+        ),
+    ]
+}
+
 fn safetensors() -> Vec<u8> {
     let header = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"I8","shape":[3],"data_offsets":[8,11]},"__metadata__":{"format":"pt"}}"#;
     let len = (header.len() as u64).to_le_bytes();
@@ -263,6 +363,7 @@ fn seeds() -> Vec<Seed> {
         ("shapes", shapes()),
     ];
     models.extend(older());
+    models.extend(of_onnx_runtime());
     let mut seeds: Vec<Seed> = models
         .into_iter()
         .map(|(name, m)| ("onnx", name.to_owned(), m.encode_to_vec()))

@@ -1,5 +1,6 @@
 //! Tests of names, the order of nodes, functions and branches.
 
+use super::super::inputs::GivenInput;
 use super::*;
 
 fn x() -> Vec<ValueInfoProto> {
@@ -94,8 +95,8 @@ fn opsets_outside_the_range_are_refused() {
         let m = one(version, &["2"], relu("x", "y"));
         fails(&m, Code::UnsupportedOp, message);
     };
-    check(6, "the model needs opset 6; opsets 7 to 28 are supported");
-    check(29, "the model needs opset 29; opsets 7 to 28 are supported");
+    check(0, "the model needs opset 0; opsets 1 to 28 are supported");
+    check(29, "the model needs opset 29; opsets 1 to 28 are supported");
     let none = ModelProto {
         opset_import: vec![],
         ..one(17, &["2"], relu("x", "y"))
@@ -115,7 +116,7 @@ fn opsets_outside_the_range_are_refused() {
 #[test]
 fn every_unsupported_op_is_listed() {
     let nodes = vec![
-        node("SequenceMap", "x", "a", vec![]),
+        node("OddOp", "x", "a", vec![]),
         node("NoSuchOp", "a", "b", vec![]),
         NodeProto {
             domain: Some("my.ops".into()),
@@ -128,7 +129,7 @@ fn every_unsupported_op_is_listed() {
         opset_import: vec![opset("", 17), opset("my.ops", 1)],
         ..model(17, graph(x(), vec![], nodes, "y"))
     };
-    let message = "the model needs operations that are not supported: SequenceMap of opset 17 (node: a_node); \
+    let message = "the model needs operations that are not supported: OddOp of opset 17 (node: a_node); \
                    NoSuchOp of opset 17 (2 nodes: b_node, d_node); my.ops.Thing of opset 1 (node: c_node); \
                    Relu of opset 17 (node: y_node, attribute 'fancy')";
     fails(&m, Code::UnsupportedOp, message);
@@ -149,19 +150,69 @@ fn what_no_result_depends_on_is_not_imported() {
 
 #[test]
 fn advice_is_of_what_is_missing() {
-    let m = |domain: &str| {
+    let m = |domain: &str, op: &str| {
         let op = NodeProto {
             domain: Some(domain.into()),
-            ..node("FusedMatMul", "x x", "y", vec![])
+            ..node(op, "x x", "y", vec![])
         };
         ModelProto {
             opset_import: vec![opset("", 17), opset(domain, 1)],
             ..model(17, graph(x(), vec![], vec![op], "y"))
         }
     };
-    let advice = |domain: &str| Error::from(try_import(&m(domain)).unwrap_err()).advice;
-    assert!(advice("com.microsoft").contains("before ONNX Runtime's optimizer"));
-    assert!(advice("my.ops").contains("write kernels for them"));
+    let advice =
+        |domain: &str, op: &str| Error::from(try_import(&m(domain, op)).unwrap_err()).advice;
+    let own = |op: &str| advice("com.microsoft", op);
+    assert!(own("Sparse").contains("before ONNX Runtime's optimizer"));
+    assert!(own("BeamSearch").contains("export the decoder by itself"));
+    assert!(own("RemovePadding").contains("before its rows were packed"));
+    assert!(own("EPContext").contains("compiled from"));
+    assert!(advice("my.ops", "Sparse").contains("write kernels for them"));
+    assert!(advice("com.microsoftware", "EPContext").contains("write kernels for them"));
+}
+
+/// The parameters of a model of which this is known.
+fn params(m: &ModelProto, known: &[(&str, GivenInput)]) -> Result<Vec<String>, ModelError> {
+    let s = Scratch::new();
+    let mut options = options(&s);
+    let known = known
+        .iter()
+        .map(|(name, is)| (name.to_string(), is.clone()));
+    options.inputs.extend(known);
+    let f = load(&s.write("m.onnx", &m.encode_to_vec()), &options)?.function;
+    let shown =
+        |id: &convoke_graph::graph::ValueId| format!("{}: {}", f.value(*id).name, f.ty(*id));
+    Ok(f.params.iter().map(shown).collect())
+}
+
+#[test]
+fn calls_may_give_what_has_a_default_or_no_declared_rank() {
+    let add = node("Add", "x b", "y", vec![]);
+    let inputs = vec![value("x", F32, &["n"]), value("b", F32, &["n"])];
+    let default = floats("b", &[2], &[1., 2.]);
+    let m = model(17, graph(inputs, vec![default], vec![add], "y"));
+    assert_eq!(params(&m, &[]).unwrap(), ["x: f32[n]"]);
+    let given = [
+        ("b", GivenInput::Tensor(1)),
+        ("typo", GivenInput::Tensor(3)),
+    ];
+    assert_eq!(params(&m, &given).unwrap(), ["x: f32[n]", "b: f32[n]"]);
+
+    let mut open = value("x", F32, &[]);
+    if let Some(TypeProto {
+        value: Some(type_proto::Value::TensorType(t)),
+    }) = &mut open.r#type
+    {
+        t.shape = None;
+    }
+    let m = model(17, graph(vec![open], vec![], vec![relu("x", "y")], "y"));
+    let of_rank = |rank| params(&m, &[("x", GivenInput::Tensor(rank))]);
+    assert_eq!(of_rank(0).unwrap(), ["x: f32[]"]);
+    assert_eq!(of_rank(2).unwrap(), ["x: f32[x.0, x.1]"]);
+    let e = of_rank(17).unwrap_err().to_string();
+    assert_eq!(e, "input 'x': rank 17 is above the limit of 16");
+    let e = params(&m, &[]).unwrap_err();
+    assert!(e.advice().contains("--inputs"), "{}", e.advice());
 }
 
 #[test]
@@ -349,4 +400,37 @@ fn a_broken_rule_names_its_node() {
             .starts_with("the model's graph is invalid: node 'y_node' (Add): "),
         "{e}"
     );
+}
+
+#[test]
+fn what_only_convoke_itself_may_write_is_refused() {
+    let check = |node: NodeProto, says: &str| {
+        let e = try_import(&one(17, &["2", "3"], node)).expect_err(says);
+        assert_eq!(e.code(), Code::UnsupportedOp);
+        assert!(e.to_string().contains(says), "{e}");
+    };
+    let max = node("ReduceMax", "x", "y", vec![int("refuse_empty", 1)]);
+    check(max, "attribute 'refuse_empty'");
+    let packed = vec![int("hidden_size", 4), int("packed_input_size", 3)];
+    check(
+        node("GRU", "x x x", "y", packed),
+        "attribute 'packed_input_size'",
+    );
+    check(node("PackGemmB", "x", "y", vec![]), "PackGemmB");
+}
+
+#[test]
+fn a_refused_result_of_a_body_names_its_op() {
+    let made = node("SequenceConstruct", "a", "s", vec![]);
+    let mut modifier = graph(vec![], vec![], vec![made], "s");
+    modifier.input = vec![value("a", F32, &[])];
+    let modifier = graph_attr("score_mod", modifier);
+    let mut attention = node("FlexAttention", "q q q", "y", vec![modifier]);
+    attention.domain = Some("ai.onnx.preview".into());
+    let q = value("q", F32, &["1", "2", "3", "4"]);
+    let mut m = model(26, graph(vec![q], vec![], vec![attention], "y"));
+    m.opset_import.push(opset("ai.onnx.preview", 1));
+    let e = try_import(&m).unwrap_err().to_string();
+    assert!(e.contains("ai.onnx.preview.FlexAttention"), "{e}");
+    assert!(e.contains("its body yields a sequence"), "{e}");
 }

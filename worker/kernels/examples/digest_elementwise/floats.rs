@@ -12,7 +12,9 @@ use convoke_kernels::pooling::{
     StorageOrder, Window, average_pool, global_average_pool, global_max_pool,
 };
 use convoke_kernels::pooling::{lp_pool, max_pool, max_pool_with_indices};
-use convoke_kernels::reduce::{Extreme, Reduce, arg_extreme, cum_sum, reduce_float, top_k};
+use convoke_kernels::reduce::{
+    Covered, Extreme, Reduce, Running, arg_extreme, cumulate, reduce_float, top_k,
+};
 use convoke_kernels::resize::{Position, ResizeKernels, Scaling, Taps, Weights, resize};
 use convoke_kernels::shape::{Axis, Operand};
 use convoke_kernels::softmax::{log_softmax, softmax};
@@ -155,8 +157,14 @@ fn reductions<T: Float>(exec: &Exec, digest: &mut Digest) -> Result {
         digest.add("softmax", &y);
         log_softmax(exec, &x, axis, &mut y)?;
         digest.add("log_softmax", &y);
-        cum_sum(exec, &x, axis, false, true, &mut y)?;
+        let covered = Covered {
+            exclusive: false,
+            reverse: true,
+        };
+        cumulate(exec, Running::Sum, &x, axis, covered, &mut y)?;
         digest.add("cum_sum", &y);
+        cumulate(exec, Running::Product, &x, axis, covered, &mut y)?;
+        digest.add("cum_prod", &y);
         let n = axis.outer * 5 * axis.inner;
         let (mut values, mut indices) = (vec![T::ZERO; n], vec![0; n]);
         top_k(exec, Extreme::Max, &x, axis, 5, &mut values, &mut indices)?;

@@ -1,4 +1,4 @@
-//! Prints one digest over the results of the element-wise, reducing, normalizing, pooling and moving kernels on
+//! Prints one digest over the results of the element-wise, reducing, normalizing, pooling, moving and transforming kernels on
 //! fixed data. Equal digests on two machines, natively or emulated, mean equal bits:
 //!
 //! ```text
@@ -10,7 +10,10 @@
 mod digest;
 mod floats;
 mod integers;
+mod learned;
 mod moves;
+mod quantised;
+mod signals;
 
 use convoke_kernels::element::{bf16, f16};
 use convoke_kernels::{Exec, KernelError};
@@ -39,6 +42,12 @@ fn main() -> std::result::Result<(), KernelError> {
     integers::integers::<u32>(&exec, &mut digest)?;
     integers::integers::<u64>(&exec, &mut digest)?;
     moves::movement(&exec, &mut digest)?;
+    quantised::quantised(&exec, &mut digest)?;
+    signals::signals::<f32>(&exec, &mut digest)?;
+    signals::signals::<f64>(&exec, &mut digest)?;
+    signals::signals::<f16>(&exec, &mut digest)?;
+    signals::cached_attention(&exec, &mut digest)?;
+    learned::ensembles(&exec, &mut digest)?;
     println!("{:016x}", digest.all);
     Ok(())
 }

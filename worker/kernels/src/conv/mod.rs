@@ -23,10 +23,12 @@ pub(crate) use unfold::Im2col;
 use crate::gemm::driver::{self, ASource, Product};
 use crate::gemm::panel::BSource;
 use crate::gemm::{
-    Activation, Epilogue, Output, PackSource, Post, Strided, pack_a_into, packed_a_len,
+    Activation, Elements, Epilogue, Output, PackSource, Packed, Post, Strided, pack_a_into,
+    packed_a_len,
 };
 use crate::isa::Isa;
 use crate::{Cancelled, Exec};
+use std::ops::Range;
 
 /// Weights of a convolution.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +36,7 @@ pub enum ConvWeights<'a> {
     /// Row-major weights, `[out_channels, in_channels / groups, kernel…]`.
     RowMajor(&'a [f32]),
     /// Weights that were packed by [`pack_conv_weights_into`].
-    Packed(&'a [f32]),
+    Packed(Elements<'a>),
 }
 
 /// The operations that follow the sums.
@@ -48,6 +50,20 @@ pub struct ConvEpilogue<'a> {
     pub activation: Activation,
 }
 
+impl<'a> ConvWeights<'a> {
+    /// Weights that were packed by [`pack_conv_weights_into`].
+    pub fn packed<T: Packed>(weights: &'a [T]) -> Self {
+        ConvWeights::Packed(T::elements(weights))
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            ConvWeights::RowMajor(w) => w.len(),
+            ConvWeights::Packed(w) => w.len(),
+        }
+    }
+}
+
 impl ConvEpilogue<'static> {
     /// The epilogue that leaves the sums unchanged.
     pub const NONE: Self = ConvEpilogue {
@@ -59,8 +75,8 @@ impl ConvEpilogue<'static> {
 
 /// Packs row-major weights, `groups` matrices of `[out_channels / groups, chain]` (chain: input
 /// channels of a group times kernel volume), into `dst` of the same length.
-pub fn pack_conv_weights_into<T: PackSource>(
-    dst: &mut [f32],
+pub fn pack_conv_weights_into<D: Packed, T: PackSource<D>>(
+    dst: &mut [D],
     weights: &[T],
     out_channels: usize,
     groups: usize,
@@ -105,10 +121,13 @@ pub(crate) fn conv_on(
     epilogue: &ConvEpilogue<'_>,
     output: &mut [f32],
 ) -> Result<(), Cancelled> {
-    let (ConvWeights::RowMajor(data) | ConvWeights::Packed(data)) = weights;
     assert!(isa.available());
     assert_eq!(input.len(), shape.input_len(), "input of a convolution");
-    assert_eq!(data.len(), shape.weights_len(), "weights of a convolution");
+    assert_eq!(
+        weights.len(),
+        shape.weights_len(),
+        "weights of a convolution"
+    );
     assert_eq!(output.len(), shape.output_len(), "output of a convolution");
     if let Some(bias) = epilogue.bias {
         assert_eq!(bias.len(), shape.out_channels, "bias of a convolution");
@@ -119,41 +138,94 @@ pub(crate) fn conv_on(
     if output.is_empty() {
         return exec.check();
     }
-    if let Some(plan) = depthwise::Tiling::new(shape) {
+    if let Some(plan) = depthwise::Plan::new(shape) {
         return depthwise::run(isa, exec, &plan, input, weights, epilogue, output);
     }
-    let s = shape;
-    let (m, n, k) = (s.group_out(), s.out_plane(), s.chain());
-    let map = Im2col::new(s);
+    let (m, chain) = (shape.group_out(), shape.chain());
+    let head = |item: usize| {
+        let group = item % shape.groups;
+        let bias = epilogue.bias.map(|b| &b[group * m..][..m]);
+        let head = bias.map_or(Epilogue::NONE, Epilogue::row_bias);
+        Epilogue {
+            residual: epilogue.residual,
+            activation: epilogue.activation,
+            ..head
+        }
+    };
+    // SAFETY: the instruction set is available and the sizes were checked above.
+    unsafe { unfolded(isa, exec, shape, input, weights, 0..chain, head, output) }
+}
+
+/// The sums of some consecutive terms of each output's chain, of which there are as many as `weights`, which are row-major,
+/// has for each output channel.
+pub fn conv_terms(
+    exec: Exec<'_>,
+    shape: &ConvShape,
+    input: &[f32],
+    weights: &[f32],
+    terms: Range<usize>,
+    output: &mut [f32],
+) -> Result<(), Cancelled> {
+    assert_eq!(input.len(), shape.input_len(), "input of a convolution");
+    assert_eq!(
+        weights.len(),
+        shape.weights_len(),
+        "weights of a convolution"
+    );
+    assert_eq!(output.len(), shape.output_len(), "output of a convolution");
+    assert!(
+        terms.start <= terms.end && terms.end <= shape.chain(),
+        "terms {terms:?} of a chain of {}",
+        shape.chain()
+    );
+    if output.is_empty() {
+        return exec.check();
+    }
+    let (isa, weights) = (Isa::detect(), ConvWeights::RowMajor(weights));
+    let head = |_| Epilogue::NONE;
+    // SAFETY: the instruction set is available and the sizes were checked above.
+    unsafe { unfolded(isa, exec, shape, input, weights, terms, head, output) }
+}
+
+/// Convolves by products with the unfolded input. `head` gives the epilogue of each pair of image and group, whose residual
+/// is that of the whole output. Packed weights have all terms.
+///
+/// # Safety
+/// `isa` is available, and all operands have the sizes of `shape`.
+unsafe fn unfolded<'a>(
+    isa: Isa,
+    exec: Exec<'_>,
+    s: &ConvShape,
+    input: &[f32],
+    weights: ConvWeights<'_>,
+    terms: Range<usize>,
+    head: impl Fn(usize) -> Epilogue<'a> + Sync,
+    output: &mut [f32],
+) -> Result<(), Cancelled> {
+    let (m, n, chain) = (s.group_out(), s.out_plane(), s.chain());
+    let map = Im2col::new(s, terms.start);
     let out = Output(output.as_mut_ptr());
     let product = |item: usize| {
         let (image, group) = (item / s.groups, item % s.groups);
         let patches =
             input[(image * s.in_channels + group * s.group_in()) * s.in_plane()..].as_ptr();
-        let w = data[group * m * k..].as_ptr();
         let at = item * m * n;
-        let bias = epilogue.bias.map(|b| &b[group * m..][..m]);
-        let head = bias.map_or(Epilogue::NONE, Epilogue::row_bias);
-        let head = Epilogue {
-            residual: epilogue.residual,
-            activation: epilogue.activation,
-            ..head
-        };
+        let head = head(item);
         Product {
             isa,
             n,
-            k,
+            k: terms.len(),
             a: match weights {
-                ConvWeights::RowMajor(_) => ASource::Strided {
-                    data: w,
-                    row: k,
+                ConvWeights::RowMajor(w) => ASource::Strided {
+                    data: w[group * m * chain..].as_ptr().wrapping_add(terms.start),
+                    row: chain,
                     col: 1,
                 },
-                ConvWeights::Packed(_) => ASource::Packed { data: w },
+                ConvWeights::Packed(w) => ASource::Packed(w.from(group * m * chain)),
             },
             b: if s.is_pointwise() {
                 BSource::RowMajor {
-                    data: patches,
+                    data: patches.wrapping_add(terms.start * n),
                     stride: n,
                 }
             } else {
@@ -166,7 +238,7 @@ pub(crate) fn conv_on(
             post: Post::new(&head, if head.residual.is_some() { at } else { 0 }),
         }
     };
-    // SAFETY: the instruction set is available and the sizes were checked above; item i writes the
-    // i-th `m * n` values of the output, borrowed mutably for the whole call.
-    unsafe { driver::run(exec, s.batch * s.groups, (m, n, k), product) }
+    // SAFETY: the caller's contract; item i writes the i-th `m * n` values of the output, borrowed mutably for the whole
+    // call.
+    unsafe { driver::run(exec, s.batch * s.groups, (m, n, terms.len()), product) }
 }

@@ -73,7 +73,7 @@ fn check(sizes: &ConvSizes<'_>) {
         pack_conv_weights_into(&mut packed, w, s.out_channels, s.groups);
         for isa in Isa::all_available() {
             on_threads(|exec, threads| {
-                for weights in [ConvWeights::RowMajor(w), ConvWeights::Packed(&packed)] {
+                for weights in [ConvWeights::RowMajor(w), ConvWeights::packed(&packed)] {
                     let mut out = vec![f32::NAN; s.output_len()];
                     conv_on(isa, exec, &s, x, weights, e, &mut out).unwrap();
                     assert_bits(&out, &want, &format!("{s:?} {isa:?} {threads} threads"));
@@ -250,6 +250,24 @@ fn grouped_and_depthwise() {
         batch: 1,
         ..depth
     });
+    // Several tiles of a plane that is read in place, and of one that is copied.
+    for (input, dilations) in [
+        ([150, 1001], [1, 1]),
+        ([150, 200], [2, 2]),
+        ([5, 2600], [2, 2]),
+    ] {
+        check(&ConvSizes {
+            input: &input,
+            in_channels: 1,
+            out_channels: 1,
+            groups: 1,
+            batch: 1,
+            dilations: &dilations,
+            pads_begin: &dilations,
+            pads_end: &dilations,
+            ..depth
+        });
+    }
     check(&ConvSizes {
         input: &[50],
         kernel: &[4],
@@ -267,6 +285,94 @@ fn grouped_and_depthwise() {
         pads_end: &[0, 1],
         ..depth
     });
+}
+
+#[test]
+fn depthwise_kernels_that_read_the_input_in_place() {
+    for kernel in [3, 5] {
+        for stride in [1, 2] {
+            for (side, pad) in [
+                ([1, 1], 2),
+                ([3, 4], 2),
+                ([7, 7], 1),
+                ([14, 14], 2),
+                ([15, 33], 0),
+                ([40, 17], 1),
+                ([6, 6], 9),
+            ] {
+                if side.iter().any(|s| s + 2 * pad < kernel) {
+                    continue;
+                }
+                check(&ConvSizes {
+                    batch: 2,
+                    in_channels: 3,
+                    out_channels: 3,
+                    groups: 3,
+                    input: &side,
+                    kernel: &[kernel; 2],
+                    strides: &[stride; 2],
+                    dilations: &[1; 2],
+                    pads_begin: &[pad; 2],
+                    pads_end: &[pad, pad / 2 + kernel / 2],
+                });
+            }
+        }
+    }
+}
+
+/// Checks that packed weights of 16 bits give the bits of the same weights in f32.
+fn check_halves<T>(from: fn(f32) -> T, sizes: &ConvSizes<'_>)
+where
+    T: Packed + PackSource + PackSource<T>,
+{
+    let s = ConvShape::new(sizes).unwrap();
+    let (x, w) = (noise(s.input_len(), 1), noise(s.weights_len(), 2));
+    let halves: Vec<T> = w.iter().map(|w| from(*w)).collect();
+    let w: Vec<f32> = halves.iter().map(|w| w.packed()).collect();
+    let want = reference(&s, &x, &w, &ConvEpilogue::NONE);
+    let mut packed = vec![T::default(); w.len()];
+    pack_conv_weights_into(&mut packed, &halves, s.out_channels, s.groups);
+    for isa in Isa::all_available() {
+        on_threads(|exec, threads| {
+            let mut out = vec![f32::NAN; s.output_len()];
+            let weights = ConvWeights::packed(&packed);
+            conv_on(isa, exec, &s, &x, weights, &ConvEpilogue::NONE, &mut out).unwrap();
+            assert_bits(&out, &want, &format!("{s:?} {isa:?} {threads} threads"));
+        });
+    }
+}
+
+#[test]
+fn weights_of_16_bits() {
+    for sizes in [
+        PLAIN,
+        ConvSizes {
+            in_channels: 70,
+            out_channels: 33,
+            input: &[14, 14],
+            ..PLAIN
+        },
+        ConvSizes {
+            in_channels: 6,
+            out_channels: 9,
+            groups: 3,
+            ..PLAIN
+        },
+        ConvSizes {
+            in_channels: 1,
+            out_channels: 11,
+            ..PLAIN
+        },
+        ConvSizes {
+            in_channels: 1,
+            out_channels: 11,
+            dilations: &[2, 2],
+            ..PLAIN
+        },
+    ] {
+        check_halves(half::f16::from_f32, &sizes);
+        check_halves(half::bf16::from_f32, &sizes);
+    }
 }
 
 #[test]
@@ -293,5 +399,59 @@ fn padding_is_a_zero_in_every_path() {
             out.iter().all(|x| x.is_nan()),
             "0 * inf over the padding: {out:?}"
         );
+    }
+}
+
+#[test]
+fn some_terms_are_the_chain_with_weights_of_zero_elsewhere() {
+    let shapes = [
+        PLAIN,
+        ConvSizes {
+            batch: 2,
+            strides: &[1, 3],
+            dilations: &[2, 1],
+            ..PLAIN
+        },
+        ConvSizes {
+            in_channels: 11,
+            groups: 11,
+            ..PLAIN
+        },
+        ConvSizes {
+            kernel: &[1, 1],
+            pads_begin: &[0, 0],
+            pads_end: &[0, 0],
+            ..PLAIN
+        },
+        ConvSizes {
+            in_channels: 1,
+            input: &[40, 61],
+            kernel: &[19, 23],
+            ..PLAIN
+        },
+    ];
+    for sizes in shapes {
+        let s = ConvShape::new(&sizes).unwrap();
+        let (x, w, chain) = (
+            noise(s.input_len(), 1),
+            noise(s.weights_len(), 2),
+            s.chain(),
+        );
+        for terms in [0..chain, 0..0, 1..chain / 2, chain / 3..chain] {
+            let inside = |(i, w): (usize, &f32)| {
+                if terms.contains(&(i % chain)) {
+                    *w
+                } else {
+                    0.0
+                }
+            };
+            let some: Vec<f32> = w.iter().enumerate().map(inside).collect();
+            let want = reference(&s, &x, &some, &ConvEpilogue::NONE);
+            on_threads(|exec, threads| {
+                let mut out = vec![f32::NAN; s.output_len()];
+                conv_terms(exec, &s, &x, &w, terms.clone(), &mut out).unwrap();
+                assert_bits(&out, &want, &format!("{s:?} {terms:?} {threads} threads"));
+            });
+        }
     }
 }

@@ -17,11 +17,17 @@ use std::mem::MaybeUninit;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Im2col {
     shape: ConvShape,
+    /// The row of the unfolded matrix that is row 0 of a piece.
+    first: usize,
 }
 
 impl Im2col {
-    pub(crate) fn new(shape: &ConvShape) -> Self {
-        Im2col { shape: *shape }
+    /// The unfolded matrix from row `first` on.
+    pub(crate) fn new(shape: &ConvShape, first: usize) -> Self {
+        Im2col {
+            shape: *shape,
+            first,
+        }
     }
 
     /// Writes a piece as rows of 48 values; zeros follow its columns up to the next multiple of 16.
@@ -30,6 +36,10 @@ impl Im2col {
     /// `isa` is available; `data` is the input of one group of one batch item; the piece lies inside
     /// the unfolded matrix; `dst` holds `piece.k` rows.
     pub(crate) unsafe fn unfold(&self, isa: Isa, dst: *mut f32, data: *const f32, piece: Piece) {
+        let piece = Piece {
+            k0: self.first + piece.k0,
+            ..piece
+        };
         // SAFETY: the caller keeps the same contract.
         unsafe { unfold(isa, &self.shape, dst, data, piece) }
     }

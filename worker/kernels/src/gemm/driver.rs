@@ -6,6 +6,7 @@
 use super::columns::NARROW;
 use super::epilogue::Post;
 use super::micro::{MR, NR};
+use super::pack::Elements;
 use super::panel::BSource;
 use super::tile::{MAX_TILE_ROWS, run_tile};
 use crate::isa::Isa;
@@ -14,12 +15,14 @@ use std::ops::Range;
 
 /// Least work of a tile, in multiply-adds: some microseconds, against the cost of waking a thread.
 const TILE_WORK: f64 = 1e6;
+/// How many multiply-adds take as long as reading an element of B from memory.
+const READ_WORK: f64 = 3.0;
 
 /// The left-hand operand.
 #[derive(Clone, Copy)]
-pub(crate) enum ASource {
+pub(crate) enum ASource<'a> {
     /// Panels in the layout of [`super::pack_a_into`].
-    Packed { data: *const f32 },
+    Packed(Elements<'a>),
     /// Element (m, k) at `m * row + k * col`.
     Strided {
         data: *const f32,
@@ -34,7 +37,7 @@ pub(crate) struct Product<'a> {
     pub isa: Isa,
     pub n: usize,
     pub k: usize,
-    pub a: ASource,
+    pub a: ASource<'a>,
     pub b: BSource<'a>,
     /// The output, row-major and `n` wide.
     pub c: *mut f32,
@@ -58,7 +61,7 @@ impl Grid {
     fn new(threads: usize, batch: usize, m: usize, n: usize, k: usize) -> Grid {
         // Four tiles a thread balance the load; one thread needs a single tile. Cutting columns is free, whereas
         // cutting rows makes several tiles fetch the same panel of B.
-        let work = batch as f64 * m as f64 * n as f64 * k.max(1) as f64;
+        let work = batch as f64 * (m as f64 + READ_WORK) * n as f64 * k.max(1) as f64;
         let wanted = if threads == 1 {
             1
         } else {

@@ -217,7 +217,9 @@ unsafe fn finish_body<S: Simd>(post: &Post, t: OutputTile) {
 #[inline(always)]
 unsafe fn linear(post: &Post, row: &mut [f32], r: usize, col: usize, c_row: usize) {
     if post.alpha != 1.0 {
-        row.iter_mut().for_each(|x| *x *= post.alpha);
+        // An infinite sum times zero is not a number.
+        row.iter_mut()
+            .for_each(|x| *x = canonical_nan(*x * post.alpha));
     }
     // SAFETY: the caller's contract: the addend reaches (r, col..col + len) by its strides, the
     // residual has the layout of C.

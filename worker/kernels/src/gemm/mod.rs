@@ -25,6 +25,7 @@ pub(crate) mod scratch;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tile;
+mod vector;
 
 pub use activation::Activation;
 pub(crate) use epilogue::Post;
@@ -32,9 +33,11 @@ pub use epilogue::{Addend, Epilogue};
 pub use generic::{ChainElement, gemm_generic};
 pub(crate) use micro::{MR, NR, unroll};
 pub use pack::{
-    PackSource, PackedA, PackedB, Strided, pack_a_into, pack_b_into, pack_b_on, packed_a_bytes,
-    packed_a_len, packed_b_bytes, packed_b_len,
+    Elements, PackSource, Packed, PackedA, PackedB, Strided, pack_a_into, pack_b_into, pack_b_on,
+    packed_a_len, packed_b_len,
 };
+
+pub use vector::product_of_row;
 
 use crate::isa::Isa;
 use crate::{Cancelled, Exec};
@@ -212,16 +215,14 @@ impl<'a> Left<'a> {
         Left(a)
     }
 
-    fn at(&self, offset: usize) -> ASource {
+    fn at(&self, offset: usize) -> ASource<'a> {
         match self.0 {
             Lhs::Strided(s) => ASource::Strided {
                 data: s.data.as_ptr().wrapping_add(offset),
                 row: s.row_stride,
                 col: s.col_stride,
             },
-            Lhs::Packed(p) => ASource::Packed {
-                data: p.data.as_ptr(),
-            },
+            Lhs::Packed(p) => ASource::Packed(p.data),
         }
     }
 }
@@ -245,7 +246,7 @@ impl<'a> Right<'a> {
         Right(b)
     }
 
-    fn at(&self, offset: usize) -> BSource<'static> {
+    fn at(&self, offset: usize) -> BSource<'a> {
         match self.0 {
             Rhs::Strided(s) => {
                 let data = s.data.as_ptr().wrapping_add(offset);
@@ -255,9 +256,7 @@ impl<'a> Right<'a> {
                     (row, col) => BSource::Strided { data, row, col },
                 }
             }
-            Rhs::Packed(p) => BSource::Packed {
-                data: p.data.as_ptr(),
-            },
+            Rhs::Packed(p) => BSource::Packed(p.data),
         }
     }
 }

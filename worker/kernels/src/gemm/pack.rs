@@ -5,8 +5,10 @@
 //!   rounded up to 16 columns with zeros.
 //! - A `[M, K]` becomes panels of 8 rows, each `[K][8]`; the last panel `[K][rest]`, without padding.
 //!
-//! Packing changes no value (f16 and bf16 widen exactly), and packed operands give the same bits.
+//! Packed elements are f32, or f16 or bf16 as the weights have them. Packing changes no value (f16 and bf16 widen exactly), and
+//! packed operands give the same bits.
 
+use half::{bf16, f16};
 use std::ops::Range;
 
 use super::micro::{LANE_PAD, MR, NR};
@@ -16,28 +18,97 @@ use crate::{Cancelled, Exec};
 /// Rows of a panel of B that are packed together: 6 KiB.
 const BLOCK: usize = 32;
 
-/// An element type that weights are stored in.
-pub trait PackSource: Copy + Send + Sync {
-    /// Converts to f32, exactly.
-    fn to_f32(self) -> f32;
+/// An element type that weights are stored in, as `D` are packed.
+pub trait PackSource<D = f32>: Copy + Send + Sync {
+    /// Converts to the packed type, exactly.
+    fn packed(self) -> D;
 }
 
-impl PackSource for f32 {
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        self
+macro_rules! pack_sources {
+    ($($from:ty => $to:ty, $x:ident => $packed:expr;)*) => { $(
+        impl PackSource<$to> for $from {
+            #[inline(always)]
+            fn packed(self) -> $to {
+                let $x = self;
+                $packed
+            }
+        }
+    )* };
+}
+pack_sources! {
+    f32 => f32, x => x;
+    f16 => f32, x => x.to_f32();
+    bf16 => f32, x => x.to_f32();
+    f16 => f16, x => x;
+    bf16 => bf16, x => x;
+}
+
+/// A type of packed elements: f32, or a 16-bit type that the kernels widen exactly, in registers or block by block.
+pub trait Packed: Copy + Default + Send + Sync {
+    /// The elements with their type as a value.
+    fn elements(all: &[Self]) -> Elements<'_>;
+}
+
+/// Packed elements of any type.
+#[derive(Debug, Clone, Copy)]
+pub enum Elements<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+    BF16(&'a [bf16]),
+}
+
+/// Runs an expression with `$x` bound to the slice that an [`Elements`] holds, of whichever type.
+macro_rules! each_type {
+    ($elements:expr, $x:ident => $body:expr) => {
+        match $elements {
+            $crate::gemm::Elements::F32($x) => $body,
+            $crate::gemm::Elements::F16($x) => $body,
+            $crate::gemm::Elements::BF16($x) => $body,
+        }
+    };
+}
+pub(crate) use each_type;
+
+impl<'a> Elements<'a> {
+    /// The elements from `at` on.
+    pub(crate) fn from(self, at: usize) -> Elements<'a> {
+        match self {
+            Elements::F32(all) => Elements::F32(&all[at..]),
+            Elements::F16(all) => Elements::F16(&all[at..]),
+            Elements::BF16(all) => Elements::BF16(&all[at..]),
+        }
+    }
+
+    /// One element as f32.
+    #[inline]
+    pub(crate) fn at(&self, i: usize) -> f32 {
+        each_type!(self, all => all[i].packed())
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        each_type!(self, all => all.len())
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 }
-impl PackSource for half::f16 {
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        half::f16::to_f32(self)
+
+impl Packed for f32 {
+    fn elements(all: &[f32]) -> Elements<'_> {
+        Elements::F32(all)
     }
 }
-impl PackSource for half::bf16 {
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        half::bf16::to_f32(self)
+impl Packed for f16 {
+    fn elements(all: &[f16]) -> Elements<'_> {
+        Elements::F16(all)
+    }
+}
+impl Packed for bf16 {
+    fn elements(all: &[bf16]) -> Elements<'_> {
+        Elements::BF16(all)
     }
 }
 
@@ -80,30 +151,25 @@ impl<'a, T> Strided<'a, T> {
     }
 }
 
-/// Number of f32 values in a packed `[k, n]` right-hand matrix.
+/// Number of values in a packed `[k, n]` right-hand matrix.
 pub fn packed_b_len(k: usize, n: usize) -> usize {
     k * n.next_multiple_of(LANE_PAD)
 }
 
-/// Number of bytes in a packed `[k, n]` right-hand matrix.
-pub fn packed_b_bytes(k: usize, n: usize) -> usize {
-    packed_b_len(k, n) * size_of::<f32>()
-}
-
-/// Number of f32 values in a packed `[m, k]` left-hand matrix: exactly its elements.
+/// Number of values in a packed `[m, k]` left-hand matrix: exactly its elements.
 pub fn packed_a_len(m: usize, k: usize) -> usize {
     m * k
 }
 
-/// Number of bytes in a packed `[m, k]` left-hand matrix.
-pub fn packed_a_bytes(m: usize, k: usize) -> usize {
-    packed_a_len(m, k) * size_of::<f32>()
-}
-
 /// Packs a `[k, n]` matrix into `dst`, whose length must be [`packed_b_len`]. An alignment of `dst` to 64 bytes is
 /// faster, but not required.
-pub fn pack_b_into<T: PackSource>(dst: &mut [f32], src: Strided<'_, T>, k: usize, n: usize) {
-    check_b(dst, src, k, n);
+pub fn pack_b_into<D: Packed, T: PackSource<D>>(
+    dst: &mut [D],
+    src: Strided<'_, T>,
+    k: usize,
+    n: usize,
+) {
+    check_b(dst.len(), src, k, n);
     if k == 0 {
         return;
     }
@@ -113,14 +179,14 @@ pub fn pack_b_into<T: PackSource>(dst: &mut [f32], src: Strided<'_, T>, k: usize
 }
 
 /// Packs like [`pack_b_into`], on the threads of `exec`.
-pub fn pack_b_on<T: PackSource>(
+pub fn pack_b_on<D: Packed, T: PackSource<D>>(
     exec: &Exec<'_>,
-    dst: &mut [f32],
+    dst: &mut [D],
     src: Strided<'_, T>,
     k: usize,
     n: usize,
 ) -> Result<(), Cancelled> {
-    check_b(dst, src, k, n);
+    check_b(dst.len(), src, k, n);
     exec.check()?;
     if k == 0 {
         return Ok(());
@@ -137,9 +203,9 @@ pub fn pack_b_on<T: PackSource>(
     })
 }
 
-fn check_b<T: PackSource>(dst: &[f32], src: Strided<'_, T>, k: usize, n: usize) {
+fn check_b<T>(len: usize, src: Strided<'_, T>, k: usize, n: usize) {
     assert_eq!(
-        dst.len(),
+        len,
         packed_b_len(k, n),
         "destination of a packed [{k}, {n}] matrix"
     );
@@ -147,8 +213,8 @@ fn check_b<T: PackSource>(dst: &[f32], src: Strided<'_, T>, k: usize, n: usize) 
 }
 
 /// Packs `k` rows of at most [`NR`] columns; `k` is at least 1.
-fn pack_panel<T: PackSource>(
-    panel: &mut [f32],
+fn pack_panel<D: Packed, T: PackSource<D>>(
+    panel: &mut [D],
     src: Strided<'_, T>,
     k: usize,
     columns: Range<usize>,
@@ -162,7 +228,7 @@ fn pack_panel<T: PackSource>(
             for (i, row) in block.chunks_exact_mut(width).enumerate() {
                 let from = &src.data[(first + i) * rows + columns.start..][..count];
                 for (x, v) in row.iter_mut().zip(from) {
-                    *x = v.to_f32();
+                    *x = v.packed();
                 }
             }
         } else {
@@ -172,18 +238,23 @@ fn pack_panel<T: PackSource>(
                 let from = &src.data[first * rows + column * cols..];
                 let written = block.iter_mut().skip(j).step_by(width);
                 for (i, x) in written.enumerate() {
-                    *x = from[i * rows].to_f32();
+                    *x = from[i * rows].packed();
                 }
             }
         }
         for row in block.chunks_exact_mut(width) {
-            row[count..].fill(0.0);
+            row[count..].fill(D::default());
         }
     }
 }
 
 /// Packs an `[m, k]` matrix into `dst`, whose length must be [`packed_a_len`].
-pub fn pack_a_into<T: PackSource>(dst: &mut [f32], src: Strided<'_, T>, m: usize, k: usize) {
+pub fn pack_a_into<D: Packed, T: PackSource<D>>(
+    dst: &mut [D],
+    src: Strided<'_, T>,
+    m: usize,
+    k: usize,
+) {
     assert_eq!(
         dst.len(),
         packed_a_len(m, k),
@@ -198,7 +269,7 @@ pub fn pack_a_into<T: PackSource>(dst: &mut [f32], src: Strided<'_, T>, m: usize
         for (i, column) in panel.chunks_exact_mut(rows).enumerate() {
             let base = p * MR * src.row_stride + i * src.col_stride;
             for (r, x) in column.iter_mut().enumerate() {
-                *x = src.data[base + r * src.row_stride].to_f32();
+                *x = src.data[base + r * src.row_stride].packed();
             }
         }
     }
@@ -207,15 +278,16 @@ pub fn pack_a_into<T: PackSource>(dst: &mut [f32], src: Strided<'_, T>, m: usize
 /// A packed right-hand matrix: a view of memory that the caller owns.
 #[derive(Debug, Clone, Copy)]
 pub struct PackedB<'a> {
-    pub(crate) data: &'a [f32],
+    pub(crate) data: Elements<'a>,
     pub(crate) k: usize,
     pub(crate) n: usize,
 }
 
 impl<'a> PackedB<'a> {
     /// The packed matrix in `data`, which [`pack_b_into`] filled for the same `k` and `n`.
-    pub fn new(data: &'a [f32], k: usize, n: usize) -> Self {
+    pub fn new<T: Packed>(data: &'a [T], k: usize, n: usize) -> Self {
         assert_eq!(data.len(), packed_b_len(k, n), "packed [{k}, {n}] matrix");
+        let data = T::elements(data);
         PackedB { data, k, n }
     }
 }
@@ -223,15 +295,16 @@ impl<'a> PackedB<'a> {
 /// A packed left-hand matrix: a view of memory that the caller owns.
 #[derive(Debug, Clone, Copy)]
 pub struct PackedA<'a> {
-    pub(crate) data: &'a [f32],
+    pub(crate) data: Elements<'a>,
     pub(crate) m: usize,
     pub(crate) k: usize,
 }
 
 impl<'a> PackedA<'a> {
     /// The packed matrix in `data`, which [`pack_a_into`] filled for the same `m` and `k`.
-    pub fn new(data: &'a [f32], m: usize, k: usize) -> Self {
+    pub fn new<T: Packed>(data: &'a [T], m: usize, k: usize) -> Self {
         assert_eq!(data.len(), packed_a_len(m, k), "packed [{m}, {k}] matrix");
+        let data = T::elements(data);
         PackedA { data, m, k }
     }
 }
@@ -267,7 +340,7 @@ mod tests {
     #[test]
     fn half_sources_widen() {
         let src = [half::f16::from_f32(1.5), half::f16::from_f32(-2.0)];
-        let mut dst = vec![0.0; packed_a_len(2, 1)];
+        let mut dst = vec![0.0f32; packed_a_len(2, 1)];
         pack_a_into(&mut dst, Strided::row_major(&src, 1), 2, 1);
         assert_eq!(dst, [1.5, -2.0]);
     }

@@ -1,14 +1,17 @@
 //! Panels of B in a layout that the micro kernel reads: used in place where possible, otherwise copied to scratch.
 
 use super::micro::{LANE_PAD, MR, NR};
+use super::pack::{Elements, PackSource, each_type};
+use super::vector::Weight;
 use crate::conv::Im2col;
 use crate::isa::{Isa, Simd, per_isa};
+use crate::quantised::BlockWeights;
 
 /// The layout of the right-hand operand in memory.
 #[derive(Clone, Copy)]
 pub(crate) enum BSource<'a> {
     /// Panels in the layout of [`super::pack_b_into`].
-    Packed { data: *const f32 },
+    Packed(Elements<'a>),
     /// Element (k, n) at `k * stride + n`.
     RowMajor { data: *const f32, stride: usize },
     /// Element (k, n) at `n * stride + k`.
@@ -21,6 +24,8 @@ pub(crate) enum BSource<'a> {
     },
     /// The patches of a convolution's input, unfolded on the fly.
     Patches { data: *const f32, map: &'a Im2col },
+    /// Weights whose codes become numbers on the fly.
+    Blocks { weights: &'a BlockWeights<'a> },
 }
 
 /// A piece of B: rows `k0..k0 + k`, columns `n0..n0 + cols`, at most 48.
@@ -56,9 +61,14 @@ impl BSource<'_> {
         // SAFETY: the caller's contract bounds every address; the scratch was checked.
         unsafe {
             match *self {
-                BSource::Packed { data } => {
+                BSource::Packed(data) => {
                     let width = (n_total.next_multiple_of(LANE_PAD) - n0).min(NR);
-                    return (data.add(n0 * k_total + k0 * width), width);
+                    let at = n0 * k_total + k0 * width;
+                    if let Elements::F32(data) = data {
+                        return (data.as_ptr().add(at), width);
+                    }
+                    widen(isa, dst, data, at, k * width);
+                    return (dst, width);
                 }
                 BSource::RowMajor { data, stride } => {
                     let src = data.wrapping_add(k0 * stride + n0);
@@ -91,9 +101,37 @@ impl BSource<'_> {
                     }
                 }
                 BSource::Patches { data, map } => map.unfold(isa, dst, data, piece),
+                BSource::Blocks { weights } => {
+                    weights.panel(piece, std::slice::from_raw_parts_mut(dst, k * NR));
+                }
             }
         }
         (dst, NR)
+    }
+}
+
+per_isa! {
+    /// Writes `len` elements from `at` on as f32.
+    ///
+    /// # Safety
+    /// `isa` is available; both have that many elements.
+    pub(super) unsafe fn widen(dst: *mut f32, src: Elements<'_>, at: usize, len: usize) => widen_body
+}
+
+#[inline(always)]
+unsafe fn widen_body<S: Simd>(dst: *mut f32, src: Elements<'_>, at: usize, len: usize) {
+    let whole = len / S::LANES * S::LANES;
+    // SAFETY: vectors below `whole`, and the rest one by one.
+    unsafe {
+        each_type!(src, src => {
+            let src = src.as_ptr().add(at);
+            for i in (0..whole).step_by(S::LANES) {
+                S::store(dst.add(i), Weight::load::<S>(src.add(i)));
+            }
+            for i in whole..len {
+                *dst.add(i) = PackSource::<f32>::packed(*src.add(i));
+            }
+        })
     }
 }
 

@@ -66,7 +66,7 @@ fn reference(
                 let x = a.data[r * a.row_stride + i * a.col_stride];
                 v = x.mul_add(b.data[i * b.row_stride + j * b.col_stride], v);
             }
-            v = canonical_nan(v) * e.alpha;
+            v = canonical_nan(canonical_nan(v) * e.alpha);
             if let Some(Addend { values, scale }) = e.addend {
                 v += scale * values.data[r * values.row_stride + j * values.col_stride];
                 v = canonical_nan(v);
@@ -124,6 +124,65 @@ fn check_values(
                     }
                 });
             }
+        }
+    }
+}
+
+/// Checks that packed operands of 16 bits give the bits of the same values in f32.
+fn check_halves<T: Packed + PackSource + PackSource<T>>(
+    from: fn(f32) -> T,
+    (m, n, k): (usize, usize, usize),
+) {
+    let mut halves = [noise(m * k, 1), noise(k * n, 2)]
+        .map(|all| all.iter().map(|x| from(*x)).collect::<Vec<T>>());
+    if let Some(last) = halves[1].last_mut() {
+        *last = from(f32::NAN);
+    }
+    let [a, b] = &halves;
+    let wide = |all: &[T]| all.iter().map(|x| x.packed()).collect::<Vec<f32>>();
+    let (wide_a, wide_b) = (wide(a), wide(b));
+    let (sa, sb) = (
+        Strided::row_major(&wide_a, k),
+        Strided::row_major(&wide_b, n),
+    );
+    let bias = noise(n, 3);
+    let epilogue = Epilogue::col_bias(&bias).activation(Activation::Relu);
+    let want = reference((m, n, k), sa, sb, &epilogue);
+    let mut pa = vec![T::default(); packed_a_len(m, k)];
+    let mut pb = vec![T::default(); packed_b_len(k, n)];
+    pack_a_into(&mut pa, Strided::row_major(a, k), m, k);
+    pack_b_into(&mut pb, Strided::row_major(b, n), k, n);
+    let lefts = [Lhs::Strided(sa), Lhs::Packed(PackedA::new(&pa, m, k))];
+    let rights = [Rhs::Strided(sb), Rhs::Packed(PackedB::new(&pb, k, n))];
+    for isa in Isa::all_available() {
+        on_threads(|exec, threads| {
+            for (l, r) in [(0, 1), (1, 0), (1, 1)] {
+                let mut c = vec![f32::NAN; m * n];
+                let one = &Batch::ONE;
+                gemm_on(
+                    isa,
+                    exec,
+                    one,
+                    (m, n, k),
+                    lefts[l],
+                    rights[r],
+                    &mut c,
+                    &epilogue,
+                )
+                .unwrap();
+                let what = format!("[{m}, {k}] · [{k}, {n}] {isa:?} {threads} threads {l} {r}");
+                assert_bits(&c, &want, &what);
+            }
+        });
+    }
+}
+
+#[test]
+fn packed_operands_of_16_bits() {
+    for m in [1, 2, 8, 13] {
+        for (n, k) in [(1, 1), (16, 7), (47, 9), (48, 33), (200, 700), (500, 1100)] {
+            check_halves(half::f16::from_f32, (m, n, k));
+            check_halves(half::bf16::from_f32, (m, n, k));
         }
     }
 }

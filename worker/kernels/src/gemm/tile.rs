@@ -6,8 +6,10 @@ use super::columns::{NARROW, NarrowTile, PANELS, narrow_tile};
 use super::driver::{ASource, Product};
 use super::epilogue::{OutputTile, finish_tile};
 use super::micro::{MR, NR, RegEpilogue, Tile, micro_tile};
-use super::panel::{Piece, pack_block};
+use super::pack::Elements;
+use super::panel::{BSource, Piece, pack_block, widen};
 use super::scratch::{SCRATCH_LEN, with_scratch};
+use super::vector::columns_of_row;
 use crate::Exec;
 use std::ops::Range;
 
@@ -33,14 +35,46 @@ pub(super) unsafe fn run_tile(
     rows: Range<usize>,
     cols: Range<usize>,
 ) {
+    if let (1, BSource::Packed(b), ASource::Strided { data, row, col: 1 }) = (rows.len(), p.b, p.a)
+    {
+        let at = data.wrapping_add(rows.start * row);
+        // SAFETY: the caller's contract: the row lies inside A, and its outputs inside C.
+        let (x, y) = unsafe {
+            let y = p.c.add(rows.start * p.n + cols.start);
+            (
+                std::slice::from_raw_parts(at, p.k),
+                std::slice::from_raw_parts_mut(y, cols.len()),
+            )
+        };
+        columns_of_row(p.isa, &exec, x, b, cols.start, y, |col, y| {
+            if !p.post.is_none() {
+                let (row, cols) = (rows.start, y.len());
+                let (c, c_row) = (y.as_mut_ptr(), p.n);
+                let tile = OutputTile {
+                    c,
+                    c_row,
+                    row,
+                    col,
+                    rows: 1,
+                    cols,
+                };
+                // SAFETY: the caller's contract: the epilogue's operands cover the tile.
+                unsafe { finish_tile(p.isa, &p.post.all_in_pass(), tile) };
+            }
+        });
+        return;
+    }
     let blocks = p.k.div_ceil(KC).max(1);
     let kc = p.k.div_ceil(blocks);
-    let badly_laid = match p.a {
-        ASource::Packed { .. } => false,
-        ASource::Strided { row, col, .. } => col != 1 || row.is_multiple_of(COLLISION),
+    let pack_a = match p.a {
+        ASource::Packed(Elements::F32(_)) => false,
+        ASource::Packed(_) => true,
+        ASource::Strided { row, col, .. } => {
+            let badly_laid = col != 1 || row.is_multiple_of(COLLISION);
+            let sized = MR < rows.len() && rows.len() <= MAX_TILE_ROWS;
+            badly_laid && sized && cols.len() >= PACK_A_PANELS * NR
+        }
     };
-    let sized = MR < rows.len() && rows.len() <= MAX_TILE_ROWS;
-    let pack_a = badly_laid && sized && cols.len() >= PACK_A_PANELS * NR;
     let block_a = if pack_a { rows.len() * kc } else { 0 };
     with_scratch(kc * NR + block_a, |scratch| {
         let (panel, block_a) = scratch.split_at_mut(kc * NR);
@@ -48,12 +82,26 @@ pub(super) unsafe fn run_tile(
             let k0 = block * kc;
             let k = kc.min(p.k - k0);
             let a = match p.a {
-                ASource::Packed { data } => ABlock::Panels {
-                    data,
+                ASource::Packed(Elements::F32(data)) => ABlock::Panels {
+                    data: data.as_ptr(),
                     from: 0,
                     k: p.k,
                     k0,
                 },
+                ASource::Packed(data) => {
+                    for row in rows.clone().step_by(MR) {
+                        let height = (rows.end - row).min(MR);
+                        let dst = block_a[(row - rows.start) * k..].as_mut_ptr();
+                        // SAFETY: rows of a panel of A, which lie one after the other, and their copy in the scratch.
+                        unsafe { widen(p.isa, dst, data, row * p.k + k0 * height, k * height) };
+                    }
+                    ABlock::Panels {
+                        data: block_a.as_ptr(),
+                        from: rows.start,
+                        k,
+                        k0: 0,
+                    }
+                }
                 ASource::Strided { data, row, col } => {
                     let src = data.wrapping_add(rows.start * row + k0 * col);
                     if pack_a {

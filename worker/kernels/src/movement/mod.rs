@@ -14,6 +14,7 @@ mod scatter;
 mod strided;
 mod transpose;
 mod triangle;
+mod write_steps;
 
 pub use compress::{CompressKernels, NonZeroKernels, compress, count_nonzero, nonzero};
 pub use concat::{ConcatKernels, concat, split};
@@ -28,6 +29,7 @@ pub use scatter::{ScatterKernels, ScatterReduction, scatter_elements, scatter_nd
 pub use strided::{StridedKernels, copy, expand, slice, tile};
 pub use transpose::{BlockOrder, TransposeKernels, depth_to_space, space_to_depth, transpose};
 pub use triangle::{TriangleKernels, trilu};
+pub use write_steps::{Places, WriteStepsKernels, write_steps};
 
 #[cfg(test)]
 mod tests;

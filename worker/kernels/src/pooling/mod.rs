@@ -6,10 +6,12 @@
 mod average;
 mod max;
 mod rows;
+mod unpool;
 mod window;
 
 pub use average::{AveragePoolKernels, average_pool, lp_pool};
 pub use max::{MaxPoolKernels, StorageOrder, max_pool, max_pool_with_indices};
+pub use unpool::{UnpoolKernels, max_unpool};
 pub use window::Window;
 
 use crate::Exec;

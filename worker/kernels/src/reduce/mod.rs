@@ -11,7 +11,7 @@ mod lanes;
 mod top;
 
 pub use arg::{ArgKernels, Extreme, arg_extreme};
-pub use cumulate::{CumSumKernels, cum_sum};
+pub use cumulate::{Covered, CumulateKernels, Running, cumulate};
 pub use folds::{FloatReduceKernels, IntegerReduceKernels, Reduce, reduce_float, reduce_integer};
 pub(crate) use folds::{Visit, single_pass};
 pub(crate) use lanes::{Fold, LANES, Rows, merge_lanes};

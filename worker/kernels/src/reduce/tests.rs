@@ -241,21 +241,40 @@ fn cumulative_sums() {
         (true, true, [5, 3, 0, 11, 6, 0]),
     ] {
         let mut y = [9; 6];
-        cum_sum(
-            &exec(),
-            &x,
-            Axis::of(&[2, 3], 1),
-            exclusive,
-            reverse,
-            &mut y,
-        )
-        .unwrap();
+        let covered = Covered { exclusive, reverse };
+        let axis = Axis::of(&[2, 3], 1);
+        cumulate(&exec(), Running::Sum, &x, axis, covered, &mut y).unwrap();
         assert_eq!(y, want);
+    }
+    for (exclusive, reverse, want) in [
+        (false, false, [1, 2, 6, 4, 20, 120]),
+        (true, false, [1, 1, 2, 1, 4, 20]),
+        (false, true, [6, 6, 3, 120, 30, 6]),
+        (true, true, [6, 3, 1, 30, 6, 1]),
+    ] {
+        let mut y = [9; 6];
+        let covered = Covered { exclusive, reverse };
+        let axis = Axis::of(&[2, 3], 1);
+        cumulate(&exec(), Running::Product, &x, axis, covered, &mut y).unwrap();
+        assert_eq!(y, want);
+    }
+    let forward = Covered {
+        exclusive: false,
+        reverse: false,
+    };
+    let wrong = f32::from_bits(0xffc0_1234);
+    for running in [Running::Sum, Running::Product] {
+        let mut y = [0f32; 3];
+        let axis = Axis::of(&[3], 0);
+        cumulate(&exec(), running, &[1.0, wrong, 1.0], axis, forward, &mut y).unwrap();
+        let nan = f32::NAN.to_bits();
+        assert_eq!(y.map(f32::to_bits), [1f32.to_bits(), nan, nan]);
     }
     let x: Vec<f16> = random(300 * 150, 2.0, 4);
     each_exec(|exec| {
         let mut y = vec![f16::ZERO; x.len()];
-        cum_sum(exec, &x, Axis::of(&[3, 100, 150], 1), false, false, &mut y).unwrap();
+        let axis = Axis::of(&[3, 100, 150], 1);
+        cumulate(exec, Running::Sum, &x, axis, forward, &mut y).unwrap();
         let column: f32 = (0..100)
             .map(|k| x[150 * 100 + k * 150 + 149].to_f32())
             .sum();
@@ -323,7 +342,11 @@ fn one_huge_row_stops_when_it_is_cancelled() {
     let axis = Axis::of(&[n], 0);
     check_stops(|exec| arg_extreme(exec, Extreme::Max, &x, axis, false, &mut [0]));
     let y = std::cell::RefCell::new(vec![0.0; n]);
-    check_stops(|exec| cum_sum(exec, &x, axis, false, true, &mut y.borrow_mut()));
+    let covered = Covered {
+        exclusive: false,
+        reverse: true,
+    };
+    check_stops(|exec| cumulate(exec, Running::Sum, &x, axis, covered, &mut y.borrow_mut()));
     let (values, indices) = (&mut [0.0; 64], &mut [0; 64]);
     let best = std::cell::RefCell::new((values, indices));
     check_stops(|exec| {

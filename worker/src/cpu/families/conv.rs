@@ -58,14 +58,18 @@ pub(super) fn fused_conv(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
 
 impl FusedActivation {
     fn run(&self, call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
-        let (x, w) = (wide(&call, 0)?, wide(&call, 1)?);
+        let x = wide(&call, 0)?;
+        let w = match self.packed {
+            Some(_) => call.input(1)?.clone(),
+            None => wide(&call, 1)?,
+        };
         let (bias, residual) = (optional_wide(&call, 2)?, optional_wide(&call, 3)?);
         let shape = sizes(
             call.attrs,
             x.shape(),
             self.packed.as_deref().unwrap_or(w.shape()),
         )?;
-        let (input, weights) = (x.as_slice::<f32>()?, w.as_slice::<f32>()?);
+        let input = x.as_slice::<f32>()?;
         let of = |t: &'_ Option<Tensor>, len: usize, name: &str| match t {
             Some(t) if t.elements() != len => Err(KernelFailure::values(format!(
                 "'{name}' must have {len} elements, not {t:?}"
@@ -76,15 +80,17 @@ impl FusedActivation {
         let channels = call.out_shape(0).get(1).copied().unwrap_or(0);
         of(&bias, channels, "B")?;
         of(&residual, y.elements(), "residual")?;
-        if weights.len() != shape.weights_len() || y.elements() != shape.output_len() {
+        if w.elements() != shape.weights_len() || y.elements() != shape.output_len() {
             return Err(Error::internal(
                 "a convolution's sizes differ between registry and kernel",
             )
             .into());
         }
-        let weights = match self.packed {
-            Some(_) => ConvWeights::Packed(weights),
-            None => ConvWeights::RowMajor(weights),
+        let weights = match (&self.packed, w.dtype()) {
+            (Some(_), DType::F16) => ConvWeights::packed::<half::f16>(w.as_slice()?),
+            (Some(_), DType::BF16) => ConvWeights::packed::<half::bf16>(w.as_slice()?),
+            (Some(_), _) => ConvWeights::packed::<f32>(w.as_slice()?),
+            (None, _) => ConvWeights::RowMajor(w.as_slice()?),
         };
         let epilogue = ConvEpilogue {
             bias: bias.as_ref().map(Tensor::as_slice).transpose()?,
@@ -104,7 +110,7 @@ impl FusedActivation {
 }
 
 /// The sizes of the convolution of `x [n, c, spatial..]` by `w [m, c / group, kernel..]`.
-fn sizes(attrs: &Attrs, x: &[usize], w: &[usize]) -> Result<ConvShape, KernelFailure> {
+pub(super) fn sizes(attrs: &Attrs, x: &[usize], w: &[usize]) -> Result<ConvShape, KernelFailure> {
     let ([batch, in_channels, input @ ..], [out_channels, depth, kernel @ ..]) = (x, w) else {
         return Err(KernelFailure::values(format!(
             "{x:?} cannot be convolved by {w:?}"
@@ -145,7 +151,7 @@ pub(super) fn pack(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let found = by_dtype!([F32 f32, F16 half::f16, BF16 half::bf16] dtype, T => body(move |call| {
         let w = call.slice::<T>(0)?;
         let mut y = call.output(0)?;
-        let out = write(&mut y)?;
+        let out = write::<T>(&mut y)?;
         let channels = call.shape(0)?.first().copied().unwrap_or(0);
         if !channels.is_multiple_of(group) || out.len() != w.len() {
             return Err(Error::internal("the registry's packed length is not the kernel's").into());
@@ -223,6 +229,24 @@ mod tests {
             let inputs = [&x, &w, &b, &residual].map(|t| Some(t.clone())).into();
             assert_eq!(launch("FusedConv", attrs, inputs, 1).unwrap()[0], want);
         }
+    }
+
+    #[test]
+    fn packed_halves_give_the_bits_of_the_plain_op() {
+        let half = |shape: &[usize]| {
+            let attrs = Attrs::default().with("to", Attr::DType(DType::F16));
+            let x = one("Sin", Attrs::default(), &[&counting(shape)]).unwrap();
+            one("Cast", attrs, &[&x]).unwrap()
+        };
+        let (x, w, b) = (half(&[2, 4, 5, 5]), half(&[6, 4, 3, 3]), half(&[6]));
+        let want = one("Conv", pads(), &[&x, &w, &b]).unwrap();
+        let packed = one("PackConvW", Attrs::default(), &[&w]).unwrap();
+        assert_eq!(packed.dtype(), DType::F16);
+        let attrs = pads()
+            .with("w_shape", Attr::Ints(vec![6, 4, 3, 3]))
+            .with("packed", Attr::Int(1));
+        let inputs = vec![Some(x), Some(packed), Some(b)];
+        assert_eq!(launch("FusedConv", attrs, inputs, 1).unwrap()[0], want);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Products and convolutions with prepacked weights, each computed in one pass with the activation that follows.
 
 use convoke_common::Error;
-use convoke_graph::DType;
+use convoke_graph::Tensor;
 use convoke_graph::ops::FusedOp;
 use convoke_graph::ops::OpError;
 use convoke_graph::ops::attrs::{self, flag};
@@ -10,16 +10,19 @@ use convoke_kernels::gemm::{
     Activation, Batch, Epilogue, Lhs, PackedB, Rhs, Strided, gemm_batched, pack_b_on, packed_b_len,
 };
 
-use super::conv;
 use super::matmul::{product, rows};
+use super::{attention, conv};
 use crate::cpu::KernelFailure;
 use crate::cpu::call::{FamilyAnswer, KernelBody, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
+use crate::cpu::wide::{narrow_to, optional_wide, wide, wide_output};
 
 pub(super) fn find(op: FusedOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {
         FusedOp::PackGemmB => pack_gemm_b(spec),
         FusedOp::PackConvW => conv::pack(spec),
+        FusedOp::PackRecurrent => super::recurrent::pack(spec),
+        FusedOp::FusedAttention => attention::find(spec),
         FusedOp::FusedGemm => fused_gemm(spec),
         FusedOp::FusedConv => conv::fused_conv(spec),
     }
@@ -57,7 +60,7 @@ fn pack_gemm_b(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
         let data = b.as_slice::<T>()?;
         let source = if trans { Strided::col_major(data, k) } else { Strided::row_major(data, n) };
         let mut y = call.output(0)?;
-        let out = write(&mut y)?;
+        let out = write::<T>(&mut y)?;
         if out.len() != packed_b_len(k, n) {
             return Err(Error::internal("the registry's packed length is not the kernel's").into());
         }
@@ -69,9 +72,6 @@ fn pack_gemm_b(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
 
 fn fused_gemm(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let activation = activation(spec)?;
-    if spec.dtype(0)? != DType::F32 {
-        return Err(spec.no_dtype(spec.dtype(0)?));
-    }
     let size = |name: &str| {
         usize::try_from(spec.attrs.int(name, -1))
             .map_err(|_| spec.bad_attr(name, "must not be negative"))
@@ -85,11 +85,11 @@ fn fused_gemm(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
         return Err(spec.bad_attr("k", "the packed matrix is too large"));
     }
     body(move |call| {
-        let bias = call.optional_slice::<f32>(2)?;
+        let (a, b, bias) = (wide(&call, 0)?, call.input(1)?, optional_wide(&call, 2)?);
+        let bias = bias.as_ref().map(Tensor::as_slice).transpose()?;
         let epilogue = bias
             .map_or(Epilogue::NONE, Epilogue::col_bias)
             .activation(activation);
-        let (a, b) = (call.input(0)?, call.input(1)?);
         if let (Some(bias), Some(n)) = (bias, call.out_shape(0).last())
             && bias.len() != *n
         {
@@ -99,34 +99,38 @@ fn fused_gemm(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
             )));
         }
         let Some((k, n)) = packed else {
-            return one(product(&call, a, b, &epilogue)?);
+            let y = product(&call, &a, &wide(&call, 1)?, &epilogue)?;
+            return one(narrow_to(&call, 0, y)?);
         };
         let (m, k_a) = rows(a.shape())?;
-        let b = b.as_slice::<f32>()?;
-        let mut y = call.output(0)?;
+        let mut y = wide_output(&call, 0)?;
         let out = write(&mut y)?;
-        if k_a != k || b.len() != packed_b_len(k, n) || out.len() != m * n {
+        if k_a != k || b.elements() != packed_b_len(k, n) || out.len() != m * n {
             return Err(KernelFailure::values(format!(
                 "{a:?} cannot be multiplied by a packed [{k}, {n}] matrix"
             )));
         }
         let lhs = Lhs::Strided(Strided::row_major(a.as_slice()?, k));
+        let packed = by_dtype!([F32 f32, F16 half::f16, BF16 half::bf16] b.dtype(), T => {
+            PackedB::new(b.as_slice::<T>()?, k, n)
+        });
+        let other = || Error::internal(format!("{} is no dtype of weights", b.dtype()));
         gemm_batched(
             call.launch.exec,
             &Batch::ONE,
             (m, n, k),
             lhs,
-            Rhs::Packed(PackedB::new(b, k, n)),
+            Rhs::Packed(packed.ok_or_else(other)?),
             out,
             &epilogue,
         )?;
-        one(y)
+        one(narrow_to(&call, 0, y)?)
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use convoke_graph::Tensor;
+    use convoke_graph::DType;
     use convoke_graph::graph::{Attr, Attrs};
     use convoke_graph::ops::packing::PACK_N;
 
@@ -171,11 +175,31 @@ mod tests {
     }
 
     #[test]
-    fn halves_widen_exactly_when_packed() {
-        let half = Tensor::from_slice(&[1, 2], &[1.5, -2.0].map(half::f16::from_f32)).unwrap();
-        let wide = Tensor::from_slice(&[1, 2], &[1.5f32, -2.0]).unwrap();
-        let pack = |t| one("PackGemmB", Attrs::default(), &[t]).unwrap();
-        assert_eq!(pack(&half), pack(&wide));
+    fn packed_halves_give_the_bits_of_the_separate_ops() {
+        let cast = |t: &Tensor, to| {
+            let attrs = Attrs::default().with("to", Attr::DType(to));
+            one("Cast", attrs, &[t]).unwrap()
+        };
+        let fused = int(int(int(Attrs::default(), "packed", 1), "k", 20), "n", 50);
+        for dtype in [DType::F16, DType::BF16] {
+            for rows in [1, 5] {
+                let x = one("Sin", Attrs::default(), &[&counting(&[rows, 20])]).unwrap();
+                let (a, b) = (cast(&x, dtype), cast(&counting(&[20, 50]), dtype));
+                let bias = cast(&counting(&[50]), dtype);
+                let packed = one("PackGemmB", Attrs::default(), &[&b]).unwrap();
+                assert_eq!(packed.dtype(), dtype);
+                let run = |a: &Tensor, bias: Option<&Tensor>| {
+                    let inputs = vec![Some(a.clone()), Some(packed.clone()), bias.cloned()];
+                    launch("FusedGemm", fused.clone(), inputs, 1).unwrap()[0].clone()
+                };
+                let want = one("MatMul", Attrs::default(), &[&a, &b]).unwrap();
+                assert_eq!(run(&a, None), want);
+                let want = one("Gemm", Attrs::default(), &[&a, &b, &bias]).unwrap();
+                assert_eq!(run(&a, Some(&bias)), want);
+                let wide = one("MatMul", Attrs::default(), &[&x, &cast(&b, DType::F32)]);
+                assert_eq!(run(&x, None), wide.unwrap());
+            }
+        }
     }
 
     #[test]

@@ -3,13 +3,13 @@
 use convoke_common::Error;
 use convoke_graph::ops::IndexOp;
 use convoke_graph::ops::OpError;
-use convoke_graph::ops::attrs::{Reduction, axis};
-use convoke_graph::{DType, Element, Tensor};
+use convoke_graph::ops::attrs::{Reduction, axis, circular};
+use convoke_graph::{DType, Element, Shape, Tensor};
 use convoke_kernels::cast::{CastTo, cast};
 use convoke_kernels::element::{Bits, Number};
 use convoke_kernels::movement::{
-    Indices, ScatterReduction, compress, copy, gather, gather_elements, gather_nd, nonzero,
-    one_hot, scatter_elements, scatter_nd,
+    Indices, Places, ScatterReduction, compress, copy, gather, gather_elements, gather_nd, nonzero,
+    one_hot, scatter_elements, scatter_nd, write_steps,
 };
 use convoke_kernels::shape::Axis;
 
@@ -26,6 +26,7 @@ pub(super) fn find(op: IndexOp, spec: &Spec<'_>) -> FamilyAnswer {
         IndexOp::GatherND => by_size!(spec.dtype(0)?, T => body(gathered_rows::<T>)),
         IndexOp::ScatterElements => scatter(spec, true),
         IndexOp::ScatterND => scatter(spec, false),
+        IndexOp::TensorScatter => by_size!(spec.dtype(0)?, T => body(written::<T>)),
         IndexOp::OneHot => hot(spec),
         IndexOp::NonZero => {
             let dtype = spec.dtype(0)?;
@@ -33,10 +34,11 @@ pub(super) fn find(op: IndexOp, spec: &Spec<'_>) -> FamilyAnswer {
             found.ok_or_else(|| spec.no_dtype(dtype))
         }
         IndexOp::Compress => by_size!(spec.dtype(0)?, T => body(kept::<T>)),
+        IndexOp::Unique => super::unique::find(spec),
     }
 }
 
-fn indices(t: &Tensor) -> Result<Indices<'_>, KernelFailure> {
+pub(super) fn indices(t: &Tensor) -> Result<Indices<'_>, KernelFailure> {
     Ok(match t.dtype() {
         DType::I32 => Indices::I32(t.as_slice()?),
         _ => Indices::I64(t.as_slice()?),
@@ -183,6 +185,50 @@ fn scattered<T: Number>(
             read(updates),
         )?;
     }
+    one(y)
+}
+
+/// Computes `TensorScatter`, in the cache itself where no one else reads it.
+fn written<T: Bits + bytemuck::Pod>(
+    mut call: KernelCall<'_, '_>,
+) -> Result<Outputs, KernelFailure> {
+    let mut y = match call.reuse(0, 0) {
+        Some(y) => y,
+        None => copied(&call)?,
+    };
+    let shape: Shape = call.out_shape(0).into();
+    let (update, first) = (call.input(1)?, call.optional_slice::<i64>(2)?);
+    let at = axis(call.attrs, -2, shape.len())?;
+    let fits = |(k, (whole, part)): (usize, (&usize, &usize))| match k == at {
+        true => part <= whole,
+        false => part == whole,
+    };
+    let mut pairs = shape.iter().zip(update.shape()).enumerate();
+    let batch = shape.first().copied().unwrap_or(0);
+    if update.shape().len() != shape.len()
+        || !pairs.all(fits)
+        || first.is_some_and(|first| first.len() != batch)
+    {
+        return Err(KernelFailure::values(format!(
+            "{update:?} cannot be written into a cache of {shape:?}"
+        )));
+    }
+    let places = Places {
+        first,
+        batch,
+        circular: circular(call.attrs)?,
+        axis: at,
+    };
+    let steps = update.shape()[at];
+    let axis = Axis::of(&shape, at);
+    write_steps::<T>(
+        &call.launch.exec,
+        write_bits(&mut y)?,
+        axis,
+        bits(update),
+        steps,
+        places,
+    )?;
     one(y)
 }
 

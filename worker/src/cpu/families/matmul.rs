@@ -18,6 +18,7 @@ use crate::cpu::{KernelFailure, Outputs};
 
 pub(super) fn find(op: MatMulOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {
+        MatMulOp::Det => super::vision::det(spec),
         MatMulOp::MatMul => matmul(spec),
         MatMulOp::Gemm => gemm(spec),
     }
@@ -41,7 +42,7 @@ type Dims = SmallVec<[usize; 6]>;
 impl Stack {
     /// The stack for `a[..., m, k] · b[..., k, n]`, with broadcast leading axes. A vector is one row on the left, and
     /// one column on the right.
-    fn new(a: &[usize], b: &[usize]) -> Result<Stack, KernelFailure> {
+    pub fn new(a: &[usize], b: &[usize]) -> Result<Stack, KernelFailure> {
         let mismatch = || KernelFailure::values(format!("{a:?} and {b:?} cannot be multiplied"));
         let (a_batch, (m, k)) = match a {
             [] => return Err(mismatch()),
@@ -97,7 +98,8 @@ impl Stack {
         })
     }
 
-    fn batch(&self) -> Batch<'_> {
+    /// The batch axes of the stack.
+    pub fn batch(&self) -> Batch<'_> {
         Batch {
             dims: &self.dims,
             a_strides: &self.a_strides,

@@ -1,34 +1,44 @@
 //! The kernels by family of ops: each module has the kernels of one family, or of some ops of it.
 
+mod attention;
 mod binary;
 mod cast;
+mod cast_narrow;
 mod conv;
 mod conv_f64;
 mod fused;
 mod handle;
 mod index;
+mod learn;
 mod matmul;
 mod movement;
 mod norm;
 mod pooling;
+mod quantised;
 mod random;
+mod recurrent;
 mod reduce;
 mod resize;
 mod shape;
+mod signal;
 mod softmax;
 mod unary;
+mod unique;
 mod views;
+mod vision;
 
+pub(super) use cast::{convert as cast_between, target as cast_target};
 pub(crate) use shape::{shape_between, shape_range};
 
 use convoke_graph::DType;
 use convoke_graph::ops::attrs::ReduceAttrs;
-use convoke_graph::ops::{Op, OpError, float_function};
+use convoke_graph::ops::{IndexOp, Op, OpError, float_function};
 use convoke_kernels::binary::Arith;
 use convoke_kernels::reduce::Reduce;
 use convoke_kernels::unary::FloatUnary;
 
 use super::call::{FamilyAnswer, Spec};
+use super::{packed, text};
 
 /// The function of one float that an op computes, if it is such an op.
 pub(super) fn unary_of(spec: &Spec<'_>) -> Option<FloatUnary> {
@@ -46,13 +56,15 @@ pub(super) fn fold_of(spec: &Spec<'_>) -> Option<Arith> {
     }
 }
 
-/// The dtypes that an op converts between, if it does nothing else and they differ.
+/// The dtypes that an op converts between, if it does nothing else, they differ, and neither is narrow or that of
+/// strings.
 pub(super) fn conversion_of(spec: &Spec<'_>) -> Option<(DType, DType)> {
     let Op::Unary(op) = spec.def.op else {
         return None;
     };
     let (from, to) = (spec.dtype(0).ok()?, cast::target(op, spec).ok()??);
-    (from != to).then_some((from, to))
+    let plain = |d: DType| !d.is_narrow() && d != DType::Str;
+    (from != to && plain(from) && plain(to)).then_some((from, to))
 }
 
 /// The reduction that an op computes, with its attributes.
@@ -63,8 +75,21 @@ pub(super) fn reduction_of(spec: &Spec<'_>) -> Option<(Reduce, ReduceAttrs)> {
     }
 }
 
+/// Whether operand 0 has several elements in a byte.
+fn is_packed(spec: &Spec<'_>) -> bool {
+    spec.dtype(0).is_ok_and(DType::is_packed)
+}
+
 /// Finds the implementation of an op for these attributes and dtypes.
 pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
+    match text::has_strings(spec) {
+        true => text::find(spec),
+        false => of_numbers(spec),
+    }
+}
+
+/// Finds the implementation of an op that neither reads nor makes strings.
+pub(super) fn of_numbers(spec: &Spec<'_>) -> FamilyAnswer {
     match spec.def.op {
         Op::Unary(op) => unary::find(op, spec),
         Op::Binary(op) => binary::find(op, spec),
@@ -77,10 +102,18 @@ pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
         Op::Scan(op) => reduce::find_scan(op, spec),
         Op::Norm(op) => norm::find(op, spec),
         Op::Pool(op) => pooling::find(op, spec),
+        Op::Quantised(op) => quantised::find(op, spec),
+        Op::Movement(_) | Op::Slice(_) if is_packed(spec) => packed::moved(spec, of_numbers),
         Op::Movement(op) => movement::find(op, spec),
+        Op::Signal(op) => signal::find(op, spec),
         Op::Slice(op) => movement::find_slice(op, spec),
+        Op::Index(IndexOp::TensorScatter) if is_packed(spec) => packed::moved(spec, find),
         Op::Index(op) => index::find(op, spec),
+        Op::Learn(op) => learn::find(op, spec),
+        Op::Text(op) => text::ops::find(op, spec),
         Op::Random(op) => random::find(op, spec),
+        Op::Recurrent(op) => recurrent::find(op, spec),
+        Op::Vision(op) => vision::find(op, spec),
         Op::Handle(op) => handle::find(op),
         Op::Custom => crate::ops::find(spec),
         // Kernels that run functions are resolved before this, with the functions.

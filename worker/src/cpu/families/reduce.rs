@@ -6,7 +6,7 @@ use convoke_graph::ops::{ReduceOp, ScanOp};
 use convoke_graph::{DType, Element, Shape};
 use convoke_kernels::element::{Float, Integer, Number};
 use convoke_kernels::reduce::{
-    Extreme, Reduce, arg_extreme, cum_sum, reduce_float, reduce_integer, top_k,
+    Covered, Extreme, Reduce, Running, arg_extreme, cumulate, reduce_float, reduce_integer, top_k,
 };
 use convoke_kernels::shape::Axis;
 
@@ -35,7 +35,8 @@ pub(super) fn reduction(op: ReduceOp) -> Result<Reduce, Extreme> {
 /// Finds the kernel of a running sum, or of the greatest elements.
 pub(super) fn find_scan(op: ScanOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {
-        ScanOp::CumSum => cumulate(spec),
+        ScanOp::CumProd => accumulate(spec, Running::Product),
+        ScanOp::CumSum => accumulate(spec, Running::Sum),
         ScanOp::TopK => top(spec),
     }
 }
@@ -189,20 +190,20 @@ fn top_of<T: Element + Number>(
     Ok(outputs)
 }
 
-fn cumulate(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
-    let (exclusive, reverse) = (
-        flag(spec.attrs, "exclusive", false),
-        flag(spec.attrs, "reverse", false),
-    );
+fn accumulate(spec: &Spec<'_>, running: Running) -> Result<KernelBody, OpError> {
+    let covered = Covered {
+        exclusive: flag(spec.attrs, "exclusive", false),
+        reverse: flag(spec.attrs, "reverse", false),
+    };
     let dtype = spec.dtype(0)?;
     let found = by_dtype!(number dtype, T => body(move |call| {
         let shape = call.shape(0)?;
         let Some(&[axis]) = call.ints(1)?.as_deref() else {
-            return Err(KernelFailure::values("the axis of a running sum must be a scalar"));
+            return Err(KernelFailure::values("the axis of a running sum or product must be a scalar"));
         };
         let axis = Axis::of(shape, normalize_axis(axis, shape.len())?);
         let mut y = call.output(0)?;
-        cum_sum::<T>(&call.launch.exec, call.slice(0)?, axis, exclusive, reverse, write(&mut y)?)?;
+        cumulate::<T>(&call.launch.exec, running, call.slice(0)?, axis, covered, write(&mut y)?)?;
         one(y)
     })?);
     found.ok_or_else(|| spec.no_dtype(dtype))

@@ -112,6 +112,12 @@ fn with_length(shape: &[usize], axis: usize, to: usize) -> Shape {
 fn nearest<T: Bits + bytemuck::Pod>(
     mut call: KernelCall<'_, '_>,
 ) -> Result<Outputs, KernelFailure> {
+    // The tables of an axis are as long as the axis, which the memory of a result with elements bounds.
+    let result = call.output(0)?;
+    if result.elements() == 0 {
+        return one(result);
+    }
+    drop(result);
     let changes = changes(&call)?;
     let mut x = call.take(0)?;
     for (axis, taps) in &changes {
@@ -137,6 +143,12 @@ where
     T: Element + CastTo<W>,
     W: Element + ResizeKernels + CastTo<T>,
 {
+    // The tables of an axis are as long as the axis, which the memory of a result with elements bounds.
+    let result = call.output(0)?;
+    if result.elements() == 0 {
+        return one(result);
+    }
+    drop(result);
     let changes = changes(&call)?;
     let mut x = call.take(0)?;
     if !changes.is_empty() && T::DTYPE != W::DTYPE {

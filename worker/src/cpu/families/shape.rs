@@ -11,7 +11,7 @@ use convoke_kernels::movement;
 use super::views;
 use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write, write_bits};
 use crate::cpu::dispatch::{by_dtype, by_size};
-use crate::cpu::{KernelFailure, Outputs};
+use crate::cpu::{KernelFailure, Outputs, packed};
 
 pub(super) fn find(op: ShapeOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {
@@ -69,6 +69,9 @@ pub(crate) fn shape_between((start, end): (i64, i64), shape: &[usize]) -> Vec<i6
 /// A tensor with one value everywhere: the attribute `value`, or 0 in f32 without it.
 fn constant(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let (dtype, bytes) = fill_value(spec.attrs)?;
+    if let ([element], true) = (&bytes[..], dtype.is_packed()) {
+        return packed::repeated(dtype, *element);
+    }
     by_size!(dtype, T => {
         let value: T = bytemuck::pod_read_unaligned(&bytes);
         body(move |call| {

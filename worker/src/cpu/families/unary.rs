@@ -24,6 +24,7 @@ pub(super) fn find(op: UnaryOp, spec: &Spec<'_>) -> FamilyAnswer {
             return test(spec, Test::IsInf { positive, negative });
         }
         UnaryOp::Not => return Ok(map::<u8>(unary::not, unary::not_inplace)),
+        UnaryOp::BitCast => return casts::reinterpret(spec),
         UnaryOp::Clip => return clip(spec),
         UnaryOp::Identity => return views::view(),
         UnaryOp::Dropout => return views::unchanged(),

@@ -11,7 +11,6 @@
 //! 4. A task that needs more memory than the queue has reserved first waits for the copies that hold some.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use convoke_common::error::{Code, Error};
@@ -28,7 +27,7 @@ use super::super::{
     DeviceTensor, EventCallback,
 };
 use crate::compute::Crew;
-use crate::cpu::{Inputs, Kernel, KernelFailure, Launch, Operands, Outputs, launch_failure};
+use crate::cpu::{Inputs, Kernel, KernelFailure, Launch, Operands, Outputs, caught};
 
 /// The contents of a buffer.
 enum Contents {
@@ -482,8 +481,8 @@ impl SimQueue {
             None => Exec::single(&step.cancel),
         };
         step.works_at(Some(node));
-        let mut made = Ok(Outputs::new());
-        let launched = catch_unwind(AssertUnwindSafe(|| {
+        let made = caught(|| {
+            let mut made = Ok(Outputs::new());
             step.watch.around(node, &mut || {
                 made = kernel.launch(&mut Launch {
                     inputs: Operands::given(&mut inputs),
@@ -492,20 +491,15 @@ impl SimQueue {
                     pool: &self.pool,
                 });
             });
-        }));
+            made
+        });
         step.works_at(None);
-        match launched {
-            Ok(()) => made,
-            Err(panic) => Err(launch_failure(Err(panic))
-                .map_or(KernelFailure::Cancelled, |error| {
-                    KernelFailure::Error(Box::new(error))
-                })),
-        }
+        made
     }
 
     /// A copy of a tensor in the memory of `pool`.
     fn moved(&self, pool: &Pool, tensor: &Tensor) -> Result<Tensor, KernelFailure> {
-        let mut copy = pool.tensor(tensor.dtype(), tensor.shape())?;
+        let mut copy = pool.alike(tensor)?;
         let bytes = copy.bytes_mut();
         let bytes = bytes.ok_or_else(|| Error::internal("a new tensor is shared"))?;
         bytes.copy_from_slice(tensor.bytes());

@@ -1,7 +1,6 @@
 //! Brief ops of a client in this process, run on the client's thread: with the session's kernels, memory and refusals,
 //! but without handles.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -14,7 +13,7 @@ use convoke_rendezvous::eager::direct::{DirectFunction, DirectOp};
 use convoke_rendezvous::eager::wire::Definition;
 
 use super::{PreparedOp, Session};
-use crate::cpu::{Launch, Operands};
+use crate::cpu::{Launch, Operands, caught};
 
 struct Op {
     session: Weak<Session>,
@@ -88,7 +87,7 @@ impl DirectOp for Op {
                 return None;
             }
             // After a failure the client issues the op to the session, where it fails the same way and is reported.
-            let run = catch_unwind(AssertUnwindSafe(|| {
+            let made = caught(|| {
                 engine.compute.launching(prepared.op.name);
                 prepared.kernel.launch(&mut Launch {
                     inputs: Operands::shown(inputs),
@@ -96,8 +95,8 @@ impl DirectOp for Op {
                     exec: Exec::single(&session.ended),
                     pool: &session.pool,
                 })
-            }));
-            let made = run.ok()?.ok()?;
+            });
+            let made = made.ok()?;
             (made.len() >= prepared.outputs).then_some(made)
         })
     }

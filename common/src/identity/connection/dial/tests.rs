@@ -352,3 +352,30 @@ fn an_address_of_the_other_family_does_not_hide_why_a_host_was_not_reached() {
     );
     assert_eq!(said(None, local()), local().to_string());
 }
+
+#[tokio::test]
+async fn a_peer_without_memory_for_the_connection_is_not_out_of_reach() {
+    use crate::error::{Code, Error};
+    use crate::rpc::close;
+
+    let rig = rig();
+    let code_after = async |closed: u32| {
+        let server = rig.member(Role::Worker).await;
+        let client = rig.member(Role::Client).await;
+        let serving = server.clone();
+        let serving = tokio::spawn(async move {
+            let incoming = serving.accept().await.expect("open");
+            let connecting = incoming.accept().expect("open");
+            let connection = connecting.await.expect("connected");
+            connection.close(closed.into(), b"its token has 0 B left");
+            connection.closed().await
+        });
+        let dialled = dial(&client, server.local_addr(), Role::Worker, SOON).await;
+        serving.await.expect("no panic");
+        let error = Error::from(dialled.expect_err("refused"));
+        assert!(error.message.contains("its token has 0 B left"), "{error}");
+        error.code
+    };
+    assert_eq!(code_after(close::NO_MEMORY).await, Code::OutOfMemory);
+    assert_eq!(code_after(close::STOPPING).await, Code::Unreachable);
+}

@@ -1,6 +1,7 @@
 //! Gathering and scattering.
 
 use super::*;
+use crate::Exec;
 use crate::element::f16;
 
 #[test]
@@ -92,6 +93,47 @@ fn indices_out_of_range_are_errors() {
         gather(&exec(), &x[..0], &[0], 0, Indices::I32(&[0]), &mut [0]),
         outside(0, 0, 0)
     );
+}
+
+#[test]
+fn steps_are_written_into_a_cache() {
+    let axis = Axis {
+        outer: 4,
+        len: 5,
+        inner: 2,
+    };
+    let update: Vec<u16> = (0..4 * 3 * 2).map(|i| 100 + i).collect();
+    let written = |exec: &Exec, first: &[i64], circular| {
+        let mut cache: Vec<u16> = (0..40).collect();
+        let places = Places {
+            first: Some(first),
+            batch: 2,
+            circular,
+            axis: 1,
+        };
+        let result = write_steps(exec, &mut cache, axis, &update, 3, places);
+        result.map(|()| cache)
+    };
+    let want = |first: [usize; 2]| {
+        let mut cache: Vec<u16> = (0..40).collect();
+        for (outer, step, i) in (0..24).map(|i| (i / 6, i / 2 % 3, i % 2)) {
+            let place = (first[outer / 2] + step) % 5;
+            cache[(outer * 5 + place) * 2 + i] = update[(outer * 3 + step) * 2 + i];
+        }
+        cache
+    };
+    each_exec(|exec| {
+        assert_eq!(written(exec, &[0, 2], false).unwrap(), want([0, 2]));
+        assert_eq!(written(exec, &[4, 13], true).unwrap(), want([4, 3]));
+        assert_eq!(written(exec, &[-1, 0], true).unwrap(), want([4, 0]));
+        for first in [[0, 3], [-1, 0], [i64::MAX, 0], [0, i64::MIN]] {
+            let error = written(exec, &first, false).unwrap_err();
+            assert!(
+                matches!(error, KernelError::IndexOutOfRange { len: 5, .. }),
+                "{error}"
+            );
+        }
+    });
 }
 
 #[test]

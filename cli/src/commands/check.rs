@@ -1,0 +1,364 @@
+//! `convoke check`: says whether a model runs, what it takes and what is missing. No cluster is needed, and no weight is
+//! loaded.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use convoke::{Code, Error, Phase};
+use convoke_common::device_spec::DeviceId;
+use convoke_common::ids::Incarnation;
+use convoke_common::rpc::{Intent, Numerics, PlanOptions, PlanSummary, WorkerCount};
+use convoke_coordinator::place::{ClusterModel, PresentConstants, WorkerModel};
+use convoke_coordinator::plan::plan;
+use convoke_graph::dim::Bindings;
+use convoke_graph::graph::Function;
+use convoke_graph::ops;
+use convoke_graph::program::{Axes, NUMERICS_PROFILE};
+use convoke_models::{LoadOptions, ModelError, UnsupportedNode, onnx, unsupported_ops};
+use serde::Serialize;
+
+use crate::args::CheckArgs;
+use crate::commands::plan::cut_bytes;
+use crate::text::failure::Failure;
+use crate::text::output;
+use crate::text::progress::Progress;
+use crate::text::values::bytes;
+
+/// The most node names that are listed for an op; the number of nodes is given as well.
+const NAMED: usize = 10;
+
+/// What the workers offer for which the memory is predicted: more than any model needs, so that each model is split by
+/// time alone.
+const PLENTY: u64 = 1 << 60;
+
+#[derive(Serialize)]
+struct Report {
+    /// The path as it was given.
+    model: String,
+    /// Whether every node is supported.
+    runs: bool,
+    unsupported: Vec<Unsupported>,
+    /// What is known of a model that runs.
+    figures: Option<Figures>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Error>,
+}
+
+/// Nodes of one op that are not supported for one reason.
+#[derive(Serialize)]
+struct Unsupported {
+    op: String,
+    opset: Option<i64>,
+    nodes: usize,
+    first_nodes: Vec<String>,
+    reason: Option<String>,
+    advice: String,
+}
+
+#[derive(Serialize)]
+struct Figures {
+    nodes: usize,
+    /// Elements of the weights.
+    parameters: u64,
+    weights_bytes: u64,
+    /// Floating-point operations of one step.
+    operations: f64,
+    /// The size of each dynamic axis for which the figures hold.
+    axes: Vec<Axis>,
+    splits: Vec<Split>,
+}
+
+#[derive(Serialize)]
+struct Axis {
+    axis: String,
+    size: i64,
+    /// Whether the size was not given.
+    assumed: bool,
+}
+
+/// What the model takes on a number of workers of equal speed.
+#[derive(Serialize)]
+struct Split {
+    workers: usize,
+    /// What each worker must offer: weights, and the tensors of one step.
+    needed_bytes: Vec<u64>,
+    /// Bytes that cross between workers in a step.
+    cut_bytes: u64,
+}
+
+/// Checks a model, and prints the report.
+pub fn check(args: CheckArgs, json: bool) -> Result<(), Failure> {
+    let report = match load(&args)? {
+        Ok(function) => Report {
+            model: args.model.display().to_string(),
+            runs: true,
+            unsupported: vec![],
+            figures: Some(figures(&function, &args)?),
+            error: None,
+        },
+        Err(nodes) => Report {
+            model: args.model.display().to_string(),
+            runs: false,
+            unsupported: groups(&nodes),
+            figures: None,
+            error: Some(refused(nodes)),
+        },
+    };
+    let told = match json {
+        true => output::json(&report),
+        false => output::print(&text(&report)),
+    };
+    match report.error {
+        Some(e) if json => Err(Failure::Reported(e)),
+        Some(e) => Err(e.into()),
+        None => told,
+    }
+}
+
+/// The error of a model with nodes that are not supported. The report lists them.
+fn refused(nodes: Vec<UnsupportedNode>) -> Error {
+    let count = nodes.len();
+    let full = Error::from(ModelError::Unsupported { nodes });
+    let msg = match count {
+        1 => "1 node of the model is not supported".to_owned(),
+        n => format!("{n} nodes of the model are not supported"),
+    };
+    Error::new(Code::UnsupportedOp, msg).advise(full.advice)
+}
+
+/// Imports the model; returns its nodes that are not supported, where there are any.
+fn load(args: &CheckArgs) -> Result<Result<Function, Vec<UnsupportedNode>>, Failure> {
+    let progress = Progress::new();
+    let told = progress.clone();
+    let options = LoadOptions {
+        weights: args.weights.clone(),
+        progress: Some(Arc::new(move |p: convoke_models::Progress| {
+            told.phase(Phase::Hashing {
+                done: p.done,
+                total: p.total,
+            });
+        })),
+        ..LoadOptions::default()
+    };
+    match onnx::load(&args.model, &options) {
+        Ok(imported) => Ok(Ok(imported.function)),
+        Err(ModelError::Unsupported { nodes }) => Ok(Err(nodes)),
+        Err(e) => Err(Error::from(e).into()),
+    }
+}
+
+fn groups(nodes: &[UnsupportedNode]) -> Vec<Unsupported> {
+    let groups = unsupported_ops(nodes).into_iter();
+    let group = groups.map(|group| Unsupported {
+        op: group.op.to_owned(),
+        opset: group.opset,
+        nodes: group.nodes.len(),
+        first_nodes: group
+            .nodes
+            .iter()
+            .take(NAMED)
+            .map(|n| (*n).to_owned())
+            .collect(),
+        reason: group.reason.map(str::to_owned),
+        advice: group.advice().to_owned(),
+    });
+    group.collect()
+}
+
+/// The size of each dynamic axis: as it was given, else 1.
+fn axes(function: &Function, args: &CheckArgs) -> Result<Vec<Axis>, Failure> {
+    let mut symbols = BTreeSet::new();
+    for param in &function.params {
+        let shape = &function.ty(*param).shape;
+        shape.iter().for_each(|d| d.symbols(&mut symbols));
+    }
+    if let Some(unknown) = args.dim.iter().find(|d| !symbols.contains(&*d.symbol)) {
+        let known: Vec<&str> = symbols.iter().map(|s| &**s).collect();
+        let known = match known.is_empty() {
+            true => "it has none".to_owned(),
+            false => format!("it has {}", known.join(", ")),
+        };
+        let msg = format!(
+            "the model has no dynamic axis '{}'; {known}",
+            unknown.symbol
+        );
+        return Err(Failure::Usage(msg));
+    }
+    let axis = |symbol: &Arc<str>| {
+        let given = args.dim.iter().find(|d| *d.symbol == **symbol);
+        Axis {
+            axis: symbol.to_string(),
+            size: given.map_or(1, |d| d.most),
+            assumed: given.is_none(),
+        }
+    };
+    Ok(symbols.iter().map(axis).collect())
+}
+
+fn figures(function: &Function, args: &CheckArgs) -> Result<Figures, Failure> {
+    let axes = axes(function, args)?;
+    let bounds = Axes {
+        bounds: axes
+            .iter()
+            .map(|a| (a.axis.as_str().into(), a.size))
+            .collect(),
+    };
+    let bindings: Bindings = bounds.at_bounds();
+    let mut weights = (0u64, 0u64);
+    for (value, _) in &function.literals {
+        let ty = function.ty(*value);
+        let shape = ty.fixed_shape();
+        let elements = shape.and_then(|s| s.iter().try_fold(1usize, |n, d| n.checked_mul(*d)));
+        let size = elements.and_then(|n| Some((n, ty.dtype.bytes_for(n)?)));
+        // What has at most one dimension of integers is arithmetic on shapes.
+        if let Some((elements, bytes)) = size.filter(|_| ty.dtype.is_float() || ty.shape.len() > 1)
+        {
+            weights.0 = weights.0.saturating_add(elements as u64);
+            weights.1 = weights.1.saturating_add(bytes as u64);
+        }
+    }
+    let costs = function.nodes.iter();
+    let costs = costs.map(|node| ops::node_cost(function, node, &bindings).flops);
+    let mut splits = vec![];
+    for workers in 1..=args.workers as usize {
+        let summary = match split(function, workers, &bounds) {
+            Ok(summary) if summary.parts.len() == workers => summary,
+            Err(e) if workers == 1 => return Err(e),
+            // It cannot be split so far.
+            Ok(_) | Err(_) => break,
+        };
+        splits.push(Split {
+            workers,
+            needed_bytes: summary.parts.iter().map(|p| p.needed_bytes).collect(),
+            cut_bytes: cut_bytes(&summary),
+        });
+    }
+    Ok(Figures {
+        nodes: function.nodes.len(),
+        parameters: weights.0,
+        weights_bytes: weights.1,
+        operations: costs.sum(),
+        axes,
+        splits,
+    })
+}
+
+/// Plans the function for a number of equal workers that have room for anything.
+fn split(function: &Function, workers: usize, axes: &Axes) -> Result<PlanSummary, Failure> {
+    let worker = |i: usize| WorkerModel {
+        name: format!("w{i}"),
+        address: String::new(),
+        incarnation: Incarnation(i as u64),
+        device: DeviceId::default(),
+        profile: NUMERICS_PROFILE.into(),
+        threads: 1,
+        memory: PLENTY,
+        budget: PLENTY,
+        offered: PLENTY,
+        constants: PresentConstants::default(),
+        presence: Arc::default(),
+        holders: vec![],
+        load_buffer: 0,
+        flops: 1e11,
+        memory_bandwidth: 1e10,
+        ops: vec![],
+    };
+    let cluster = ClusterModel::new((0..workers).map(worker).collect());
+    let options = PlanOptions {
+        intent: Intent::Explain,
+        workers: WorkerCount::Exactly(workers as u32),
+        pins: vec![],
+        axes: axes.clone(),
+        expected: vec![],
+        exact: false,
+        in_flight: 1,
+        avoid: vec![],
+        ops: vec![],
+        numerics: Numerics::Uniform,
+    };
+    Ok(plan(function.clone(), &cluster, &options)?.summary)
+}
+
+/// A number with a unit of thousands, such as `25.6 M`.
+fn thousands(n: f64) -> String {
+    let units = ["", " k", " M", " G", " T"];
+    let mut scaled = n;
+    for unit in units {
+        if scaled < 1000.0 {
+            return match unit {
+                "" => format!("{scaled:.0}"),
+                unit => format!("{scaled:.1}{unit}"),
+            };
+        }
+        scaled /= 1000.0;
+    }
+    format!("{scaled:.1} P")
+}
+
+fn text(r: &Report) -> String {
+    let Some(f) = &r.figures else {
+        let row = |u: &Unsupported| {
+            vec![
+                u.op.clone(),
+                u.opset.map_or("-".into(), |v| v.to_string()),
+                u.nodes.to_string(),
+                u.first_nodes.first().cloned().unwrap_or_default(),
+                u.reason.clone().unwrap_or_else(|| "no such op".into()),
+            ]
+        };
+        let rows: Vec<Vec<String>> = r.unsupported.iter().map(row).collect();
+        let head = ["OP", "OPSET", "NODES", "FIRST NODE", "WHY"];
+        let table = output::table(&head, &[1, 2], &rows);
+        let advice: BTreeSet<&str> = r.unsupported.iter().map(|u| &*u.advice).collect();
+        let advice: String = advice.iter().map(|a| format!("{a}\n")).collect();
+        return format!("{} does not run\n{table}{advice}", r.model);
+    };
+    let mut text = format!(
+        "{} runs: {} nodes, {} parameters, {} of weights, {}FLOP per step\n",
+        r.model,
+        f.nodes,
+        thousands(f.parameters as f64),
+        bytes(f.weights_bytes),
+        match thousands(f.operations) {
+            plain if plain.contains(' ') => plain,
+            plain => format!("{plain} "),
+        }
+    );
+    let row = |s: &Split| {
+        let needs: Vec<String> = s.needed_bytes.iter().map(|n| bytes(*n)).collect();
+        vec![s.workers.to_string(), needs.join(", "), bytes(s.cut_bytes)]
+    };
+    let rows: Vec<Vec<String>> = f.splits.iter().map(row).collect();
+    let head = ["WORKERS", "EACH NEEDS", "CROSSING PER STEP"];
+    text.push_str(&output::table(&head, &[0, 2], &rows));
+    let shown = |assumed: bool| {
+        let axes = f.axes.iter().filter(move |a| a.assumed == assumed);
+        let axes = axes.map(|a| format!("{}={}", a.axis, a.size));
+        axes.collect::<Vec<_>>().join(", ")
+    };
+    let (given, assumed) = (shown(false), shown(true));
+    if !given.is_empty() {
+        text.push_str(&format!("for {given}\n"));
+    }
+    if !assumed.is_empty() {
+        text.push_str(&format!(
+            "assumed: {assumed}; give other sizes with --dim AXIS=SIZE\n"
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let check = |n: f64, want: &str| assert_eq!(thousands(n), want);
+        check(0.0, "0");
+        check(999.0, "999");
+        check(25_557_032.0, "25.6 M");
+        check(8.2e9, "8.2 G");
+        check(3e18, "3000.0 P");
+    }
+}

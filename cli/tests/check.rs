@@ -1,0 +1,131 @@
+//! `convoke check`: what is said of models that run, and of those that do not.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+
+mod common;
+
+use common::{Scratch, fixture, run};
+
+/// A field of a protobuf message that has a length, of less than 16 KiB.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    let (low, high) = (content.len() % 128, content.len() / 128);
+    let length = match high {
+        0 => vec![low as u8],
+        high => vec![low as u8 | 0x80, high as u8],
+    };
+    [&[number << 3 | 2], &*length, content].concat()
+}
+
+fn varint(number: u8, value: u8) -> Vec<u8> {
+    vec![number << 3, value]
+}
+
+/// A model of the set 17 with the nodes `n0` to `n2`, which read `x: f32[2]`, of these ops.
+fn model(ops: [&str; 3]) -> Vec<u8> {
+    let ty = field(
+        1,
+        &[varint(1, 1), field(2, &field(1, &varint(1, 2)))].concat(),
+    );
+    let value = |name: &str| [field(1, name.as_bytes()), field(2, &ty)].concat();
+    let node = |(i, op): (usize, &&str)| {
+        let (name, made) = (format!("n{i}"), format!("y{i}"));
+        let node = [
+            field(1, b"x"),
+            field(2, made.as_bytes()),
+            field(3, name.as_bytes()),
+            field(4, op.as_bytes()),
+        ];
+        field(1, &node.concat())
+    };
+    let mut graph: Vec<u8> = ops.iter().enumerate().flat_map(node).collect();
+    graph.extend(field(2, b"g"));
+    graph.extend(field(11, &value("x")));
+    (0..3).for_each(|i| graph.extend(field(12, &value(&format!("y{i}")))));
+    let model = [varint(1, 8), field(7, &graph), field(8, &varint(2, 17))];
+    model.concat()
+}
+
+#[test]
+fn what_a_model_takes_is_said() {
+    let digits = fixture("digits/model.onnx").display().to_string();
+    let r = run(["check", &digits, "--json"]).expect(0).json();
+    assert_eq!(
+        (&r["runs"], r["unsupported"].as_array().unwrap().len()),
+        (&true.into(), 0)
+    );
+    let f = &r["figures"];
+    let number = |name: &str| f[name].as_f64().unwrap();
+    assert!(number("nodes") > 3. && number("parameters") > 1000. && number("operations") > 10_000.);
+    assert_eq!(number("weights_bytes"), 4. * number("parameters"));
+    let splits = f["splits"].as_array().unwrap();
+    let needed: Vec<usize> = splits
+        .iter()
+        .map(|s| s["needed_bytes"].as_array().unwrap().len())
+        .collect();
+    assert_eq!(needed, [1, 2, 3]);
+    assert_eq!(splits[0]["cut_bytes"], 0);
+    let text = run(["check", &digits, "--workers", "2"]).expect(0).stdout;
+    assert!(
+        text.contains("runs: ") && text.contains("EACH NEEDS"),
+        "{text}"
+    );
+}
+
+#[test]
+fn sizes_of_axes_are_assumed_or_given() {
+    let model = fixture("mini_transformer/model.onnx").display().to_string();
+    let check = |flags: &[&str]| {
+        let args = [&["check", &model, "--json"], flags].concat();
+        run(args).expect(0).json()["figures"].clone()
+    };
+    let assumed = check(&[]);
+    let axes = assumed["axes"].as_array().unwrap();
+    assert!(!axes.is_empty() && axes.iter().all(|a| a["assumed"] == true && a["size"] == 1));
+    let axis = axes[0]["axis"].as_str().unwrap();
+    let given = check(&["--dim", &format!("{axis}=7")]);
+    assert_eq!(
+        (&given["axes"][0]["size"], &given["axes"][0]["assumed"]),
+        (&7.into(), &false.into())
+    );
+    assert!(given["operations"].as_f64() > assumed["operations"].as_f64());
+    let text = run(["check", &model, "--dim", "nowhere=3"])
+        .expect(2)
+        .stderr;
+    assert!(
+        text.contains("no dynamic axis 'nowhere'") && text.contains(axis),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_missing_is_listed_by_op() {
+    let scratch = Scratch::new("check");
+    let file = scratch.path("model.onnx");
+    std::fs::write(&file, model(["Twist", "Neg", "Twist"])).unwrap();
+    let path = file.to_str().unwrap();
+    let r = run(["check", path, "--json"]).expect(1).json();
+    assert_eq!(
+        (&r["runs"], &r["error"]["code"]),
+        (&false.into(), &"unsupported_op".into())
+    );
+    let missing = r["unsupported"].as_array().unwrap();
+    assert_eq!(missing.len(), 1, "{missing:?}");
+    let of = &missing[0];
+    assert_eq!(
+        (&of["op"], &of["opset"], &of["nodes"]),
+        (&"Twist".into(), &17.into(), &2.into())
+    );
+    assert_eq!(of["first_nodes"], serde_json::json!(["n0", "n2"]));
+    let done = run(["check", path]).expect(1);
+    assert!(
+        done.stdout.contains("does not run") && done.stdout.contains("Twist"),
+        "{}",
+        done.stdout
+    );
+    assert!(
+        done.stderr
+            .contains("2 nodes of the model are not supported"),
+        "{}",
+        done.stderr
+    );
+}

@@ -1,0 +1,152 @@
+"""Cases of the ops of classical models, of the domain `ai.onnx.ml`."""
+
+import numpy as np
+from contrib_case import Contrib
+
+DOMAIN = "ai.onnx.ml"
+TRANSFORMS = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"]
+
+
+def numbers(draw, count, scale=1.0):
+    return [float(v) for v in np.float32(draw.standard_normal(count) * scale)]
+
+
+def on_rows(draw, op, columns, outputs=1, values=None, dtype=np.float32, **attributes):
+    """A case of an op on rows of features."""
+    case = Contrib(draw, op, outputs, domain=DOMAIN, **attributes).symbol("n", 1, 6)
+    return case.input(["n", columns], dtype, values)
+
+
+def scale(draw):
+    columns = int(draw.integers(1, 6))
+    count = columns if draw.random() < 0.7 else 1
+    return on_rows(draw, "Scaler", columns, offset=numbers(draw, count), scale=numbers(draw, count))
+
+
+def normalise(draw):
+    return on_rows(draw, "Normalizer", int(draw.integers(1, 6)), norm=str(draw.choice(["MAX", "L1", "L2"])))
+
+
+def binarise(draw):
+    return on_rows(draw, "Binarizer", 4, threshold=float(np.float32(draw.uniform(-1, 1))))
+
+
+def impute(draw):
+    columns, gap = int(draw.integers(1, 5)), float(draw.choice([np.nan, 0.0, -1.0]))
+    count = columns if draw.random() < 0.7 else 1
+    values = np.array([gap, 1.5, -2.25, 3.0], np.float32)
+    return on_rows(
+        draw, "Imputer", columns, values=lambda shape, _: draw.choice(values, shape),
+        imputed_value_floats=numbers(draw, count), replaced_value_float=gap,
+    )
+
+
+def one_hot(draw):
+    categories = [int(v) for v in draw.permutation(9)[: draw.integers(1, 6)]]
+    known = np.array(categories if draw.random() < 0.5 else range(9), np.int64)
+    return on_rows(
+        draw, "OneHotEncoder", 2, values=lambda shape, _: draw.choice(known, shape), dtype=np.int64,
+        cats_int64s=categories, zeros=1,
+    )
+
+
+def join(draw):
+    first, second = int(draw.integers(1, 4)), int(draw.integers(1, 4))
+    case = on_rows(draw, "FeatureVectorizer", first, inputdimensions=[first, second])
+    return case.input(["n", second], np.float32)
+
+
+def linear(draw):
+    columns, targets = int(draw.integers(1, 6)), int(draw.integers(1, 4))
+    if draw.random() < 0.5:
+        return on_rows(
+            draw, "LinearRegressor", columns, targets=targets, coefficients=numbers(draw, columns * targets),
+            intercepts=numbers(draw, targets), post_transform="NONE",
+        )
+    classes = int(draw.integers(3, 6))
+    return on_rows(
+        draw, "LinearClassifier", columns, 2, coefficients=numbers(draw, columns * classes),
+        intercepts=numbers(draw, classes), classlabels_ints=[int(v) for v in draw.permutation(20)[:classes]],
+        post_transform=str(draw.choice(TRANSFORMS)),
+    )
+
+
+def support_vectors(draw):
+    columns, count = int(draw.integers(1, 5)), int(draw.integers(1, 6))
+    gamma, offset, degree = float(np.float32(draw.uniform(0.1, 0.5))), float(np.float32(draw.uniform(0, 1))), 3.0
+    return on_rows(
+        draw, "SVMRegressor", columns, kernel_type=str(draw.choice(["LINEAR", "POLY", "RBF", "SIGMOID"])),
+        support_vectors=numbers(draw, columns * count), coefficients=numbers(draw, count), rho=numbers(draw, 1),
+        kernel_params=[gamma, offset, degree], n_supports=count,
+    )
+
+
+class Forest:
+    """Random trees, as the parallel lists of attributes that ONNX has for them."""
+
+    def __init__(self, draw, columns, results, leaf):
+        self.draw, self.columns, self.results, self.leaf = draw, columns, results, leaf
+        self.nodes = {
+            name: []
+            for name in "treeids nodeids featureids modes values truenodeids falsenodeids missing_value_tracks_true".split()
+        }
+        self.leaves = {name: [] for name in "treeids nodeids ids weights".split()}
+        for tree in range(int(draw.integers(1, 4))):
+            self.count = 0
+            self.grow(tree, int(draw.integers(0, 4)))
+
+    def grow(self, tree, depth):
+        """Adds a node with all below it, and returns its number."""
+        number, draw = self.count, self.draw
+        self.count += 1
+        place = len(self.nodes["modes"])
+        for values in self.nodes.values():
+            values.append(0)
+        self.set(place, treeids=tree, nodeids=number, modes="LEAF", values=0.0)
+        if depth == 0:
+            for result in range(self.results):
+                for name, value in zip(self.leaves, (tree, number, result, numbers(draw, 1)[0])):
+                    self.leaves[name].append(value)
+            return number
+        modes = ["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ"]
+        self.set(
+            place, modes=str(draw.choice(modes)), featureids=int(draw.integers(0, self.columns)),
+            values=float(draw.integers(-2, 3)) / 2, missing_value_tracks_true=int(draw.integers(0, 2)),
+        )
+        self.set(place, truenodeids=self.grow(tree, depth - 1), falsenodeids=self.grow(tree, depth - 1))
+        return number
+
+    def set(self, place, **values):
+        for name, value in values.items():
+            self.nodes[name][place] = value
+
+    def attributes(self):
+        nodes = {f"nodes_{name}": values for name, values in self.nodes.items()}
+        return nodes | {f"{self.leaf}_{name}": values for name, values in self.leaves.items()}
+
+
+def trees(draw):
+    columns = int(draw.integers(1, 5))
+    # Halves meet the thresholds, and NaN stands for what is missing.
+    values = np.array([np.nan, -1, -0.5, 0, 0.5, 1, 3], np.float32)
+    rows = lambda shape, _: draw.choice(values, shape)
+    if draw.random() < 0.5:
+        targets = int(draw.integers(1, 4))
+        return on_rows(
+            draw, "TreeEnsembleRegressor", columns, values=rows, n_targets=targets,
+            aggregate_function=str(draw.choice(["SUM", "AVERAGE", "MIN", "MAX"])), base_values=numbers(draw, targets),
+            **Forest(draw, columns, targets, "target").attributes(),
+        )
+    classes = int(draw.integers(3, 6))
+    return on_rows(
+        draw, "TreeEnsembleClassifier", columns, 2, values=rows, post_transform=str(draw.choice(TRANSFORMS)),
+        classlabels_int64s=[int(v) for v in draw.permutation(20)[:classes]],
+        **Forest(draw, columns, classes, "class").attributes(),
+    )
+
+
+FAMILIES = {
+    "scale": (scale, 10), "normalise": (normalise, 10), "binarise": (binarise, 3), "impute": (impute, 12),
+    "one_hot": (one_hot, 8), "join": (join, 5), "linear": (linear, 25), "support_vectors": (support_vectors, 15),
+    "trees": (trees, 40),
+}

@@ -1,0 +1,198 @@
+//! Writes docs/OPERATORS.md: which operators of ONNX a model may use, and what becomes of them.
+//!
+//! What the document says follows from the cases: each is imported, and the nodes that it became show whether the operator has a
+//! kernel of its own. That the results of the cases are right is what running them shows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+
+use convoke_graph::DType;
+use convoke_graph::ops::{self, AttrKind, OpDef};
+
+use crate::case::Case;
+use crate::product;
+
+/// An operator of the table that list_operators.py writes.
+struct Operator {
+    domain: String,
+    name: String,
+    versions: String,
+}
+
+/// What the cases of one operator show.
+#[derive(Default)]
+struct Evidence {
+    cases: usize,
+    imported: usize,
+    /// The ops of the nodes that the operator's own cases became.
+    parts: BTreeSet<String>,
+    /// How many cases of several operators, of which this is one, are imported.
+    among_others: usize,
+}
+
+/// The document, from the table at `operators` and from `cases`.
+pub fn document(operators: &Path, cases: &[Case], cache: &Path) -> Result<String, String> {
+    let table = std::fs::read_to_string(operators)
+        .map_err(|e| format!("cannot read {}: {e}", operators.display()))?;
+    let (version, rows) = table.split_once('\n').unwrap_or((&table, ""));
+    let mut operators = rows.lines().map(row).collect::<Result<Vec<_>, _>>()?;
+    let evidence = evidence(cases, cache)?;
+    let contrib = evidence.keys().filter_map(|full| {
+        let name = full.strip_prefix("com.microsoft.")?;
+        Some(Operator {
+            domain: "com.microsoft".into(),
+            name: name.into(),
+            versions: "1".into(),
+        })
+    });
+    operators.extend(contrib);
+    let mut domains: Vec<&str> = operators.iter().map(|o| &*o.domain).collect();
+    domains.dedup();
+    let mut out = format!("{HEAD}\nThe operators are those of `onnx` {version}.\n");
+    for domain in domains {
+        let _ = write!(
+            out,
+            "\n## `{domain}`\n\n| operator | versions | becomes | dtypes of the first operand | cases | among others |\n|---|---|---|---|---|---|\n"
+        );
+        for operator in operators.iter().filter(|o| o.domain == domain) {
+            let _ = writeln!(out, "{}", line(operator, &evidence));
+        }
+    }
+    Ok(out)
+}
+
+const HEAD: &str = "\
+# Operators
+
+<!-- `convoke-conformance --document` writes this file; `.ci/oracles` says how, and fails where it is not current. -->
+
+Models may use these operators, in all versions of the operator set from the first one on, unless `convoke check MODEL` says
+otherwise of a form. A model is split between its nodes: no operator is split itself, and every one may run on any worker.
+
+- **versions**: those of the operator set in which the definition changed.
+- **becomes**: `kernel` where the operator has a kernel of its own; else the operators that the importer expresses it by. `at load`
+  means that the importer resolves it, so that nothing of it runs. `control flow` runs its bodies. `with others` is an operator that
+  no case has by itself, `no case` one that none has at all; `convoke check` tells of those.
+- **dtypes**: what the kernel computes. *Numbers* are integers of 8 to 64 bits, `f16`, `bf16`, `f32` and `f64`; *all* adds `bool`;
+  *stored* adds integers of 2 and 4 bits and floats of 4 and 8 bits.
+- **cases**: how many test cases of the operator by itself run, of those that there are: ONNX's own suite, and cases of random shapes
+  and attributes. **among others**: how many cases of several operators, of which it is one, run. `.ci/oracles` runs all of them, on
+  one worker and apart from their operands, with right results and equal bits.
+
+Elementwise operators that follow each other are fused into one kernel (a *chain*). `Conv`, `Gemm`, and `MatMul` with a constant
+matrix take in the bias, the addition and the activation that follow them. Neither changes a bit.
+";
+
+fn row(line: &str) -> Result<Operator, String> {
+    let mut fields = line.split('\t').map(str::to_owned);
+    match (fields.next(), fields.next(), fields.next()) {
+        (Some(domain), Some(name), Some(versions)) => Ok(Operator {
+            domain,
+            name,
+            versions: versions.replace(',', ", "),
+        }),
+        _ => Err(format!("'{line}' is no row of the table of operators")),
+    }
+}
+
+/// Imports every case, and gathers what it became by the operator that it tests.
+fn evidence(cases: &[Case], cache: &Path) -> Result<BTreeMap<String, Evidence>, String> {
+    let mut all: BTreeMap<String, Evidence> = BTreeMap::new();
+    for case in cases {
+        let row = all.entry(case.op.clone()).or_default();
+        row.cases += 1;
+        let imported = case
+            .is_supported()
+            .then(|| product::import(&case.model, cache, case.held()?).map_err(|e| e.to_string()));
+        if let Some(Ok(model)) = imported {
+            row.imported += 1;
+            let nodes = model.function.nodes.iter();
+            row.parts.extend(nodes.map(|n| n.op.to_string()));
+            for op in case.ops.iter().filter(|op| **op != case.op) {
+                all.entry(op.clone()).or_default().among_others += 1;
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn line(operator: &Operator, evidence: &BTreeMap<String, Evidence>) -> String {
+    let Operator {
+        domain,
+        name,
+        versions,
+    } = operator;
+    let full = match &**domain {
+        "ai.onnx" => name.clone(),
+        _ => format!("{domain}.{name}"),
+    };
+    let none = Evidence::default();
+    let found = evidence.get(&full).unwrap_or(&none);
+    let runs = found.imported + found.among_others > 0;
+    let kernel = ops::lookup(&full).filter(|_| runs);
+    let (becomes, dtypes) = match kernel {
+        Some(def) if def.attrs.iter().any(|a| a.kind == AttrKind::Function) => {
+            ("control flow".into(), String::new())
+        }
+        Some(def) if found.parts.contains(&full) || found.parts.is_empty() => {
+            ("kernel".into(), dtypes(def))
+        }
+        _ if !runs && found.cases == 0 => ("no case".into(), String::new()),
+        _ if !runs => ("not supported".into(), String::new()),
+        _ if found.imported == 0 => ("with others".into(), String::new()),
+        _ => (parts(&found.parts), String::new()),
+    };
+    let Evidence {
+        cases,
+        imported,
+        among_others,
+        ..
+    } = found;
+    format!(
+        "| `{name}` | {versions} | {becomes} | {dtypes} | {imported} of {cases} | {among_others} |"
+    )
+}
+
+/// The ops that an operator is expressed by.
+fn parts(parts: &BTreeSet<String>) -> String {
+    const LISTED: usize = 6;
+    let mut listed: Vec<String> = parts
+        .iter()
+        .take(LISTED)
+        .map(|p| format!("`{p}`"))
+        .collect();
+    match parts.len() {
+        0 => return "at load".into(),
+        n if n > LISTED => listed.push("others".into()),
+        _ => {}
+    }
+    listed.join(", ")
+}
+
+/// The dtypes of the first operand, in short.
+fn dtypes(def: &OpDef) -> String {
+    let Some(first) = def.operands.first() else {
+        return String::new();
+    };
+    let has = |d: &DType| first.dtypes.contains(d);
+    let all = |kind: fn(&DType) -> bool| DType::ALL.iter().filter(|d| kind(d)).all(has);
+    let mut kinds = match (all(is_number), has(&DType::Bool)) {
+        (true, true) if all(|d| d.is_narrow()) => "stored".to_owned(),
+        (true, true) => "all".into(),
+        (true, false) => "numbers".into(),
+        _ => {
+            let named = DType::ALL.iter().filter(|d| has(d)).map(|d| d.name());
+            return named.collect::<Vec<_>>().join(", ");
+        }
+    };
+    if has(&DType::Str) {
+        kinds += ", string";
+    }
+    kinds
+}
+
+/// Whether a dtype is one of numbers that ops compute with.
+fn is_number(dtype: &DType) -> bool {
+    !dtype.is_narrow() && !matches!(dtype, DType::Bool | DType::Str)
+}

@@ -1,0 +1,134 @@
+//! Attributes of ops on strings.
+
+use std::sync::Arc;
+
+use super::{bad, flag};
+use crate::graph::{Attr, Attrs};
+use crate::ops::OpError;
+
+/// The most columns that `TfIdfVectorizer` makes.
+pub const MOST_COLUMNS: usize = 1 << 24;
+
+/// The most items of a gram.
+pub const LONGEST_GRAM: usize = 64;
+
+/// What `StringNormalizer` does with the case of letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CaseChange {
+    None,
+    Lower,
+    Upper,
+}
+
+/// Attributes of `StringNormalizer`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NormalizerAttrs {
+    pub change: CaseChange,
+    /// Whether stop words are left out only where they have the same case.
+    pub case_sensitive: bool,
+    pub stop_words: Vec<Arc<str>>,
+}
+
+impl NormalizerAttrs {
+    /// Reads the attributes of a node.
+    pub fn new(attrs: &Attrs) -> Result<NormalizerAttrs, OpError> {
+        let change = match attrs.str("case_change_action", "NONE") {
+            "NONE" => CaseChange::None,
+            "LOWER" => CaseChange::Lower,
+            "UPPER" => CaseChange::Upper,
+            other => {
+                let why = format!("must be LOWER, UPPER or NONE, not '{other}'");
+                return Err(bad("case_change_action", why));
+            }
+        };
+        // The letters of these languages have other cases than Unicode gives to all.
+        let locale = attrs.str("locale", "");
+        let language = locale.split(['_', '-', '.']).next().unwrap_or_default();
+        if ["az", "lt", "tr"].contains(&language.to_ascii_lowercase().as_str()) {
+            return Err(bad("locale", format!("'{locale}' has other rules of case")));
+        }
+        let stop_words = match attrs.get("stopwords") {
+            Some(Attr::Strs(words)) => words.clone(),
+            _ => vec![],
+        };
+        Ok(NormalizerAttrs {
+            change,
+            case_sensitive: flag(attrs, "is_case_sensitive", false),
+            stop_words,
+        })
+    }
+}
+
+/// What `TfIdfVectorizer` makes of the number of a gram's occurrences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GramMode {
+    /// The number.
+    Tf,
+    /// The gram's weight, where it occurs.
+    Idf,
+    /// The number times the weight.
+    TfIdf,
+}
+
+/// Attributes of `TfIdfVectorizer`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GramAttrs {
+    pub mode: GramMode,
+    /// The least and the most items of grams that are counted.
+    pub items: (usize, usize),
+    /// The most items that may lie between two neighbours of a gram.
+    pub skips: usize,
+    /// Where the grams of one item, of two items and so on begin in the pool.
+    pub begins: Vec<usize>,
+    /// Length of the result.
+    pub columns: usize,
+}
+
+impl GramAttrs {
+    /// Reads the attributes of a node.
+    pub fn new(attrs: &Attrs) -> Result<GramAttrs, OpError> {
+        let mode = match attrs.str("mode", "TF") {
+            "TF" => GramMode::Tf,
+            "IDF" => GramMode::Idf,
+            "TFIDF" => GramMode::TfIdf,
+            other => {
+                return Err(bad(
+                    "mode",
+                    format!("must be TF, IDF or TFIDF, not '{other}'"),
+                ));
+            }
+        };
+        let within = |name: &str, default: i64, least: usize, most: usize| {
+            let given = attrs.int(name, default);
+            let v = usize::try_from(given)
+                .ok()
+                .filter(|v| (least..=most).contains(v));
+            v.ok_or_else(|| {
+                bad(
+                    name,
+                    format!("must be between {least} and {most}, not {given}"),
+                )
+            })
+        };
+        let most = within("max_gram_length", 1, 1, LONGEST_GRAM)?;
+        let items = (within("min_gram_length", 1, 1, most)?, most);
+        let skips = attrs.int("max_skip_count", 0);
+        let skips = usize::try_from(skips);
+        let skips = skips.map_err(|_| bad("max_skip_count", "must not be negative"))?;
+        let columns = within("columns", 0, 1, MOST_COLUMNS)?;
+        let begins = match attrs.get("ngram_counts") {
+            Some(Attr::Ints(begins)) => begins.iter().map(|b| usize::try_from(*b).ok()).collect(),
+            _ => None,
+        };
+        let begins: Option<Vec<usize>> = begins;
+        let begins = begins.filter(|b| b.is_sorted() && (1..=LONGEST_GRAM).contains(&b.len()));
+        let ascend = || bad("ngram_counts", "must be places of the pool that ascend");
+        Ok(GramAttrs {
+            mode,
+            items,
+            skips,
+            begins: begins.ok_or_else(ascend)?,
+            columns,
+        })
+    }
+}

@@ -1,0 +1,148 @@
+//! The attention ops of ONNX Runtime, which differ in how they are given queries, keys, masks and caches:
+//!
+//! ```text
+//! packed.rs        Attention: products with one weight for queries, keys and values
+//! multi_head.rs    MultiHeadAttention, DecoderMaskedMultiHeadAttention
+//! group_query.rs   GroupQueryAttention: caches, rotary embedding, windows
+//! ```
+//!
+//! What they have in common is here: the scores, their mask and the weighted sum.
+
+mod group_query;
+mod mask;
+mod multi_head;
+mod packed;
+mod rotary;
+
+pub(in super::super) use mask::Lengths;
+
+pub(super) use group_query::group_query_attention;
+pub(super) use multi_head::{decoder_masked_attention, multi_head_attention};
+pub(super) use packed::attention;
+pub(super) use rotary::rotary_embedding;
+
+use convoke_graph::DType;
+use convoke_graph::graph::{Attr, Attrs, ValueId};
+
+use super::super::attention::sharing;
+use super::super::expansion::{Expansion, Made, axis_of};
+use super::super::{ImportFailure, ImportedNode, unsupported};
+
+/// Attention of heads: Q, K and V are [batch, heads, tokens, size].
+struct Heads {
+    q: ValueId,
+    k: ValueId,
+    v: ValueId,
+    /// What the product of Q and K is multiplied by; 1 over the root of a head's size, where it is not given.
+    scale: Option<f32>,
+    /// Bounds scores to this magnitude, where it is above zero.
+    softcap: f32,
+    /// What is added to the scores.
+    bias: Option<ValueId>,
+}
+
+impl Heads {
+    /// The result [batch, heads, tokens, size], and the scores, where they are `shown`.
+    fn attend(
+        &self,
+        e: &mut Expansion<'_>,
+        shown: bool,
+    ) -> Result<(ValueId, Option<ValueId>), ImportFailure> {
+        let (dtype, size) = (e.ty(self.q)?.dtype, e.shape(self.q)?[3].as_const());
+        let size = size.ok_or_else(|| unsupported("heads of a size that is not known"))?;
+        let root = || 1.0 / (size.max(1) as f64).sqrt();
+        let scale = self.scale.map_or_else(root, f64::from);
+        if !shown && dtype != DType::F64 {
+            let attrs = Attrs::default().with("scale", Attr::Float(scale as f32));
+            let attrs = match self.softcap > 0.0 {
+                true => attrs.with("softcap", Attr::Float(self.softcap)),
+                false => attrs,
+            };
+            let operands: Vec<_> = [Some(self.q), Some(self.k), Some(self.v), self.bias]
+                .into_iter()
+                .flatten()
+                .collect();
+            return Ok((e.op("FusedAttention", attrs, &operands)?, None));
+        }
+        let precise = match dtype {
+            DType::F64 => DType::F64,
+            _ => DType::F32,
+        };
+        let shared = sharing(e, self.q, self.k)?;
+        let (q, k, v) = (
+            e.cast(self.q, precise)?,
+            e.cast(self.k, precise)?,
+            e.cast(self.v, precise)?,
+        );
+        let scale = e.float("scale", precise, scale)?;
+        let mut scores = e.scores(q, k, scale, shared)?;
+        if self.softcap > 0.0 {
+            let cap = e.float("softcap", precise, self.softcap.into())?;
+            let scaled = e.plain("Div", &[scores, cap])?;
+            let bent = e.plain("Tanh", &[scaled])?;
+            scores = e.plain("Mul", &[bent, cap])?;
+        }
+        if let Some(bias) = self.bias {
+            let bias = e.cast(bias, precise)?;
+            scores = e.plain("Add", &[scores, bias])?;
+        }
+        let weights = e.op("Softmax", axis_of(-1), &[scores])?;
+        let y = e.mixed(weights, v, shared)?;
+        let y = e.cast(y, dtype)?;
+        Ok((y, shown.then_some(scores)))
+    }
+}
+
+/// The columns of `x` [batch, tokens, columns] as heads: [batch, heads, tokens, size].
+fn heads_of(e: &mut Expansion<'_>, x: ValueId, heads: i64) -> Made {
+    let x = e.by_heads(x, heads)?;
+    e.transposed(x, &[0, 2, 1, 3])
+}
+
+/// Heads [batch, heads, tokens, size] as output 0, [batch, tokens, columns].
+fn joined_heads(e: &mut Expansion<'_>, y: ValueId) -> Made {
+    let sizes = e.shape(y)?;
+    let columns = sizes[1].as_const().zip(sizes[3].as_const());
+    let columns = columns.and_then(|(heads, size)| heads.checked_mul(size));
+    let y = e.transposed(y, &[0, 2, 1, 3])?;
+    let shape = e.ints("shape", &[0, 0, columns.unwrap_or(-1)])?;
+    e.last(0, "Reshape", Attrs::default(), &[y, shape])
+}
+
+/// An attribute that must be a number of heads.
+fn take_heads(c: &mut ImportedNode, attr: &str) -> Result<i64, ImportFailure> {
+    match c.take_int(attr)? {
+        Some(heads) if heads > 0 => Ok(heads),
+        _ => Err(c.wrong(attr, "a number above zero").into()),
+    }
+}
+
+/// Attribute `scale`; zero stands for the default.
+fn take_scale(c: &mut ImportedNode) -> Result<Option<f32>, ImportFailure> {
+    Ok(c.take_float("scale")?.filter(|scale| *scale != 0.0))
+}
+
+/// The sum of what is added to the scores.
+fn added(
+    e: &mut Expansion<'_>,
+    parts: &[Option<ValueId>],
+) -> Result<Option<ValueId>, ImportFailure> {
+    let mut all: Option<ValueId> = None;
+    for part in parts.iter().copied().flatten() {
+        all = Some(match all {
+            None => part,
+            Some(all) => e.plain("Add", &[all, part])?,
+        });
+    }
+    Ok(all)
+}
+
+/// Keys or values behind those that came before them, as output `o` where it is read.
+fn behind(e: &mut Expansion<'_>, o: usize, past: Option<ValueId>, x: ValueId) -> Made {
+    match (past, e.is_read(o)) {
+        (Some(past), true) => e.last(o, "Concat", axis_of(2), &[past, x]),
+        (Some(past), false) => e.joined(2, &[past, x]),
+        (None, true) => e.last(o, "Identity", Attrs::default(), &[x]),
+        (None, false) => Ok(x),
+    }
+}

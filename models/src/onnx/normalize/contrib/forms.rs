@@ -1,0 +1,77 @@
+//! Ops that ONNX has in another form.
+
+use convoke_graph::DType;
+use convoke_graph::graph::{Attr, Attrs};
+
+use super::super::super::builder::Builder;
+use super::super::expansion::Expansion;
+use super::super::{ImportedNode, Outputs};
+
+/// Imports ExpandDims, whose axis is a scalar.
+pub(super) fn expand_dims(b: &mut Builder, c: ImportedNode) -> Outputs {
+    let (x, axis) = (c.need(0)?, c.need(1)?);
+    let mut e = Expansion { b, c: &c };
+    let axis = e.reshaped(axis, &[1])?;
+    let axis = e.cast(axis, DType::I64)?;
+    Ok(vec![e.last(
+        0,
+        "Unsqueeze",
+        Attrs::default(),
+        &[x, axis],
+    )?])
+}
+
+/// Imports GatherND without axes of a batch.
+pub(super) fn gather_nd(b: &mut Builder, c: ImportedNode) -> Outputs {
+    let (x, indices) = (c.need(0)?, c.need(1)?);
+    let mut e = Expansion { b, c: &c };
+    let indices = e.cast(indices, DType::I64)?;
+    Ok(vec![e.last(
+        0,
+        "GatherND",
+        Attrs::default(),
+        &[x, indices],
+    )?])
+}
+
+/// Imports Range, whose operands may be lists of one number, and whose last one may be left out.
+pub(super) fn range(b: &mut Builder, c: ImportedNode) -> Outputs {
+    let (start, limit) = (c.need(0)?, c.need(1)?);
+    if c.follows_a_refusal(b) {
+        return Ok(b.stand_ins(&c.outputs));
+    }
+    let mut e = Expansion { b, c: &c };
+    let dtype = e.ty(start)?.dtype;
+    let step = match c.input(2) {
+        Some(step) => step,
+        None => {
+            let one = e.int("step", 1)?;
+            e.cast(one, dtype)?
+        }
+    };
+    let mut operands = vec![];
+    for x in [start, limit, step] {
+        operands.push(match e.shape(x)?.is_empty() {
+            true => x,
+            false => e.reshaped(x, &[])?,
+        });
+    }
+    Ok(vec![e.last(0, "Range", Attrs::default(), &operands)?])
+}
+
+/// Imports Unique of a list: its different elements in the order in which they occur, the place of each element among
+/// them, and how often each occurs.
+pub(super) fn unique(b: &mut Builder, c: ImportedNode) -> Outputs {
+    c.no_more_attributes()?;
+    let x = c.need(0)?;
+    let attrs = Attrs::default().with("sorted", Attr::Int(0));
+    let name = |o: usize| c.outputs.get(o).cloned().unwrap_or_default();
+    let outputs = [name(0), String::new(), name(1), name(2)];
+    let made = b.emit("Unique", &c.name, attrs, vec![Some(x)], &outputs)?;
+    let [y, _, places, counts] = made[..] else {
+        return Err(c.error("has no results").into());
+    };
+    let mut out = vec![y, places, counts];
+    out.truncate(c.outputs.len());
+    Ok(out)
+}

@@ -1,0 +1,70 @@
+//! Ops of ONNX Runtime's own domains, by the ops that they consist of. Its optimizer puts them into models, and so do
+//! tools that write models for it.
+
+mod attention;
+mod conv;
+mod crop;
+mod elementwise;
+mod forms;
+mod group;
+mod moe;
+mod nchwc;
+mod norm;
+mod product;
+mod state;
+
+pub(super) use attention::Lengths;
+pub(in super::super) use nchwc::{Block, block_of};
+pub(super) use norm::simplified_layer_norm;
+
+use super::super::builder::Builder;
+use super::{ImportedNode, Outputs, quantised};
+
+/// Imports a node of the domain `com.microsoft`.
+pub(in super::super) fn microsoft(b: &mut Builder, c: ImportedNode) -> Outputs {
+    match c.op.as_str() {
+        "Attention" => attention::attention(b, c),
+        "BiasAdd" => elementwise::bias_add(b, c),
+        "BiasDropout" | "BitmaskBiasDropout" => elementwise::bias_dropout(b, c),
+        "BiasGelu" => elementwise::gelu(b, c, "none"),
+        "BiasSoftmax" => elementwise::bias_softmax(b, c),
+        "BiasSplitGelu" => elementwise::bias_split_gelu(b, c),
+        "BitmaskDropout" => elementwise::bitmask_dropout(b, c),
+        "CausalConvWithState" => state::causal_conv(b, c),
+        "ConvTransposeWithDynamicPads" => conv::conv_transpose(b, c),
+        "CropAndResize" => crop::crop_and_resize(b, c),
+        "DecoderMaskedMultiHeadAttention" => attention::decoder_masked_attention(b, c),
+        "EmbedLayerNormalization" => norm::embed_layer_norm(b, c),
+        "ExpandDims" => forms::expand_dims(b, c),
+        "FastGelu" => elementwise::gelu(b, c, "tanh"),
+        "FusedConv" => conv::fused_conv(b, c),
+        "FusedGemm" => product::fused_gemm(b, c),
+        "FusedMatMul" | "FusedMatMulActivation" | "TransposeMatMul" => product::fused_matmul(b, c),
+        "GatedAdd" => elementwise::gated_add(b, c),
+        "GatherND" => forms::gather_nd(b, c),
+        "Gelu" | "LayerNormalization" | "Trilu" => c.emit(b),
+        "GemmFastGelu" => product::gemm_fast_gelu(b, c),
+        "GridSample" => super::resize::grid_sample(b, c),
+        "GroupNorm" | "SkipGroupNorm" => group::group_norm(b, c),
+        "GroupQueryAttention" => attention::group_query_attention(b, c),
+        "LinearAttention" => state::linear_attention(b, c),
+        "MoE" => moe::moe(b, c),
+        "MultiHeadAttention" => attention::multi_head_attention(b, c),
+        "NhwcConv" | "NhwcFusedConv" => conv::nhwc_conv(b, c),
+        "NhwcMaxPool" => conv::nhwc_max_pool(b, c),
+        "QuickGelu" => elementwise::quick_gelu(b, c),
+        "Range" => forms::range(b, c),
+        "RotaryEmbedding" => attention::rotary_embedding(b, c),
+        "SimplifiedLayerNormalization" => norm::simplified_layer_norm(b, c),
+        "SkipLayerNormalization" => norm::skip_layer_norm(b, c, norm::Kind::Layer),
+        "SkipSimplifiedLayerNormalization" => norm::skip_layer_norm(b, c, norm::Kind::Simplified),
+        "Unique" => forms::unique(b, c),
+        op if quantised::is_known(op) => quantised::microsoft(b, c),
+        _ => Err(super::unsupported("")),
+    }
+}
+
+/// Imports a node of the domain `com.microsoft.nchwc`.
+pub(in super::super) fn blocked(b: &mut Builder, c: ImportedNode, block: Block) -> Outputs {
+    nchwc::import(b, c, block)
+}

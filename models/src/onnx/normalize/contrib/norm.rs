@@ -1,0 +1,209 @@
+//! Normalisations with the sums that come before them.
+
+use convoke_graph::graph::{Attr, Attrs, ValueId};
+use convoke_graph::{DType, Tensor};
+
+use super::super::super::builder::Builder;
+use super::super::expansion::{Expansion, Made, axis_of, is_half, to_dtype};
+use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+
+/// The normalisation that follows a sum.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Kind {
+    /// It divides by the deviation from the mean.
+    Layer,
+    /// It divides by the root of the mean square.
+    Simplified,
+}
+
+/// Imports the layer normalisation of `input + skip + bias`, which is the optional fourth output.
+pub(super) fn skip_layer_norm(b: &mut Builder, mut c: ImportedNode, kind: Kind) -> Outputs {
+    let epsilon = c.take_float("epsilon")?.unwrap_or(1e-12);
+    c.no_more_attributes()?;
+    if c.outputs.len() > 4 {
+        return Err(c.error("has more than four outputs").into());
+    }
+    if c.follows_a_refusal(b) {
+        return Ok(b.stand_ins(&c.outputs));
+    }
+    let (x, skip, scale) = (c.need(0)?, c.need(1)?, c.need(2)?);
+    let (shift, bias) = match kind {
+        Kind::Layer => (c.input(3), c.input(4)),
+        Kind::Simplified => (None, c.input(3)),
+    };
+    let mut e = Expansion { b, c: &c };
+    let mut total = wide(&mut e, x)?;
+    for part in [Some(skip), bias].into_iter().flatten() {
+        let part = wide(&mut e, part)?;
+        total = e.plain("Add", &[total, part])?;
+    }
+    let mut out = normalised(&mut e, kind, total, (scale, shift), epsilon)?;
+    let dtype = e.ty(x)?.dtype;
+    if e.is_read(3) {
+        out.push(e.cast(total, dtype)?);
+    }
+    out.truncate(c.outputs.len());
+    Ok(out)
+}
+
+/// A value in the dtype in which sums are made.
+pub(super) fn wide(e: &mut Expansion<'_>, x: ValueId) -> Made {
+    match is_half(e.ty(x)?.dtype) {
+        true => e.cast(x, DType::F32),
+        false => Ok(x),
+    }
+}
+
+/// The normalised rows of a sum under the name of the first output, then their means and inverse deviations, in place of
+/// which the rows stand where nothing reads them.
+fn normalised(
+    e: &mut Expansion<'_>,
+    kind: Kind,
+    total: ValueId,
+    (scale, shift): (ValueId, Option<ValueId>),
+    epsilon: f32,
+) -> Result<Vec<ValueId>, ImportFailure> {
+    let dtype = e.ty(scale)?.dtype;
+    let scale = wide(e, scale)?;
+    let shift = shift.map(|shift| wide(e, shift)).transpose()?;
+    let attrs = axis_of(-1).with("epsilon", Attr::Float(epsilon));
+    let op = match kind {
+        Kind::Layer => "LayerNormalization",
+        Kind::Simplified => "RMSNormalization",
+    };
+    let name = match is_half(dtype) {
+        true => e.c.sub(op),
+        false => e.c.name.clone(),
+    };
+    let mut outputs = vec![match is_half(dtype) {
+        true => name.clone(),
+        false => e.c.outputs.first().cloned().unwrap_or_default(),
+    }];
+    let statistics = e.is_read(1) || e.is_read(2);
+    if kind == Kind::Layer && statistics {
+        outputs.extend([1, 2].map(|o| e.c.outputs.get(o).cloned().unwrap_or_default()));
+    }
+    let operands: Vec<_> = [Some(total), Some(scale), shift].into_iter().collect();
+    let mut made = e.b.emit(op, &name, attrs, operands, &outputs)?;
+    if is_half(dtype)
+        && let Some(y) = made.first_mut()
+    {
+        *y = e.last(0, "Cast", to_dtype(dtype), &[*y])?;
+    }
+    let Some(y) = made.first().copied() else {
+        return Err(e.c.error("has no result").into());
+    };
+    if kind == Kind::Simplified && statistics {
+        if e.is_read(1) {
+            return Err(unsupported("an output of the mean"));
+        }
+        made.extend([y, inverse_deviation(e, 2, total, -1, epsilon)?]);
+    }
+    made.resize(3, y);
+    Ok(made)
+}
+
+/// One over the root of the mean square of the axes from `axis` on, as output `o`.
+fn inverse_deviation(e: &mut Expansion<'_>, o: usize, x: ValueId, axis: i64, epsilon: f32) -> Made {
+    let rank = e.shape(x)?.len() as i64;
+    if !(-rank..rank).contains(&axis) {
+        return Err(e.c.wrong("axis", "an axis of the operand").into());
+    }
+    let first = if axis < 0 { axis + rank } else { axis };
+    let axes: Vec<i64> = (first..rank).collect();
+    let axes = e.ints("axes", &axes)?;
+    let x = wide(e, x)?;
+    let square = e.plain("Mul", &[x, x])?;
+    let mean = e.plain("ReduceMean", &[square, axes])?;
+    let dtype = e.ty(mean)?.dtype;
+    let epsilon = e.float("epsilon", dtype, epsilon.into())?;
+    let sum = e.plain("Add", &[mean, epsilon])?;
+    let root = e.plain("Sqrt", &[sum])?;
+    e.last(o, "Reciprocal", Attrs::default(), &[root])
+}
+
+/// Imports SimplifiedLayerNormalization, whose second output is the inverse deviation.
+pub(in super::super) fn simplified_layer_norm(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    let axis = c.take_int("axis")?.unwrap_or(-1);
+    let epsilon = c.take_float("epsilon")?.unwrap_or(1e-5);
+    c.take_int("stash_type")?;
+    c.no_more_attributes()?;
+    if c.follows_a_refusal(b) {
+        return Ok(b.stand_ins(&c.outputs));
+    }
+    let (x, scale) = (c.need(0)?, c.need(1)?);
+    let mut e = Expansion { b, c: &c };
+    let attrs = axis_of(axis).with("epsilon", Attr::Float(epsilon));
+    let y = e.last(0, "RMSNormalization", attrs, &[x, scale])?;
+    let mut out = vec![y];
+    if e.is_read(1) {
+        out.push(inverse_deviation(&mut e, 1, x, axis, epsilon)?);
+    }
+    out.truncate(c.outputs.len());
+    Ok(out)
+}
+
+/// Imports EmbedLayerNormalization: the layer normalisation of the embeddings of words, their places and their
+/// segments. Its second output is how many words of each row the mask has, its third one the sum of the embeddings.
+pub(super) fn embed_layer_norm(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    let epsilon = c.take_float("epsilon")?.unwrap_or(1e-12);
+    // This only says of which type the second output is.
+    c.take_int("mask_index_type")?;
+    c.no_more_attributes()?;
+    if c.follows_a_refusal(b) {
+        return Ok(b.stand_ins(&c.outputs));
+    }
+    let (ids, segments) = (c.need(0)?, c.input(1));
+    let (words, places, of_segments) = (c.need(2)?, c.need(3)?, c.input(4));
+    let (scale, shift) = (c.need(5)?, c.need(6)?);
+    if segments.is_some() != of_segments.is_some() {
+        return Err(c
+            .error("segment_ids and segment_embedding go together")
+            .into());
+    }
+    let mut e = Expansion { b, c: &c };
+    if e.shape(ids)?.len() != 2 {
+        return Err(c.error("input_ids must have rank 2").into());
+    }
+    let word = e.op("Gather", axis_of(0), &[words, ids])?;
+    let place = match c.input(8) {
+        Some(place) => place,
+        None => {
+            let length = e.length(ids, 1)?;
+            let length = e.scalar(length)?;
+            e.counted(length)?
+        }
+    };
+    let place = e.op("Gather", axis_of(0), &[places, place])?;
+    let mut total = e.plain("Add", &[word, place])?;
+    if let (Some(segments), Some(of_segments)) = (segments, of_segments) {
+        let segment = e.op("Gather", axis_of(0), &[of_segments, segments])?;
+        total = e.plain("Add", &[total, segment])?;
+    }
+    let attrs = axis_of(-1).with("epsilon", Attr::Float(epsilon));
+    let y = e.last(0, "LayerNormalization", attrs, &[total, scale, shift])?;
+    let mut out = vec![y, y, total];
+    if e.is_read(1) {
+        out[1] = words_of_mask(&mut e, ids)?;
+    }
+    out.truncate(c.outputs.len());
+    Ok(out)
+}
+
+/// How many words of each row the mask has; zeros where there is no mask.
+fn words_of_mask(e: &mut Expansion<'_>, ids: ValueId) -> Made {
+    let Some(mask) = e.c.input(7) else {
+        let batch = e.length(ids, 0)?;
+        let zero = Tensor::from_slice(&[1], &[0i32]).map_err(|t| e.c.error(t.to_string()))?;
+        let attrs = Attrs::default().with("value", Attr::Tensor(zero));
+        return e.last(1, "ConstantOfShape", attrs, &[batch]);
+    };
+    let dtype = e.ty(mask)?.dtype;
+    let one = e.int("one", 1)?;
+    let one = e.cast(one, dtype)?;
+    let present = e.plain("Equal", &[mask, one])?;
+    let present = e.cast(present, DType::I32)?;
+    let axes = e.ints("axes", &[1])?;
+    let attrs = super::super::expansion::without_axes();
+    e.last(1, "ReduceSum", attrs, &[present, axes])
+}

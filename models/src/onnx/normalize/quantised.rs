@@ -1,0 +1,519 @@
+//! Ops on quantised numbers: older forms, and those of ONNX Runtime's domain `com.microsoft`.
+//!
+//! Most ops of `com.microsoft` are imported as what they mean: codes become numbers, a float op computes, and its results
+//! become codes again. ONNX Runtime's own kernels compute some of them with integers, and give a code that is one higher
+//! or lower where a number lies close to the middle of two codes.
+
+use convoke_graph::graph::{Attr, Attrs, ValueId};
+use convoke_graph::{DType, Dim, Tensor};
+
+use super::super::builder::Builder;
+use super::contrib::Lengths;
+use super::expansion::{Expansion, Made, axis_of, perm_of, to_dtype};
+use super::{ImportFailure, ImportedNode, Outputs, unsupported};
+
+/// Whether [`microsoft`] imports the op.
+pub(super) fn is_known(op: &str) -> bool {
+    matches!(
+        op,
+        "QuantizeLinear"
+            | "DequantizeLinear"
+            | "DynamicQuantizeMatMul"
+            | "GatherBlockQuantized"
+            | "MatMulIntegerToFloat"
+            | "MatMulNBits"
+            | "QAttention"
+            | "QGemm"
+            | "QLinearAdd"
+            | "QLinearAveragePool"
+            | "QLinearConcat"
+            | "QLinearConv"
+            | "QLinearGlobalAveragePool"
+            | "QLinearLeakyRelu"
+            | "QLinearMul"
+            | "QLinearSigmoid"
+            | "QLinearSoftmax"
+    )
+}
+
+/// Imports a node on quantised numbers of the domain `com.microsoft`.
+pub(super) fn microsoft(b: &mut Builder, c: ImportedNode) -> Outputs {
+    if c.follows_a_refusal(b) {
+        return Ok(b.stand_ins(&c.outputs));
+    }
+    match c.op.as_str() {
+        "QuantizeLinear" | "DequantizeLinear" => linear(b, c),
+        "DynamicQuantizeMatMul" => dynamic_matmul(b, c),
+        "GatherBlockQuantized" => gather_blocks(b, c),
+        "MatMulIntegerToFloat" => matmul_to_float(b, c),
+        "MatMulNBits" => matmul_n_bits(b, c),
+        "QAttention" => attention(b, c),
+        "QGemm" => gemm(b, c),
+        "QLinearAdd" => binary(b, c, "Add"),
+        "QLinearMul" => binary(b, c, "Mul"),
+        "QLinearConcat" => concat(b, c),
+        "QLinearConv" => conv(b, c),
+        _ => unary(b, c),
+    }
+}
+
+/// Imports QuantizeLinear and DequantizeLinear.
+pub(super) fn linear(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    // Without an effect is a dtype that is undefined, which ONNX writes as 0.
+    for attr in ["output_dtype", "precision"] {
+        if let Some(Attr::Int(0)) = c.attrs.get(attr) {
+            c.take(attr);
+        }
+    }
+    // Operator sets before 23 leave the dtype of the division open, later ones name that of the scales. Models of the former
+    // are made for ONNX Runtime, which divides in f32.
+    if c.op == "QuantizeLinear" && c.opset < 23 && c.attrs.get("precision").is_none() {
+        c.attrs = c.attrs.with("precision", Attr::DType(DType::F32));
+    }
+    c.emit(b)
+}
+
+/// Operand `i`, a scale that must be one number. A list whose length is not known is checked at run time.
+fn one_number(b: &mut Builder, c: &ImportedNode, i: usize) -> Made {
+    let scale = c.need(i)?;
+    let mut e = Expansion { b, c };
+    match e.shape(scale)?.as_slice() {
+        [] => Ok(scale),
+        [one] if one.is(1) => Ok(scale),
+        [length] if length.as_const().is_none() => e.scalar(scale),
+        shape => {
+            let shape: Vec<_> = shape.iter().map(Dim::to_string).collect();
+            let reason = format!("scale {i} is not one number but [{}]", shape.join(", "));
+            Err(c.error(reason).into())
+        }
+    }
+}
+
+/// Operand `i`, the scale of a right operand of a product: one number, or one for each column of each matrix.
+fn by_column(b: &Builder, c: &ImportedNode, i: usize, matrices: ValueId) -> Made {
+    let scale = c.need(i)?;
+    let shape = |x| Ok::<_, ImportFailure>(&b.ty(x).ok_or(ImportFailure::Consequence)?.shape);
+    let (own, all) = (shape(scale)?, shape(matrices)?);
+    // The columns lie along the last axis; the axis before it, along which sums go, has no scales of its own.
+    let fits = own.len() <= all.len()
+        && own
+            .iter()
+            .rev()
+            .zip(all.iter().rev())
+            .enumerate()
+            .all(
+                |(axis, (own, all))| match (own.as_const(), all.as_const()) {
+                    (Some(1), _) | (None, _) => true,
+                    (Some(_), _) if axis == 1 => false,
+                    (Some(own), all) => all.is_none_or(|all| all == own),
+                },
+            );
+    match fits {
+        true => Ok(scale),
+        false => Err(c
+            .error(format!("scale {i} has not one number for each column"))
+            .into()),
+    }
+}
+
+/// The numbers that codes stand for. The operands are the codes from `first` on, a scale and perhaps a zero point.
+fn numbers(b: &mut Builder, c: &ImportedNode, first: usize) -> Made {
+    let (codes, scale) = (c.need(first)?, one_number(b, c, first + 1)?);
+    let operands = vec![Some(codes), Some(scale), c.input(first + 2)];
+    Ok(c.before(b, "DequantizeLinear", Attrs::default(), operands)?)
+}
+
+/// Adds the last node: the codes of `y` by the scale that is operand `i` and perhaps the zero point behind it, which has
+/// the dtype of the codes.
+fn codes(b: &mut Builder, c: ImportedNode, y: ValueId, i: usize, dtype: DType) -> Outputs {
+    let (scale, zero) = (one_number(b, &c, i)?, c.input(i + 1));
+    let attrs = match zero {
+        Some(_) => Attrs::default(),
+        None => Attrs::default().with("output_dtype", Attr::DType(dtype)),
+    };
+    c.finish(b, "QuantizeLinear", attrs, vec![Some(y), Some(scale), zero])
+}
+
+/// Imports an op of two tensors of codes.
+fn binary(b: &mut Builder, c: ImportedNode, op: &str) -> Outputs {
+    let dtype = c.dtype(b, 0);
+    let (left, right) = (numbers(b, &c, 0)?, numbers(b, &c, 3)?);
+    let y = c.before(b, op, Attrs::default(), vec![Some(left), Some(right)])?;
+    codes(b, c, y, 6, dtype)
+}
+
+/// Imports a concatenation of tensors of codes, whose operands begin with those of the result.
+fn concat(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    let axis = c.take_int("axis")?;
+    let axis = axis.ok_or_else(|| c.error("attribute 'axis' is missing"))?;
+    c.no_more_attributes()?;
+    if c.inputs.len() < 5 || !(c.inputs.len() - 2).is_multiple_of(3) {
+        return Err(c
+            .error(format!("takes no {} operands", c.inputs.len()))
+            .into());
+    }
+    let dtype = c.dtype(b, 2);
+    let mut parts = Vec::new();
+    for first in (2..c.inputs.len()).step_by(3) {
+        parts.push(Some(numbers(b, &c, first)?));
+    }
+    let y = c.before(b, "Concat", axis_of(axis), parts)?;
+    codes(b, c, y, 0, dtype)
+}
+
+/// Imports a convolution of codes.
+fn conv(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    if c.take_flag("channels_last", false)? {
+        return Err(unsupported("channels as the last axis"));
+    }
+    c.emit(b)
+}
+
+/// Imports an op of one tensor of codes.
+fn unary(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    let dtype = c.dtype(b, 0);
+    let mut x = numbers(b, &c, 0)?;
+    let rank = b.ty(x).map_or(0, |ty| ty.shape.len());
+    let last = c.take_flag("channels_last", false)? && rank > 2;
+    if last {
+        let perm: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+        x = c.before(b, "Transpose", perm_of(&perm), vec![Some(x)])?;
+    }
+    let (op, attrs) = match c.op.as_str() {
+        "QLinearSigmoid" => ("Sigmoid", Attrs::default()),
+        "QLinearLeakyRelu" => {
+            let alpha = c.take_float("alpha")?.unwrap_or(0.01);
+            (
+                "LeakyRelu",
+                Attrs::default().with("alpha", Attr::Float(alpha)),
+            )
+        }
+        "QLinearGlobalAveragePool" => ("GlobalAveragePool", Attrs::default()),
+        "QLinearAveragePool" => {
+            // ONNX Runtime counts elements beyond the padding in such windows, which the standard does not.
+            let flag = |attr| c.attrs.int(attr, 0) != 0;
+            if flag("ceil_mode") && flag("count_include_pad") {
+                return Err(unsupported("'ceil_mode' together with 'count_include_pad'"));
+            }
+            ("AveragePool", std::mem::take(&mut c.attrs))
+        }
+        _ => ("Softmax", softmax(&mut c, rank)?),
+    };
+    c.no_more_attributes()?;
+    let mut y = c.before(b, op, attrs, vec![Some(x)])?;
+    if last {
+        let perm: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
+        y = c.before(b, "Transpose", perm_of(&perm), vec![Some(y)])?;
+    }
+    codes(b, c, y, 3, dtype)
+}
+
+/// The attributes of a softmax. Before operator set 13 it was one over all axes from `axis` on.
+fn softmax(c: &mut ImportedNode, rank: usize) -> Result<Attrs, ImportFailure> {
+    let axis = c.take_int("axis")?.unwrap_or(-1);
+    let opset = c.take_int("opset")?;
+    let opset = opset.ok_or_else(|| c.error("attribute 'opset' is missing"))?;
+    match opset < 13 && axis != -1 && axis != rank as i64 - 1 {
+        true => Err(unsupported("a softmax over several axes")),
+        false => Ok(axis_of(axis)),
+    }
+}
+
+/// Operands of a product of codes as numbers: sums, scales of both operands, a bias.
+struct Scaled {
+    sums: ValueId,
+    scales: [ValueId; 2],
+    bias: Option<ValueId>,
+}
+
+/// Adds the last nodes of a product of codes: the sums times both scales, plus the bias. They are f32, which has room for
+/// all sums; the result has the dtype of the right scale.
+fn scaled(b: &mut Builder, c: ImportedNode, of: Scaled) -> Outputs {
+    let [left, right] = of.scales;
+    let dtype = b.ty(right).map_or(DType::F32, |ty| ty.dtype);
+    let mut e = Expansion { b, c: &c };
+    let sums = e.cast(of.sums, DType::F32)?;
+    let (left, right) = (e.cast(left, DType::F32)?, e.cast(right, DType::F32)?);
+    let scale = e.plain("Mul", &[left, right])?;
+    let (op, operands) = match of.bias {
+        None => ("Mul", [sums, scale]),
+        Some(bias) => {
+            let y = e.plain("Mul", &[sums, scale])?;
+            ("Add", [y, e.cast(bias, DType::F32)?])
+        }
+    };
+    if dtype == DType::F32 {
+        return c.finish(b, op, Attrs::default(), operands.map(Some).into());
+    }
+    let y = e.plain(op, &operands)?;
+    c.finish(b, "Cast", to_dtype(dtype), vec![Some(y)])
+}
+
+/// Imports MatMulIntegerToFloat.
+fn matmul_to_float(b: &mut Builder, c: ImportedNode) -> Outputs {
+    let operands = vec![c.input(0), c.input(1), c.input(4), c.input(5)];
+    let sums = c.before(b, "MatMulInteger", Attrs::default(), operands)?;
+    let scales = [one_number(b, &c, 2)?, by_column(b, &c, 3, c.need(1)?)?];
+    let bias = c.input(6);
+    scaled(b, c, Scaled { sums, scales, bias })
+}
+
+/// Imports DynamicQuantizeMatMul: the left operand is quantised by its own span.
+fn dynamic_matmul(b: &mut Builder, c: ImportedNode) -> Outputs {
+    let (a, weights) = (c.need(0)?, c.need(1)?);
+    let scale = by_column(b, &c, 2, weights)?;
+    let name = c.sub("DynamicQuantizeLinear");
+    let names = ["codes", "scale", "zero"].map(|what| c.sub(what));
+    let dynamic = b.emit(
+        "DynamicQuantizeLinear",
+        &name,
+        Attrs::default(),
+        vec![Some(a)],
+        &names,
+    )?;
+    let [codes, own, zero] = dynamic[..] else {
+        return Err(c.error("has no codes").into());
+    };
+    let operands = vec![Some(codes), Some(weights), Some(zero), c.input(3)];
+    let sums = c.before(b, "MatMulInteger", Attrs::default(), operands)?;
+    let (scales, bias) = ([own, scale], c.input(4));
+    scaled(b, c, Scaled { sums, scales, bias })
+}
+
+/// Imports QAttention: a product of codes gives queries, keys and values.
+fn attention(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    let heads = c.take_int("num_heads")?;
+    let heads = heads.ok_or_else(|| c.error("attribute 'num_heads' is missing"))?;
+    let causal = c.take_flag("unidirectional", false)?;
+    let filter = c.take_float("mask_filter_value")?.unwrap_or(-10_000.0);
+    let scale = c.take_float("scale")?.filter(|scale| *scale != 0.0);
+    let rotated = c.take_flag("do_rotary", false)?;
+    let shared = c.take_flag("past_present_share_buffer", false)?;
+    c.no_more_attributes()?;
+    if rotated || shared || c.input(8).is_some() || c.outputs.iter().skip(1).any(|o| !o.is_empty())
+    {
+        return Err(unsupported("a cache, or rotated positions"));
+    }
+    let (own, bias) = (one_number(b, &c, 3)?, c.need(2)?);
+    let other = by_column(b, &c, 4, c.need(1)?)?;
+    let outputs = std::mem::take(&mut c.outputs);
+    let operands = vec![c.input(0), c.input(1), c.input(6), c.input(7)];
+    let sums = c.before(b, "MatMulInteger", Attrs::default(), operands)?;
+    let mut e = Expansion { b, c: &c };
+    let columns = e.shape(sums)?.last().and_then(Dim::as_const);
+    if columns.is_some_and(|columns| columns % 3 != 0) {
+        let reason = "weights do not have three times as many columns";
+        return Err(c.error(reason).into());
+    }
+    let sums = e.cast(sums, DType::F32)?;
+    let both = e.plain("Mul", &[own, other])?;
+    let all = e.plain("Mul", &[sums, both])?;
+    let all = e.plain("Add", &[all, bias])?;
+    let mask = padding(&mut e, filter)?;
+    let names = ["q", "k", "v"].map(|part| c.sub(part));
+    let attrs = axis_of(-1).with("num_outputs", Attr::Int(3));
+    let parts = b.emit("Split", &c.sub("Split"), attrs, vec![Some(all)], &names)?;
+    let mut attrs = Attrs::default()
+        .with("q_num_heads", Attr::Int(heads))
+        .with("kv_num_heads", Attr::Int(heads))
+        .with("is_causal", Attr::Int(causal.into()));
+    if let Some(scale) = scale {
+        attrs = attrs.with("scale", Attr::Float(scale));
+    }
+    let attended = ImportedNode {
+        name: c.name,
+        op: "Attention".into(),
+        inputs: parts.into_iter().map(Some).chain([mask]).collect(),
+        attrs,
+        outputs: outputs.into_iter().take(1).collect(),
+        opset: 24,
+    };
+    super::attention::attention(b, attended)
+}
+
+/// What is added to the scores for the mask of QAttention, whose operand 0 is `[batch, tokens, size]`; `None` where there is
+/// no mask.
+fn padding(e: &mut Expansion<'_>, filter: f32) -> Result<Option<ValueId>, ImportFailure> {
+    let (x, mask) = (e.c.need(0)?, e.c.input(5));
+    let tokens = match e.shape(x)?.as_slice() {
+        [_, tokens, _] => tokens.as_const(),
+        _ => return Err(e.c.error("the input must have rank 3").into()),
+    };
+    let Some(mask) = mask else {
+        return Ok(None);
+    };
+    // A column for more keys than one stands for no mask in ONNX Runtime.
+    let is_column = matches!(e.shape(mask)?.as_slice(), [_, keys] if keys.is(1));
+    if is_column && tokens.is_some_and(|tokens| tokens != 1) {
+        return Ok(None);
+    }
+    let tokens = e.length(x, 1)?;
+    let tokens = e.scalar(tokens)?;
+    let lengths = Lengths {
+        batch: x,
+        queries: tokens,
+        keys: tokens,
+    };
+    Ok(Some(lengths.padding(e, mask, DType::F32, filter)?))
+}
+
+/// Imports QGemm: `alpha * (A · B + C)` of codes, whose result is codes where it has a scale.
+fn gemm(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    let alpha = c.take_float("alpha")?.unwrap_or(1.0);
+    let transposed = [c.take_flag("transA", false)?, c.take_flag("transB", false)?];
+    c.no_more_attributes()?;
+    let mut matrices = [c.need(0)?, c.need(3)?];
+    for (matrix, flip) in matrices.iter_mut().zip(transposed) {
+        if flip {
+            *matrix = c.before(b, "Transpose", perm_of(&[1, 0]), vec![Some(*matrix)])?;
+        }
+    }
+    let [left, right] = matrices;
+    let operands = vec![Some(left), Some(right), c.input(2), c.input(5)];
+    let mut sums = c.before(b, "MatMulInteger", Attrs::default(), operands)?;
+    if let Some(bias) = c.input(6) {
+        sums = c.before(b, "Add", Attrs::default(), vec![Some(sums), Some(bias)])?;
+    }
+    let (mut own, other) = (one_number(b, &c, 1)?, by_column(b, &c, 4, right)?);
+    if alpha != 1.0 {
+        let factor = b.literal(&c.sub("alpha"), Tensor::scalar(alpha));
+        own = c.before(b, "Mul", Attrs::default(), vec![Some(own), Some(factor)])?;
+    }
+    let has_scale = c.input(7).is_some();
+    if has_scale != c.input(8).is_some() {
+        return Err(c.error("y_scale and y_zero_point go together").into());
+    }
+    if !has_scale {
+        let of = Scaled {
+            sums,
+            scales: [own, other],
+            bias: None,
+        };
+        return scaled(b, c, of);
+    }
+    let sums = c.before(b, "Cast", to_dtype(DType::F32), vec![Some(sums)])?;
+    let both = c.before(b, "Mul", Attrs::default(), vec![Some(own), Some(other)])?;
+    let y = c.before(b, "Mul", Attrs::default(), vec![Some(sums), Some(both)])?;
+    let dtype = c.dtype(b, 0);
+    codes(b, c, y, 7, dtype)
+}
+
+/// Imports MatMulNBits, whose weights stay packed.
+fn matmul_n_bits(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    // A hint about the precision of sums, which are f32 here.
+    c.take_int("accuracy_level")?;
+    if c.input(4).is_some() {
+        return Err(unsupported("'g_idx', an order of the weights' rows"));
+    }
+    let weights = c.take_int("weight_prepacked")?.unwrap_or(0);
+    if weights != 0 {
+        return Err(unsupported("weights that are packed for a device"));
+    }
+    let bias = c.input(5);
+    c.inputs.truncate(4);
+    c.set(4, bias);
+    c.emit(b)
+}
+
+/// Rows of weights that are quantised in blocks along an axis.
+struct BlockRows {
+    block: i64,
+    gather: i64,
+    blocks: i64,
+    bits: i64,
+}
+
+/// Imports GatherBlockQuantized: codes, scales and zero points of rows are gathered, then the rows become numbers.
+fn gather_blocks(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    let (data, indices, scales) = (c.need(0)?, c.need(1)?, c.need(2)?);
+    let rows = BlockRows {
+        block: c.take_int("block_size")?.unwrap_or(128),
+        gather: c.take_int("gather_axis")?.unwrap_or(0),
+        blocks: c.take_int("quantize_axis")?.unwrap_or(1),
+        bits: c.take_int("bits")?.unwrap_or(4),
+    };
+    c.no_more_attributes()?;
+    let rank = |id: ValueId| b.ty(id).map_or(0, |ty| ty.shape.len() as i64);
+    let (rank, inserted) = (rank(data), rank(indices) - 1);
+    let from_front = |axis: i64| if axis < 0 { axis + rank } else { axis };
+    let (gather, blocks) = (from_front(rows.gather), from_front(rows.blocks));
+    if gather == blocks || !(0..rank).contains(&gather) || !(0..rank).contains(&blocks) {
+        return Err(c
+            .error(format!("axes {gather} and {blocks} of rank {rank}"))
+            .into());
+    }
+    let packed = c.dtype(b, 0) == DType::U8 && rows.bits == 4;
+    if packed && blocks != rank - 1 {
+        return Err(unsupported("packed codes along another axis than the last"));
+    }
+    // Codes of whole bytes have no sign, and stand for numbers around their middle.
+    let middle = match (c.dtype(b, 0), rows.bits) {
+        (DType::U8, 4) => Some(8u8),
+        (DType::U8, 8) => Some(128),
+        (DType::U8, _) => return Err(unsupported(format!("codes of {} bits", rows.bits))),
+        _ => None,
+    };
+    let zeros = c.input(3);
+    let count = b.ty(scales).and_then(|ty| ty.shape.last()?.as_const());
+    let (dtype, output) = (c.dtype(b, 2), c.outputs.clone());
+    let mut e = Expansion { b, c: &c };
+    let taken = |e: &mut Expansion<'_>, x| e.op("Gather", axis_of(gather), &[x, indices]);
+    // Rows are gathered of whole bytes. Packed tensors get a byte for each element, once, before the first step.
+    let whole = |e: &mut Expansion<'_>, x| {
+        let dtype = e.ty(x)?.dtype.widened();
+        e.cast(x, dtype)
+    };
+    let codes = whole(&mut e, data)?;
+    let (mut codes, scales) = (taken(&mut e, codes)?, taken(&mut e, scales)?);
+    let mut zeros = match zeros {
+        None => None,
+        Some(zeros) => {
+            let zeros = whole(&mut e, zeros)?;
+            Some(taken(&mut e, zeros)?)
+        }
+    };
+    if packed {
+        codes = unpacked(&mut e, codes)?;
+        if let Some(packed) = zeros {
+            let count = count.ok_or_else(|| unsupported("blocks of a number that is not known"))?;
+            let all = unpacked(&mut e, packed)?;
+            zeros = Some(e.slice(all, -1, 0, count, 1)?);
+        }
+    }
+    if let (None, Some(middle)) = (zeros, middle) {
+        let shape = e.plain("Shape", &[scales])?;
+        let value =
+            Tensor::from_slice(&[1], &[middle]).map_err(|error| c.error(error.to_string()))?;
+        let attrs = Attrs::default().with("value", Attr::Tensor(value));
+        zeros = Some(e.op("ConstantOfShape", attrs, &[shape])?);
+    }
+    let along = if blocks > gather {
+        blocks + inserted
+    } else {
+        blocks
+    };
+    let attrs = axis_of(along)
+        .with("block_size", Attr::Int(rows.block))
+        .with("output_dtype", Attr::DType(dtype));
+    let operands = vec![Some(codes), Some(scales), zeros];
+    Ok(b.emit("DequantizeLinear", &c.name, attrs, operands, &output)?)
+}
+
+/// Bytes of two codes each as codes of a byte each, the one in the low bits first.
+fn unpacked(e: &mut Expansion<'_>, x: ValueId) -> Made {
+    let shape = e.shape(x)?;
+    let last = shape.last().and_then(Dim::as_const);
+    let last = last.ok_or_else(|| unsupported("packed codes of a size that is not known"))?;
+    let mask = e.b.literal(&e.c.sub("mask"), Tensor::scalar(15u8));
+    let bits = e.b.literal(&e.c.sub("bits"), Tensor::scalar(4u8));
+    let low = e.plain("BitwiseAnd", &[x, mask])?;
+    let right = Attrs::default().with("direction", Attr::Str("RIGHT".into()));
+    let high = e.op("BitShift", right, &[x, bits])?;
+    let (low, high) = (e.unsqueezed(low, &[-1])?, e.unsqueezed(high, &[-1])?);
+    let pairs = e.joined(-1, &[low, high])?;
+    let mut to = vec![0; shape.len()];
+    if let Some(len) = to.last_mut() {
+        *len = 2 * last;
+    }
+    e.reshaped(pairs, &to)
+}

@@ -1,0 +1,332 @@
+//! Tests of ONNX Runtime's own ops, beside those that cases of ONNX Runtime cover.
+
+use super::*;
+
+/// A model of nodes of `domain` on inputs, written as `value` takes them, and constants.
+fn of(domain: &str, x: &[&str], weights: Vec<TensorProto>, nodes: Vec<NodeProto>) -> ModelProto {
+    let nodes: Vec<NodeProto> = nodes
+        .into_iter()
+        .map(|n| NodeProto {
+            domain: Some(domain.into()),
+            ..n
+        })
+        .collect();
+    let last = nodes.last().map(|n| n.output.join(" ")).unwrap_or_default();
+    let graph = graph(vec![value("x", F32, x)], weights, nodes, &last);
+    ModelProto {
+        opset_import: vec![opset("", 17), opset(domain, 1)],
+        ..model(17, graph)
+    }
+}
+
+fn refused(m: &ModelProto, cause: &str) {
+    let e = try_import(m).expect_err(cause).to_string();
+    assert!(e.contains(cause), "{e}");
+}
+
+const MICROSOFT: &str = "com.microsoft";
+const BLOCKED: &str = "com.microsoft.nchwc";
+
+fn zeros(name: &str, dims: &[i64]) -> TensorProto {
+    let count = dims.iter().product::<i64>() as usize;
+    floats(name, dims, &vec![0.0; count])
+}
+
+fn longs(name: &str, v: &[i64]) -> TensorProto {
+    let bytes = v.iter().flat_map(|v| v.to_le_bytes()).collect();
+    raw(name, I64, &[v.len() as i64], bytes)
+}
+
+#[test]
+fn fused_ops_are_what_they_were_made_of() {
+    let check = |n: NodeProto, weights: &[&[i64]], x: &[&str], want: &[&str]| {
+        let names = ["w", "b"].into_iter().zip(weights);
+        let weights = names.map(|(name, dims)| zeros(name, dims)).collect();
+        let f = import(&of(MICROSOFT, x, weights, vec![n]));
+        let ops: Vec<&str> = f.nodes.iter().map(|n| &*n.op).collect();
+        assert_eq!(ops, want);
+    };
+    let relu = || text("activation", "Relu");
+    let image = &["n", "2", "5", "5"];
+    let n = node("FusedConv", "x w b", "y", vec![relu()]);
+    check(n, &[&[3, 2, 1, 1], &[3]], image, &["Conv", "Relu"]);
+    let n = node("FusedConv", "x w b x", "y", vec![relu()]);
+    check(n, &[&[2, 2, 1, 1], &[2]], image, &["Conv", "Add", "Relu"]);
+    let n = node("FusedConv", "x w", "y", vec![]);
+    check(n, &[&[3, 2, 1, 1]], image, &["Conv"]);
+    let n = node("FusedConv", "x w", "y", vec![text("activation", "Silu")]);
+    check(n, &[&[3, 2, 1, 1]], image, &["Conv", "Swish"]);
+    let n = node("FusedGemm", "x w b", "y", vec![relu(), int("transB", 1)]);
+    check(n, &[&[3, 4], &[3]], &["n", "4"], &["Gemm", "Relu"]);
+    let n = node("FusedMatMul", "x w", "y", vec![float("alpha", 0.5)]);
+    check(n, &[&[4, 3]], &["n", "4"], &["MatMul", "Mul"]);
+    let n = node("FusedMatMul", "x x", "y", vec![int("transB", 1)]);
+    check(n, &[], &["n", "4"], &["Transpose", "MatMul"]);
+}
+
+#[test]
+fn ops_without_a_kernel_in_onnx_runtime_for_the_cpu() {
+    let check = |n: NodeProto, x: &[&str], ty: &str, want: &[&str]| {
+        let weights = vec![zeros("w", &[2, 4, 1, 1]), zeros("b", &[4])];
+        let f = import(&of(MICROSOFT, x, weights, vec![n]));
+        let ops: Vec<&str> = f.nodes.iter().map(|n| &*n.op).collect();
+        assert_eq!(ops, want);
+        assert_eq!(f.ty(f.results[0].1).to_string(), ty);
+    };
+    let rows = &["n", "3", "4"];
+    let n = node("BiasAdd", "x b x", "y", vec![]);
+    check(n, rows, "f32[n, 3, 4]", &["Add", "Add"]);
+    let n = node("BiasSplitGelu", "x b", "y", vec![]);
+    check(n, rows, "f32[n, 3, 2]", &["Add", "Split", "Gelu", "Mul"]);
+    let n = node("BiasDropout", "x b x", "y", vec![]);
+    check(n, rows, "f32[n, 3, 4]", &["Add", "Add", "Identity"]);
+    let n = node("BitmaskDropout", "x", "y", vec![]);
+    check(n, rows, "f32[n, 3, 4]", &["Identity"]);
+    let attrs = vec![int("axis", 2), int("is_inner_broadcast", 0)];
+    let n = node("BiasSoftmax", "x b", "y", attrs);
+    check(n, rows, "f32[n, 3, 4]", &["Add", "Softmax"]);
+    let n = node("NhwcConv", "x w", "y", vec![]);
+    let want = ["Transpose", "Conv", "Transpose", "Identity"];
+    check(n, &["n", "5", "6", "4"], "f32[n, 5, 6, 2]", &want);
+    let pixels = &["n", "5", "6", "4"];
+    let attrs = |activation| vec![int("groups", 2), int("activation", activation)];
+    let n = node("GroupNorm", "x b b", "y", attrs(1));
+    let want = ["Transpose", "GroupNormalization", "Swish", "Transpose"];
+    check(n, pixels, "f32[n, 5, 6, 4]", &want);
+    let n = node("SkipGroupNorm", "x b b x b", "y s", attrs(0));
+    let want = ["Add", "Add", "Transpose", "GroupNormalization", "Transpose"];
+    check(n, pixels, "f32[n, 5, 6, 4]", &want);
+    let n = node("BitmaskDropout", "x", "y mask", vec![]);
+    refused(&of(MICROSOFT, rows, vec![], vec![n]), "a mask of bits");
+}
+
+/// A convolution of blocked weights, between two changes of the layout.
+fn blocked(channels: &str, weights: &[i64]) -> ModelProto {
+    let nodes = vec![
+        node("ReorderInput", "x", "a", vec![]),
+        node("Conv", "a w", "c", vec![]),
+        node("ReorderOutput", "c", "y", vec![int("channels", 20)]),
+    ];
+    let x = ["n", channels, "5", "5"];
+    of(BLOCKED, &x, vec![zeros("w", weights)], nodes)
+}
+
+#[test]
+fn the_width_of_blocks_follows_from_weights() {
+    let check = |m: &ModelProto, want: &[i64]| {
+        let f = import(m);
+        let transpose = f.nodes.iter().find(|n| &*n.op == "Transpose").unwrap();
+        let shape = f.ty(transpose.inputs[0].unwrap()).fixed_shape().unwrap();
+        let shape: Vec<i64> = shape.iter().map(|d| *d as i64).collect();
+        assert_eq!(shape, want);
+        assert_eq!(f.ty(f.results[0].1).to_string(), "f32[n, 20, 5, 5]");
+    };
+    // 20 channels are filled up to 24 in blocks of 8, and to 32 in blocks of 16.
+    check(&blocked("12", &[24, 16, 1, 1]), &[3, 2, 1, 1, 8, 8]);
+    check(&blocked("12", &[32, 16, 1, 1]), &[2, 1, 1, 1, 16, 16]);
+    let mut m = blocked("12", &[32, 16, 1, 1]);
+    let g = m.graph.as_mut().unwrap();
+    g.initializer.push(zeros("v", &[8, 32, 1, 1]));
+    let mut other = node("Conv", "c v", "z", vec![]);
+    other.domain = Some(BLOCKED.into());
+    g.node.push(other);
+    g.output.push(value("z", F32, &[]));
+    refused(&m, "weights in blocks of different widths");
+    // 16 channels and 32 ones are whole blocks of either width.
+    let nodes = vec![
+        node("ReorderInput", "x", "a", vec![]),
+        node("Conv", "a w", "c", vec![]),
+        node("ReorderOutput", "c", "y", vec![int("channels", 32)]),
+    ];
+    let weights = vec![zeros("w", &[32, 16, 1, 1])];
+    let m = of(BLOCKED, &["n", "16", "5", "5"], weights, nodes);
+    refused(&m, "may be of 8 or 16 channels");
+}
+
+#[test]
+fn a_cache_grows_or_keeps_its_length() {
+    let check = |past: &str, total: &str, want: &str| {
+        let attrs = vec![int("num_heads", 2), int("kv_num_heads", 1)];
+        let n = NodeProto {
+            domain: Some(MICROSOFT.into()),
+            ..node(
+                "GroupQueryAttention",
+                "x _ _ key value last total",
+                "y pk pv",
+                attrs,
+            )
+        };
+        let of_mask = [
+            node("Shape", "mask", "shape", vec![int("start", 1)]),
+            node("Cast", "shape", "total", vec![int("to", 6)]),
+        ];
+        let inputs = vec![
+            value("x", F32, &["b", "s", "32"]),
+            value("key", F32, &["b", "1", past, "8"]),
+            value("value", F32, &["b", "1", past, "8"]),
+            value("last", 6, &["b"]),
+            value("mask", I64, &["b", total]),
+        ];
+        let nodes = of_mask.into_iter().chain([n]).collect();
+        let f = import(&model(17, graph(inputs, vec![], nodes, "y pk pv")));
+        assert_eq!(f.ty(f.results[0].1).to_string(), "f32[b, s, 16]");
+        assert_eq!(f.ty(f.results[1].1).to_string(), want);
+        assert_eq!(f.ty(f.results[2].1), f.ty(f.results[1].1));
+    };
+    check("24", "9", "f32[b, 1, 24, 8]");
+    check("8", "9", "f32[b, 1, 9, 8]");
+}
+
+#[test]
+fn attention_of_f64_is_computed_in_f64() {
+    let n = NodeProto {
+        domain: Some(MICROSOFT.into()),
+        ..node(
+            "MultiHeadAttention",
+            "x x x",
+            "y",
+            vec![int("num_heads", 2)],
+        )
+    };
+    let x = vec![value("x", 11, &["2", "3", "8"])];
+    let f = import(&model(17, graph(x, vec![], vec![n], "y")));
+    assert_eq!(f.ty(f.results[0].1).to_string(), "f64[2, 3, 8]");
+    assert!(f.nodes.iter().all(|n| &*n.op != "Cast"));
+}
+
+#[test]
+fn a_number_for_each_channel_is_added_to_channels_that_are_first() {
+    let attrs = vec![int("groups", 2), int("channels_last", 0)];
+    let n = node("SkipGroupNorm", "x b b w", "y s", attrs);
+    let weights = vec![zeros("w", &[2, 1, 1, 4]), zeros("b", &[4])];
+    let f = import(&of(MICROSOFT, &["2", "4", "5", "6"], weights, vec![n]));
+    let ops: Vec<&str> = f.nodes.iter().map(|n| &*n.op).collect();
+    assert_eq!(ops, ["Transpose", "Add", "GroupNormalization", "Identity"]);
+    assert_eq!(f.ty(f.results[0].1).to_string(), "f32[2, 4, 5, 6]");
+}
+
+/// A mixture of two experts, whose operands are all alike but for the router `r`.
+fn of_experts(n: NodeProto) -> ModelProto {
+    let router = vec![zeros("r", &[4, 2])];
+    of(MICROSOFT, &["2", "2", "2"], router, vec![n])
+}
+
+#[test]
+fn an_axis_far_outside_the_operand() {
+    for axis in [i64::MIN, -10_000_000_000, -4, 3, i64::MAX] {
+        let n = node(
+            "SimplifiedLayerNormalization",
+            "x w",
+            "y d",
+            vec![int("axis", axis)],
+        );
+        let m = model(
+            17,
+            graph(
+                vec![value("x", F32, &["2", "3", "8"])],
+                vec![zeros("w", &[8])],
+                vec![n],
+                "y d",
+            ),
+        );
+        refused(&m, "axis");
+    }
+}
+
+#[test]
+fn the_gated_product_of_experts() {
+    let check = |attrs: Vec<AttributeProto>, operands: &str, products: usize| {
+        let f = import(&of_experts(node("MoE", operands, "y", attrs)));
+        let made = f.nodes.iter().filter(|n| &*n.op == "MatMul").count();
+        assert_eq!(made, products);
+        assert_eq!(f.ty(f.results[0].1).to_string(), "f32[2, 2, 2]");
+    };
+    let silu = || vec![text("activation_type", "silu")];
+    check(silu(), "x r x _ x", 2);
+    check(silu(), "x r x _ x _ x", 3);
+    check(vec![text("activation_type", "swiglu")], "x r x _ x _ x", 3);
+}
+
+#[test]
+fn attributes_and_operands_that_do_not_fit() {
+    let check = |n: NodeProto, cause: &str| {
+        refused(&of(MICROSOFT, &["2", "3", "8"], vec![], vec![n]), cause);
+    };
+    let heads = |n| int("num_heads", n);
+    check(
+        node("Attention", "x x", "y", vec![heads(0)]),
+        "a number above zero",
+    );
+    check(
+        node("MultiHeadAttention", "x x x", "y", vec![heads(3)]),
+        "8 columns do not divide into 3 heads",
+    );
+    check(
+        node("MultiHeadAttention", "x x", "y", vec![heads(2)]),
+        "this form of its operands",
+    );
+    let attrs = vec![
+        heads(2),
+        int("kv_num_heads", 2),
+        int("sliding_window_cache", 1),
+    ];
+    check(
+        node("GroupQueryAttention", "x x x _ _ x x", "y", attrs),
+        "a cache of the window's length",
+    );
+    check(
+        node("FusedGemm", "x x", "y", vec![text("activation", "Other")]),
+        "the activation Other",
+    );
+    check(
+        node("SkipLayerNormalization", "x x x", "a b c d e", vec![]),
+        "more than four outputs",
+    );
+    check(
+        node("MoE", "x x x _ x", "y", vec![int("k", 0)]),
+        "above zero",
+    );
+    for (kind, third) in [("relu", "x"), ("identity", "x"), ("relu", "_ x")] {
+        let operands = format!("x r x _ x _ {third}");
+        let n = node("MoE", &operands, "y", vec![text("activation_type", kind)]);
+        refused(&of_experts(n), "a third product");
+    }
+    let fused = vec![text("activation_type", "swiglu"), int("swiglu_fusion", 2)];
+    refused(
+        &of_experts(node("MoE", "x r x _ x _ x", "y", fused)),
+        "a third product",
+    );
+    let attrs = vec![
+        heads(2),
+        int("kv_num_heads", 2),
+        int("causal", 0),
+        int("local_window_size", 3),
+    ];
+    check(
+        node("GroupQueryAttention", "x x x _ _ x x", "y", attrs),
+        "a window without the causal order",
+    );
+    let weights = || vec![zeros("w", &[9, 3]), longs("p", &[0])];
+    let n = node("RotaryEmbedding", "x p w w", "y", vec![heads(2)]);
+    let m = of(MICROSOFT, &["2", "3", "8"], weights(), vec![n]);
+    refused(&m, "caches of 3 columns for heads of 4 elements");
+    let m = of(
+        MICROSOFT,
+        &["2", "7"],
+        vec![zeros("b", &[7])],
+        vec![node("BiasSplitGelu", "x b", "y", vec![])],
+    );
+    refused(&m, "7 columns have no halves");
+    let weights = vec![
+        zeros("r", &[2, 4]),
+        longs("i", &[0, 0, 0]),
+        longs("s", &[4, 4]),
+    ];
+    let n = node("CropAndResize", "x r i s", "y", vec![]);
+    let m = of(MICROSOFT, &["1", "2", "5", "5"], weights, vec![n]);
+    refused(&m, "batch_indices has 3 elements for 2 rois");
+    check(
+        node("BeamSearch", "x", "y", vec![]),
+        "com.microsoft.BeamSearch",
+    );
+}

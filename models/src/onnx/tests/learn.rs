@@ -1,0 +1,359 @@
+//! The domain of classical models: what is made of its attributes, and what is refused.
+
+use super::*;
+
+fn learned(n: NodeProto) -> ModelProto {
+    let n = NodeProto {
+        domain: Some("ai.onnx.ml".into()),
+        ..n
+    };
+    let mut m = one(18, &["b", "2"], n);
+    m.opset_import.push(opset("ai.onnx.ml", 3));
+    m
+}
+
+fn list(name: &str, v: &[f32]) -> AttributeProto {
+    AttributeProto {
+        floats: v.to_vec(),
+        ..attr(name, AttributeType::Floats)
+    }
+}
+
+fn words(name: &str, v: &[&str]) -> AttributeProto {
+    AttributeProto {
+        strings: v.iter().map(|s| s.as_bytes().to_vec()).collect(),
+        ..attr(name, AttributeType::Strings)
+    }
+}
+
+/// A regressor of one tree: `x[1] <= 0.5` leads to a leaf, and otherwise `x[0] < 0` to one of two others.
+fn tree(change: impl Fn(&mut Vec<AttributeProto>)) -> ModelProto {
+    let mut attributes = vec![
+        ints("nodes_treeids", &[0, 0, 0, 0, 0]),
+        ints("nodes_nodeids", &[4, 0, 1, 2, 3]),
+        ints("nodes_featureids", &[0, 1, 0, 0, 0]),
+        words(
+            "nodes_modes",
+            &["LEAF", "BRANCH_LEQ", "BRANCH_LT", "LEAF", "LEAF"],
+        ),
+        list("nodes_values", &[0., 0.5, 0., 0., 0.]),
+        ints("nodes_truenodeids", &[0, 2, 3, 0, 0]),
+        ints("nodes_falsenodeids", &[0, 1, 4, 0, 0]),
+        ints("target_treeids", &[0, 0, 0]),
+        ints("target_nodeids", &[2, 3, 4]),
+        ints("target_ids", &[0, 0, 0]),
+        list("target_weights", &[1., 2., 3.]),
+        int("n_targets", 1),
+    ];
+    change(&mut attributes);
+    learned(node("TreeEnsembleRegressor", "x", "y", attributes))
+}
+
+fn set(attributes: &mut [AttributeProto], a: AttributeProto) {
+    let at = attributes.iter().position(|b| b.name == a.name).unwrap();
+    attributes[at] = a;
+}
+
+#[test]
+fn trees_become_tables_that_lead_forward() {
+    let f = import(&tree(|_| {}));
+    assert_eq!(
+        lines(&f)[0],
+        "TreeEnsemble(x, [1, 0], [0, 1], [0.5, 0.0], [-2, 1, -3, -1], [0], [0, 1, 2, 3], [0, 0, 0], [3.0, 1.0, 2.0])"
+    );
+    assert_eq!(f.ty(f.results[0].1).to_string(), "f32[b, 1]");
+}
+
+#[test]
+fn trees_that_are_none_are_refused() {
+    let check = |a: AttributeProto, why: &str| {
+        let m = tree(|attributes| set(attributes, a.clone()));
+        let e = try_import(&m).expect_err(why).to_string();
+        assert!(e.contains(why), "{e}");
+    };
+    check(ints("nodes_falsenodeids", &[0, 1, 0, 0, 0]), "has a cycle");
+    check(
+        ints("nodes_falsenodeids", &[0, 1, 9, 0, 0]),
+        "has no node 9",
+    );
+    check(
+        ints("nodes_falsenodeids", &[0, 1, 2, 0, 0]),
+        "has two roots",
+    );
+    check(ints("nodes_nodeids", &[4, 0, 1, 2, 2]), "has two nodes 2");
+    check(ints("nodes_treeids", &[0, 0, 0]), "instead of 3");
+    check(
+        ints("nodes_featureids", &[0, 2, 0, 0, 0]),
+        "compares feature 2",
+    );
+    check(
+        ints("nodes_featureids", &[0, -1, 0, 0, 0]),
+        "compares feature -1",
+    );
+    check(ints("target_ids", &[0, 1, 0]), "target 1 of 1");
+    check(ints("target_nodeids", &[2, 3, 7]), "weight of node 7");
+    check(list("target_weights", &[1.]), "instead of 3");
+    check(int("n_targets", 0), "target 0 of 0");
+    check(int("n_targets", i64::MAX), "n_targets");
+    let modes = ["LEAF", "BRANCH_LEQ", "BRANCH_MAYBE", "LEAF", "LEAF"];
+    check(words("nodes_modes", &modes), "BRANCH_MAYBE");
+}
+
+#[test]
+fn maps_are_refused_and_zipped_scores_stay() {
+    let f = import(&learned(node(
+        "ZipMap",
+        "x",
+        "y",
+        vec![ints("classlabels_int64s", &[0, 1])],
+    )));
+    assert_eq!(f.ty(f.results[0].1).to_string(), "f32[b, 2]");
+    let e = try_import(&learned(node("CastMap", "x", "y", vec![]))).unwrap_err();
+    assert!(e.to_string().contains("maps are not supported"), "{e}");
+    let e = try_import(&learned(node("Guess", "x", "y", vec![]))).unwrap_err();
+    assert!(e.to_string().contains("ai.onnx.ml.Guess"), "{e}");
+    // The registry's own forms are no ops of ONNX.
+    let e = try_import(&one(
+        18,
+        &["b", "2"],
+        node("TreeEnsemble", "x", "y", vec![]),
+    ));
+    assert!(e.unwrap_err().to_string().contains("TreeEnsemble"));
+}
+
+#[test]
+fn coefficients_have_to_fit() {
+    let check = |op: &str, attributes: Vec<AttributeProto>, why: &str| {
+        let e = try_import(&learned(node(op, "x", "y", attributes))).expect_err(why);
+        assert!(e.to_string().contains(why), "{op}: {e}");
+    };
+    let three = || list("coefficients", &[1., 2., 3.]);
+    check(
+        "LinearRegressor",
+        vec![three()],
+        "3 coefficients for 1 targets",
+    );
+    check(
+        "LinearRegressor",
+        vec![three(), int("targets", -1)],
+        "targets",
+    );
+    check(
+        "LinearRegressor",
+        vec![three(), int("targets", 0)],
+        "targets",
+    );
+    let two = || list("coefficients", &[1., 2.]);
+    check(
+        "LinearRegressor",
+        vec![two(), list("intercepts", &[1., 2.])],
+        "2 intercepts",
+    );
+    check("LinearClassifier", vec![two()], "no class labels");
+    check("Scaler", vec![list("scale", &[1., 2., 3.])], "");
+    check("Normalizer", vec![text("norm", "L3")], "MAX, L1 or L2");
+    check("Imputer", vec![], "has no values");
+    check(
+        "Imputer",
+        vec![list("imputed_value_floats", &[])],
+        "has no values",
+    );
+    check(
+        "Imputer",
+        vec![list("imputed_value_floats", &[1., 2., 3.])],
+        "do not broadcast",
+    );
+    check(
+        "FeatureVectorizer",
+        vec![ints("inputdimensions", &[2, 2])],
+        "inputdimensions",
+    );
+    check("LabelEncoder", vec![], "no keys");
+    let keys = || list("keys_floats", &[1., 2.]);
+    check(
+        "LabelEncoder",
+        vec![keys(), list("values_floats", &[1.])],
+        "2 keys and 1 values",
+    );
+    check(
+        "LabelEncoder",
+        vec![ints("keys_int64s", &[1]), list("values_floats", &[1.])],
+        "keys of i64",
+    );
+    check("OneHotEncoder", vec![], "no categories");
+    check(
+        "OneHotEncoder",
+        vec![words("cats_strings", &["a"])],
+        "categories of string for f32",
+    );
+}
+
+#[test]
+fn an_imputer_does_not_stretch_a_feature() {
+    let imputer = |numbers: &[f32]| {
+        let n = node(
+            "Imputer",
+            "x",
+            "y",
+            vec![list("imputed_value_floats", numbers)],
+        );
+        let mut m = learned(n);
+        m.graph.as_mut().unwrap().input = vec![value("x", F32, &["b", "1"])];
+        try_import(&m)
+    };
+    assert!(imputer(&[1.]).is_ok());
+    let e = imputer(&[1., 2., 3.]).unwrap_err().to_string();
+    assert!(e.contains("has 3 numbers for other features"), "{e}");
+}
+
+#[test]
+fn single_targets_are_not_transformed() {
+    let one_leaf = |post_transform: i64| {
+        let modes = raw("", 2, &[1], vec![0]);
+        let number = |v: f32| floats("", &[1], &[v]);
+        let n = node(
+            "TreeEnsemble",
+            "x",
+            "y",
+            vec![
+                ints("nodes_featureids", &[0]),
+                ints("tree_roots", &[0]),
+                ints("nodes_truenodeids", &[0]),
+                ints("nodes_falsenodeids", &[0]),
+                ints("nodes_trueleafs", &[1]),
+                ints("nodes_falseleafs", &[1]),
+                ints("leaf_targetids", &[0]),
+                tensor_attr("nodes_modes", modes),
+                tensor_attr("nodes_splits", number(0.5)),
+                tensor_attr("leaf_weights", number(2.)),
+                int("n_targets", 1),
+                int("post_transform", post_transform),
+            ],
+        );
+        let mut m = learned(n);
+        m.opset_import.retain(|o| o.domain() != "ai.onnx.ml");
+        m.opset_import.push(opset("ai.onnx.ml", 5));
+        let f = import(&m);
+        lines(&f).len()
+    };
+    let plain = one_leaf(0);
+    assert_eq!([1, 2, 3].map(one_leaf), [plain; 3]);
+    assert!(one_leaf(4) > plain);
+}
+
+#[test]
+fn of_equal_keys_the_first_or_the_last_counts() {
+    let check = |version, elem, op: &str, attributes: Vec<AttributeProto>, want: &str| {
+        let mut m = learned(node(op, "x", "y", attributes));
+        m.opset_import.retain(|o| o.domain() != "ai.onnx.ml");
+        m.opset_import.push(opset("ai.onnx.ml", version));
+        m.graph.as_mut().unwrap().input = vec![value("x", elem, &["b"])];
+        let f = import(&m);
+        assert!(lines(&f)[0].starts_with(want), "{:?}", lines(&f));
+    };
+    check(
+        2,
+        I64,
+        "LabelEncoder",
+        vec![
+            ints("keys_int64s", &[5, 6, 5]),
+            ints("values_int64s", &[1, 2, 3]),
+        ],
+        "LabelEncoder(x, [5, 6], [1, 2]",
+    );
+    const STRING: i32 = 8;
+    let twice = |name: &str| words(name, &["a", "b", "a"]);
+    check(
+        1,
+        STRING,
+        "CategoryMapper",
+        vec![ints("cats_int64s", &[5, 6, 7]), twice("cats_strings")],
+        "LabelEncoder(x, string[2], [7, 6]",
+    );
+    check(
+        1,
+        STRING,
+        "LabelEncoder",
+        vec![twice("classes_strings")],
+        "LabelEncoder(x, string[2], [2, 1]",
+    );
+}
+
+#[test]
+fn lists_may_have_millions_of_numbers() {
+    let n = 17 << 17;
+    let keys: Vec<f32> = (0..n).map(|i| i as f32).collect();
+    let attributes = vec![
+        list("keys_floats", &keys),
+        ints("values_int64s", &vec![1; n]),
+    ];
+    let f = import(&learned(node("LabelEncoder", "x", "y", attributes)));
+    assert_eq!(f.ty(f.results[0].1).to_string(), "i64[b, 2]");
+}
+
+#[test]
+fn a_long_default_is_no_inline_literal() {
+    let m = learned(node(
+        "LabelEncoder",
+        "x",
+        "y",
+        vec![
+            list("keys_floats", &[1.]),
+            words("values_strings", &["a"]),
+            text("default_string", &"?".repeat(1 << 16)),
+        ],
+    ));
+    let f = import(&m);
+    let inline = |l: &Literal| matches!(l, Literal::Inline(t) if t.byte_len() > 4096);
+    assert!(!f.literals.iter().any(|(_, l)| inline(l)));
+}
+
+#[test]
+fn tables_of_functions_cannot_grow_without_bound() {
+    let n = 1 << 15;
+    let tables = |keys: Vec<u8>, elem: i32| {
+        let values = raw("v", I64, &[n], vec![0; 8 * n as usize]);
+        NodeProto {
+            domain: Some("ai.onnx.ml".into()),
+            ..node(
+                "LabelEncoder",
+                "x",
+                "y",
+                vec![
+                    tensor_attr("keys_tensor", raw("k", elem, &[n], keys)),
+                    tensor_attr("values_tensor", values),
+                ],
+            )
+        }
+    };
+    let keys = (0..n).flat_map(|i| i.to_le_bytes()).collect::<Vec<_>>();
+    let call = |f: usize, input: &str, output: &str| NodeProto {
+        domain: Some("f".into()),
+        ..node(&format!("f{f}"), input, output, vec![])
+    };
+    let sets = || vec![opset("", 18), opset("f", 1), opset("ai.onnx.ml", 4)];
+    let function = |i: usize| FunctionProto {
+        name: Some(format!("f{i}")),
+        domain: Some("f".into()),
+        input: names("x"),
+        output: names("y"),
+        opset_import: sets(),
+        node: match i {
+            0 => vec![tables(keys.clone(), I64)],
+            _ => vec![call(i - 1, "x", "a"), call(i - 1, "a", "y")],
+        },
+        ..FunctionProto::default()
+    };
+    let m = |levels: usize| {
+        let x = vec![value("x", I64, &["2"])];
+        let g = graph(x, vec![], vec![call(levels - 1, "x", "y")], "y");
+        ModelProto {
+            opset_import: sets(),
+            functions: (0..levels).map(function).collect(),
+            ..model(18, g)
+        }
+    };
+    assert_eq!(import(&m(2)).nodes.len(), 2);
+    let e = try_import(&m(8)).unwrap_err();
+    assert!(matches!(e, ModelError::TooLarge { .. }), "{e}");
+}

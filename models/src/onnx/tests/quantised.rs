@@ -1,0 +1,255 @@
+//! Tests of ops on quantised numbers.
+
+use convoke_graph::DType;
+
+use super::*;
+
+const U8: i32 = 2;
+const I8: i32 = 3;
+const I32: i32 = 6;
+
+/// A model of one node of the domain `com.microsoft`: `x` and `z` are u8 [2, 4], `w` is i8 [4, 3], `f` is f32 [2, 4], `s` a
+/// scale, `h` one of f16, `r` a row of three scales, `v` four of them, `u` a list, and `o` a zero point;
+/// `q` is u8 [2, 5, 4], `lengths`, `keys` and `column` are masks of it, and `m` i8 [4, 4].
+fn on(n: NodeProto) -> ModelProto {
+    let n = NodeProto {
+        domain: Some("com.microsoft".into()),
+        ..n
+    };
+    let inputs = vec![
+        value("x", U8, &["2", "4"]),
+        value("z", U8, &["2", "4"]),
+        value("w", I8, &["4", "3"]),
+        value("f", F32, &["2", "4"]),
+        value("s", F32, &[]),
+        value("h", F16, &[]),
+        value("r", F32, &["3"]),
+        value("v", F32, &["4"]),
+        value("u", F32, &["n"]),
+        value("o", U8, &[]),
+        value("q", U8, &["2", "5", "4"]),
+        value("lengths", I32, &["2"]),
+        value("keys", I32, &["2", "5"]),
+        value("column", I32, &["2", "1"]),
+        value("m", I8, &["4", "4"]),
+    ];
+    let outputs = n.output.join(" ");
+    model(17, graph(inputs, vec![], vec![n], &outputs))
+}
+
+fn refused(n: NodeProto, cause: &str) {
+    let e = try_import(&on(n)).expect_err(cause).to_string();
+    assert!(e.contains(cause), "{e}");
+}
+
+#[test]
+fn codes_become_numbers_and_codes_again() {
+    let check = |n: NodeProto, want: &[&str], ty: &str| {
+        let f = import(&on(n));
+        assert_eq!(lines(&f), want);
+        assert_eq!(f.ty(f.results[0].1).to_string(), ty);
+    };
+    let left = "DequantizeLinear(x, s, o)";
+    check(
+        node("QLinearAdd", "x s o z s o s o", "y", vec![]),
+        &[
+            left,
+            "DequantizeLinear(z, s, o)",
+            "Add(y_node/DequantizeLinear, y_node/DequantizeLinear.1)",
+            "QuantizeLinear(y_node/Add, s, o)",
+        ],
+        "u8[2, 4]",
+    );
+    check(
+        node("QLinearSigmoid", "x s o s", "y", vec![]),
+        &[
+            left,
+            "Sigmoid(y_node/DequantizeLinear)",
+            "QuantizeLinear(y_node/Sigmoid, s)",
+        ],
+        "u8[2, 4]",
+    );
+    check(
+        node("MatMulIntegerToFloat", "x w s s o", "y", vec![]),
+        &[
+            "MatMulInteger(x, w, o)",
+            "Cast(y_node/MatMulInteger)",
+            "Mul(s, s)",
+            "Mul(y_node/Cast, y_node/Mul)",
+        ],
+        "f32[2, 3]",
+    );
+    // A sum or the product of two scales may be outside the numbers of f16.
+    check(
+        node("MatMulIntegerToFloat", "x w h h _ _ h", "y", vec![]),
+        &[
+            "MatMulInteger(x, w)",
+            "Cast(y_node/MatMulInteger)",
+            "Cast(h)",
+            "Cast(h)",
+            "Mul(y_node/Cast.1, y_node/Cast.2)",
+            "Mul(y_node/Cast, y_node/Mul)",
+            "Cast(h)",
+            "Add(y_node/Mul.1, y_node/Cast.3)",
+            "Cast(y_node/Add)",
+        ],
+        "f16[2, 3]",
+    );
+    check(
+        node("DynamicQuantizeMatMul", "f w s", "y", vec![]),
+        &[
+            "DynamicQuantizeLinear(f)",
+            "MatMulInteger(y_node/codes, w, y_node/zero)",
+            "Cast(y_node/MatMulInteger)",
+            "Mul(y_node/scale, s)",
+            "Mul(y_node/Cast, y_node/Mul)",
+        ],
+        "f32[2, 3]",
+    );
+}
+
+#[test]
+fn a_dtype_that_is_undefined_is_none() {
+    let attrs = vec![int("output_dtype", 0), int("block_size", 0)];
+    let n = node("QuantizeLinear", "f s", "y", attrs);
+    let inputs = vec![value("f", F32, &["2", "4"]), value("s", F32, &[])];
+    let f = import(&model(21, graph(inputs, vec![], vec![n], "y")));
+    assert_eq!(f.ty(f.results[0].1).to_string(), "u8[2, 4]");
+    assert_eq!(f.nodes[0].attrs.dtype("precision"), Some(DType::F32));
+}
+
+#[test]
+fn the_operator_set_decides_the_precision_of_a_division() {
+    for (opset, precision) in [(21, Some(DType::F32)), (23, None), (25, None)] {
+        let n = node("QuantizeLinear", "f s", "y", vec![]);
+        let inputs = vec![value("f", F16, &["2", "4"]), value("s", F16, &[])];
+        let f = import(&model(opset, graph(inputs, vec![], vec![n], "y")));
+        assert_eq!(f.nodes[0].attrs.dtype("precision"), precision, "{opset}");
+    }
+}
+
+#[test]
+fn what_cannot_be_expressed_is_refused_by_name() {
+    let sizes = || {
+        vec![
+            int("K", 4),
+            int("N", 2),
+            int("bits", 4),
+            int("block_size", 4),
+        ]
+    };
+    refused(node("MatMulNBits", "f x s _ o", "y", sizes()), "'g_idx'");
+    refused(
+        node(
+            "QLinearConv",
+            "x s o w s o s o",
+            "y",
+            vec![int("channels_last", 1)],
+        ),
+        "channels",
+    );
+    let attrs = vec![
+        int("ceil_mode", 1),
+        int("count_include_pad", 1),
+        ints("kernel_shape", &[2]),
+    ];
+    refused(
+        node("QLinearAveragePool", "q s o s o", "y", attrs),
+        "'ceil_mode' together",
+    );
+    refused(
+        node("QLinearConcat", "s o x s", "y", vec![int("axis", 0)]),
+        "takes no 4 operands",
+    );
+    for (operands, cause) in [
+        ("x s o w s o _ s", "go together"),
+        ("x s o w s o _ _ o", "go together"),
+    ] {
+        refused(node("QGemm", operands, "y", vec![]), cause);
+    }
+    refused(
+        node("QLinearAdd", "x _ o z s o s o", "y", vec![]),
+        "operand 1 is missing",
+    );
+    refused(
+        node(
+            "QLinearSoftmax",
+            "x s o s o",
+            "y",
+            vec![int("axis", 0), int("opset", 11)],
+        ),
+        "several axes",
+    );
+    refused(
+        node(
+            "GatherBlockQuantized",
+            "x z s",
+            "y",
+            vec![int("gather_axis", 1)],
+        ),
+        "axes 1 and 1",
+    );
+    refused(
+        node(
+            "QAttention",
+            "x w f s s _ o",
+            "y p",
+            vec![int("num_heads", 1)],
+        ),
+        "a cache",
+    );
+}
+
+#[test]
+fn scales_of_a_wrong_shape_are_refused() {
+    let one = "not one number";
+    let columns = "for each column";
+    for (op, operands, cause) in [
+        ("QLinearAdd", "x v o z s o s o", one),
+        ("QLinearMul", "x s o z v o s o", one),
+        ("QLinearMul", "x s o z s o v o", one),
+        ("QLinearSigmoid", "x v o s o", one),
+        ("QLinearSigmoid", "x s o v o", one),
+        ("MatMulIntegerToFloat", "x w r r o", one),
+        ("MatMulIntegerToFloat", "x w s v o", columns),
+        ("MatMulIntegerToFloat", "x w s f o", columns),
+        ("DynamicQuantizeMatMul", "f w v", columns),
+        ("QGemm", "x r o w s o", one),
+        ("QGemm", "x s o w v o", columns),
+        ("QGemm", "x s o w s o _ r o", one),
+    ] {
+        refused(node(op, operands, "y", vec![]), cause);
+    }
+    let heads = || vec![int("num_heads", 1)];
+    refused(node("QAttention", "q w r r s", "y", heads()), one);
+    refused(node("QAttention", "q w r s v", "y", heads()), columns);
+    let four = node("QAttention", "q m v s s", "y", heads());
+    refused(four, "three times as many columns");
+    let f = import(&on(node("MatMulIntegerToFloat", "x w s r", "y", vec![])));
+    assert_eq!(f.ty(f.results[0].1).to_string(), "f32[2, 3]");
+    let by_list = on(node("QLinearSigmoid", "x u o s", "y", vec![]));
+    assert_eq!(lines(&import(&by_list))[0], "Squeeze(u, [0])");
+}
+
+#[test]
+fn masks_of_attention_say_which_keys_are_padding() {
+    let imported = |mask: &str| {
+        let heads = vec![int("num_heads", 1)];
+        let operands = format!("q w r s s {mask}");
+        lines(&import(&on(node("QAttention", &operands, "y", heads))))
+    };
+    let has = |lines: &[String], op: &str| lines.iter().any(|line| line.starts_with(op));
+    let plain = imported("_");
+    assert!(!has(&plain, "Where"));
+    assert_eq!(imported("column"), plain);
+    let keys = imported("keys");
+    assert!(
+        has(&keys, "Greater(keys, ") && has(&keys, "Where"),
+        "{keys:?}"
+    );
+    let lengths = imported("lengths");
+    assert!(
+        has(&lengths, "Less(") && has(&lengths, "Where"),
+        "{lengths:?}"
+    );
+}

@@ -1,0 +1,110 @@
+//! The kernels of quantised numbers.
+
+use crate::digest::{Digest, data};
+use convoke_kernels::Exec;
+use convoke_kernels::error::Result;
+use convoke_kernels::narrow::{Narrow, NarrowFloat, NarrowInt};
+use convoke_kernels::quantised::{
+    BlockWeights, Format, Layout, Numbers, Parameters, Precision, Quantisation, Requantisation,
+    Take, ZeroPoints, add_exact, dequantise, product_of_blocks, quantise, requantise, span,
+};
+
+pub fn quantised(exec: &Exec, digest: &mut Digest) -> Result {
+    let n = 10_000;
+    let x = data::<f32>(n, 40.0, 7);
+    let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_ne_bytes()).collect();
+    let scales: Vec<f32> = (1..=100).map(|i| i as f32 * 0.01).collect();
+    let zeros: Vec<f32> = (0..100).map(|i| (i % 7) as f32).collect();
+    let signed = Narrow::Int(NarrowInt {
+        bits: 4,
+        signed: true,
+    });
+    let float = Narrow::Float(NarrowFloat::F8E4M3FN);
+    let layouts = [
+        Layout::Tensor,
+        Layout::Axis { len: 100, inner: 1 },
+        Layout::Axis {
+            len: 100,
+            inner: 100,
+        },
+        Layout::Blocks {
+            len: 100,
+            inner: 100,
+            size: 100,
+        },
+    ];
+    for (to, width) in [
+        (Format::U8, 2),
+        (Format::I16, 4),
+        (Format::Narrow(signed), 1),
+        (Format::Narrow(float), 2),
+    ] {
+        for precision in [Precision::F32, Precision::F16, Precision::BF16] {
+            for layout in layouts {
+                let parameters = Parameters {
+                    layout,
+                    scales: Some(&scales),
+                    zeros: Some(&zeros),
+                };
+                let how = Quantisation {
+                    to,
+                    precision,
+                    saturate: false,
+                };
+                let mut codes = vec![0u8; n / 2 * width];
+                let numbers = Numbers::new(Format::F32, &bytes);
+                quantise(exec, &numbers, n, &parameters, how, &mut codes)?;
+                digest.add(&format!("quantise {to:?} {precision:?} {layout:?}"), &codes);
+                let mut back = vec![0u8; 4 * n];
+                let numbers = Numbers::new(to, &codes);
+                let into = (Format::F32, &mut back[..]);
+                dequantise(exec, &numbers, Take::ALL, n, &parameters, into)?;
+                digest.add(&format!("dequantise {to:?} {layout:?}"), &back);
+            }
+        }
+    }
+    let (low, high) = span(exec, &x)?;
+    digest.add("span", &[low, high]);
+    let mut sums = data::<i32>(n, 1e6, 3);
+    let part: Vec<f32> = sums.iter().map(|s| (s % 1000) as f32).collect();
+    add_exact(exec, &part, &mut sums)?;
+    digest.add("add_exact", &sums);
+    let how = Requantisation {
+        bias: Some(&[5, -9]),
+        rows: &scales,
+        columns: &scales,
+        scales: &[0.7, 11.0],
+        zeros: &[3.0],
+        to: Format::I8,
+    };
+    let mut codes = vec![0u8; n];
+    requantise(exec, &sums, 100, &how, &mut codes)?;
+    digest.add("requantise", &codes);
+    let (m, k, columns, block) = (5, 300, 20, 32);
+    let packed = data::<u8>(columns * 10 * block / 2, 255.0, 5);
+    // A number that is not finite would make every sum NaN.
+    let finite = |x: f32| if x.is_finite() { x } else { 0.5 };
+    let a: Vec<f32> = data(m * k, 1.0, 13).into_iter().map(finite).collect();
+    let scales: Vec<f32> = data(columns * 10, 0.2, 11)
+        .into_iter()
+        .map(finite)
+        .collect();
+    let weights = BlockWeights {
+        k,
+        n: columns,
+        bits: 4,
+        signed: false,
+        block,
+        codes: &packed,
+        scales: &scales,
+        zeros: ZeroPoints::Middle,
+    };
+    let mut y = vec![0f32; m * columns];
+    product_of_blocks(exec, &a, m, &weights, None, &mut y)?;
+    digest.add("product_of_blocks", &y);
+    let mut alone = vec![0f32; columns];
+    product_of_blocks(exec, &a[..k], 1, &weights, None, &mut alone)?;
+    digest.add("product_of_blocks of one row", &alone);
+    assert_eq!(alone, y[..columns], "one row, alone and among others");
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! Products with weights that stay packed: each block of consecutive weights of a column has a scale and a zero point.
+//!
+//! ```text
+//! codes, column by column ── CodeBuffer ──> codes of 64 columns, row by row ── numbers ──> panel of B ── gemm
+//!                                                                          └── chains of one row
+//! ```
+//!
+//! Invariants
+//! 1. A weight is `(code - zero) * scale`, rounded once. An output is the chain over k of the f32 product
+//!    (`crate::gemm`), so that its bits are those of a product with the weights as numbers, for one row as for many.
+
+mod codes;
+mod row;
+
+use std::ops::Range;
+
+use codes::{CodeBuffer, CodeRow, DEPTH};
+use convoke_functions::packed;
+
+use crate::Exec;
+use crate::error::Result;
+use crate::gemm::driver::{self, ASource, Product};
+use crate::gemm::panel::{BSource, Piece};
+use crate::gemm::{Epilogue, NR, Output, Post};
+use crate::isa::Isa;
+use crate::multiversion::multiversion;
+
+/// Columns whose codes are read together: a panel of B, rounded up to words.
+const COLUMNS: usize = 64;
+
+/// Where the zero points of blocks are.
+#[derive(Debug, Clone, Copy)]
+pub enum ZeroPoints<'a> {
+    /// All are the middle of the codes.
+    Middle,
+    /// They are codes, packed for each column, which begins with a whole byte.
+    Packed(&'a [u8]),
+    /// They are numbers, as the scales are.
+    Numbers(&'a [f32]),
+    /// Those of signed codes.
+    Signed(&'a [i8]),
+}
+
+/// The weights of a product, `[k, n]`, of which each column is quantised in blocks.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockWeights<'a> {
+    /// The size of the weights.
+    pub k: usize,
+    pub n: usize,
+    /// Bits of a code: 2, 4 or 8.
+    pub bits: usize,
+    /// Whether codes are numbers in two's complement, whose middle is 0.
+    pub signed: bool,
+    /// Weights in a block, which take whole bytes.
+    pub block: usize,
+    /// The codes: for each column its blocks, the last of which is as long as the others.
+    pub codes: &'a [u8],
+    /// The scale of each block, column by column.
+    pub scales: &'a [f32],
+    pub zeros: ZeroPoints<'a>,
+}
+
+/// The scales and zero points of one block of some columns.
+#[derive(Clone, Copy)]
+struct BlockParameters {
+    zeros: [f32; COLUMNS],
+    scales: [f32; COLUMNS],
+}
+
+impl BlockParameters {
+    /// Those by which every code is 0.
+    const NONE: BlockParameters = BlockParameters {
+        zeros: [0.0; COLUMNS],
+        scales: [0.0; COLUMNS],
+    };
+}
+
+impl BlockWeights<'_> {
+    fn blocks(&self) -> usize {
+        self.k.div_ceil(self.block)
+    }
+
+    /// Bytes of the codes of a column.
+    fn column_bytes(&self) -> usize {
+        self.blocks() * (self.block * self.bits / 8)
+    }
+
+    fn check(&self) {
+        assert!([2, 4, 8].contains(&self.bits), "bits of a code");
+        assert!(
+            self.block > 0 && (self.block * self.bits).is_multiple_of(8),
+            "size of a block"
+        );
+        let blocks = self.blocks();
+        assert_eq!(self.codes.len(), self.n * self.column_bytes(), "codes");
+        assert_eq!(self.scales.len(), self.n * blocks, "scales");
+        match self.zeros {
+            ZeroPoints::Middle => {}
+            ZeroPoints::Packed(codes) => {
+                let each = (blocks * self.bits).div_ceil(8);
+                assert_eq!(codes.len(), self.n * each, "packed zero points");
+            }
+            ZeroPoints::Numbers(all) => assert_eq!(all.len(), self.n * blocks, "zero points"),
+            ZeroPoints::Signed(all) => assert_eq!(all.len(), self.n * blocks, "zero points"),
+        }
+        let signed = matches!(self.zeros, ZeroPoints::Signed(_));
+        let middle = matches!(self.zeros, ZeroPoints::Middle);
+        assert!(middle || signed == self.signed, "kind of zero points");
+    }
+
+    /// What is added to signed codes, and to their zero points, so that no code is negative.
+    fn middle(&self) -> u8 {
+        1 << (self.bits - 1)
+    }
+
+    fn zero(&self, column: usize, block: usize) -> f32 {
+        match self.zeros {
+            ZeroPoints::Middle => self.middle().into(),
+            ZeroPoints::Signed(all) => {
+                let zero = i16::from(all[column * self.blocks() + block]);
+                f32::from(zero + i16::from(self.middle()))
+            }
+            ZeroPoints::Packed(codes) => {
+                let each = (self.blocks() * self.bits).div_ceil(8);
+                packed::element(self.bits, &codes[column * each..], block).into()
+            }
+            ZeroPoints::Numbers(all) => all[column * self.blocks() + block],
+        }
+    }
+
+    /// Writes the scales and zero points of a block of at most [`COLUMNS`] columns. Lanes beyond them stay as they are.
+    fn parameters(&self, columns: Range<usize>, block: usize, of: &mut BlockParameters) {
+        let blocks = self.blocks();
+        let all = &self.scales[columns.start * blocks + block..];
+        let lanes = of.scales.iter_mut().take(columns.len());
+        for (lane, scale) in lanes.zip(all.iter().step_by(blocks)) {
+            *lane = *scale;
+        }
+        match self.zeros {
+            ZeroPoints::Middle => of.zeros.fill(self.middle().into()),
+            _ => {
+                for (zero, column) in of.zeros.iter_mut().zip(columns) {
+                    *zero = self.zero(column, block);
+                }
+            }
+        }
+    }
+
+    /// Calls `each(block, from..to)` for the blocks of `rows`; `from..to` counts from the first of `rows`.
+    fn each_block(&self, rows: Range<usize>, mut each: impl FnMut(usize, Range<usize>)) {
+        let mut at = rows.start;
+        while at < rows.end {
+            let block = at / self.block;
+            let end = ((block + 1) * self.block).min(rows.end);
+            each(block, at - rows.start..end - rows.start);
+            at = end;
+        }
+    }
+
+    /// Writes the weights of a piece as rows of [`NR`] values; zeros follow its columns.
+    pub(crate) fn panel(&self, piece: Piece, dst: &mut [f32]) {
+        let Piece { k0, k, n0, cols } = piece;
+        let columns = n0..n0 + cols;
+        let (mut buffer, mut of) = (CodeBuffer::new(), BlockParameters::NONE);
+        let (dst, _) = dst.as_chunks_mut::<NR>();
+        for first in (0..k).step_by(DEPTH) {
+            let rows = k0 + first..k0 + k.min(first + DEPTH);
+            let dst = &mut dst[first..first + rows.len()];
+            let codes = buffer.read(self, columns.clone(), rows.clone());
+            self.each_block(rows, |block, part| {
+                self.parameters(columns.clone(), block, &mut of);
+                numbers(&codes[part.clone()], &of, &mut dst[part]);
+            });
+        }
+    }
+}
+
+multiversion! {
+    /// The weights of codes.
+    fn numbers<>(codes: &[CodeRow], of: &BlockParameters, to: &mut [[f32; NR]]) {
+        let n = codes.len().min(to.len());
+        let (codes, to) = (&codes[..n], &mut to[..n]);
+        for i in 0..n {
+            for lane in 0..NR {
+                to[i][lane] = (f32::from(codes[i][lane]) - of.zeros[lane]) * of.scales[lane];
+            }
+        }
+    }
+}
+
+/// `y = a · weights + bias`, with `a [m, k]` and `y [m, n]`.
+pub fn product_of_blocks(
+    exec: &Exec,
+    a: &[f32],
+    m: usize,
+    w: &BlockWeights<'_>,
+    bias: Option<&[f32]>,
+    y: &mut [f32],
+) -> Result {
+    w.check();
+    assert_eq!((a.len(), y.len()), (m * w.k, m * w.n), "operand and result");
+    assert!(bias.is_none_or(|bias| bias.len() == w.n), "bias");
+    if y.is_empty() {
+        return Ok(exec.check()?);
+    }
+    if m == 1 {
+        return row::product(exec, a, w, bias, y);
+    }
+    let epilogue = bias.map_or(Epilogue::NONE, Epilogue::col_bias);
+    let c = Output(y.as_mut_ptr());
+    let product = |_| Product {
+        isa: Isa::detect(),
+        n: w.n,
+        k: w.k,
+        a: ASource::Strided {
+            data: a.as_ptr(),
+            row: w.k,
+            col: 1,
+        },
+        b: BSource::Blocks { weights: w },
+        c: c.item(0),
+        post: Post::new(&epilogue, 0),
+    };
+    // SAFETY: the instruction set is available, the sizes were checked above, and `y` is borrowed mutably for the whole call.
+    Ok(unsafe { driver::run(*exec, 1, (m, w.n, w.k), product) }?)
+}

@@ -1,0 +1,104 @@
+//! From exact sums of products to quantised numbers.
+
+use super::linear::{clamped, range_of};
+use super::numbers::Format;
+use crate::Exec;
+use crate::error::Result;
+use crate::multiversion::multiversion;
+use crate::split::{GRAIN, tiles};
+
+/// The parameters of rows of sums. A list that is shorter than the number of rows repeats.
+#[derive(Clone, Copy)]
+pub struct Requantisation<'a> {
+    /// What is added to the sums of each row, wrapping.
+    pub bias: Option<&'a [i32]>,
+    /// The scale of each row's operand.
+    pub rows: &'a [f32],
+    /// The scale of each column's operand, or one for all.
+    pub columns: &'a [f32],
+    /// The scale of each row's results.
+    pub scales: &'a [f32],
+    /// The zero point of each row's results.
+    pub zeros: &'a [f32],
+    /// The format of the results, which is `I8` or `U8`.
+    pub to: Format,
+}
+
+/// The parameters of one row.
+#[derive(Clone, Copy)]
+struct Row {
+    bias: i32,
+    operand: f32,
+    scale: f32,
+    zero: f32,
+    low: f32,
+    high: f32,
+}
+
+#[inline(always)]
+fn result(sum: i32, scale: f32, row: &Row) -> u8 {
+    let x = sum.wrapping_add(row.bias) as f32 * scale;
+    clamped(x, row.zero, row.low, row.high) as i32 as u8
+}
+
+multiversion! {
+    fn requantise_row<>(sums: &[i32], columns: &[f32], row: Row, y: &mut [u8]) {
+        let n = y.len().min(sums.len());
+        let (sums, y) = (&sums[..n], &mut y[..n]);
+        if let [column] = columns {
+            let scale = row.operand * column / row.scale;
+            for i in 0..n {
+                y[i] = result(sums[i], scale, &row);
+            }
+        } else {
+            let columns = &columns[..n];
+            for i in 0..n {
+                y[i] = result(sums[i], row.operand * columns[i] / row.scale, &row);
+            }
+        }
+    }
+}
+
+/// `y = round((sum + bias) * (row * column / scale)) + zero` for rows of `n` sums, as codes of one byte.
+pub fn requantise(
+    exec: &Exec,
+    sums: &[i32],
+    n: usize,
+    how: &Requantisation<'_>,
+    y: &mut [u8],
+) -> Result {
+    assert_eq!(sums.len(), y.len(), "sums and results");
+    assert!(
+        how.columns.len() == 1 || how.columns.len() == n,
+        "scales of columns"
+    );
+    let (low, high) = range_of(how.to).unwrap_or((0., 255.));
+    let of = |list: &[f32], row: usize| list[row % list.len()];
+    Ok(tiles(exec, y, 1, GRAIN, |range, part| {
+        let mut at = range.start;
+        while at < range.end {
+            let (number, column) = (at / n, at % n);
+            let len = (n - column).min(range.end - at);
+            let row = Row {
+                bias: how.bias.map_or(0, |bias| bias[number % bias.len()]),
+                operand: of(how.rows, number),
+                scale: of(how.scales, number),
+                zero: of(how.zeros, number),
+                low,
+                high,
+            };
+            let columns = match how.columns {
+                [_] => how.columns,
+                all => &all[column..column + len],
+            };
+            let from = at - range.start;
+            requantise_row(
+                &sums[at..at + len],
+                columns,
+                row,
+                &mut part[from..from + len],
+            );
+            at += len;
+        }
+    })?)
+}

@@ -1,0 +1,316 @@
+use super::*;
+use crate::gemm::{Batch, Strided, gemm_generic};
+use crate::testing::{bits as bits_of, check_stops, each_exec, exec, random};
+use convoke_functions::narrow::{Narrow, NarrowInt};
+
+const I4: Format = Format::Narrow(Narrow::Int(NarrowInt {
+    bits: 4,
+    signed: true,
+}));
+const U2: Format = Format::Narrow(Narrow::Int(NarrowInt {
+    bits: 2,
+    signed: false,
+}));
+
+fn bytes(x: &[f32]) -> Vec<u8> {
+    x.iter().flat_map(|x| x.to_ne_bytes()).collect()
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    let (all, _) = bytes.as_chunks::<4>();
+    all.iter().map(|b| f32::from_ne_bytes(*b)).collect()
+}
+
+fn codes(x: &[f32], p: &Parameters<'_>, to: Format) -> Vec<u8> {
+    let x_bytes = bytes(x);
+    let how = Quantisation {
+        to,
+        precision: Precision::F32,
+        saturate: true,
+    };
+    let mut y = vec![0xee; to.bytes(x.len())];
+    quantise(
+        &exec(),
+        &Numbers::new(Format::F32, &x_bytes),
+        x.len(),
+        p,
+        how,
+        &mut y,
+    )
+    .unwrap();
+    y
+}
+
+fn one<'a>(scale: &'a [f32], zero: &'a [f32]) -> Parameters<'a> {
+    Parameters {
+        layout: Layout::Tensor,
+        scales: Some(scale),
+        zeros: Some(zero),
+    }
+}
+
+#[test]
+fn ties_go_to_even_and_the_rest_is_saturated() {
+    let x = [
+        0.5,
+        1.5,
+        2.5,
+        -0.5,
+        -1.5,
+        1e30,
+        -1e30,
+        f32::NAN,
+        f32::INFINITY,
+    ];
+    let check = |to: Format, zero: f32, want: &[u8]| {
+        assert_eq!(codes(&x, &one(&[1.], &[zero]), to), want, "{to:?}");
+    };
+    check(Format::U8, 1., &[1, 3, 3, 1, 0, 255, 0, 0, 255]);
+    let i8 = [0i8, 2, 2, 0, -2, 127, -128, -128, 127].map(|x| x as u8);
+    check(Format::I8, 0., &i8);
+    check(I4, 0., &[0x20, 0x02, 0x7e, 0x88, 0x07]);
+    check(U2, 0., &[0b00_10_10_00, 0b00_00_11_00, 0b11]);
+    // By a zero scale everything is infinite, or NaN.
+    assert_eq!(
+        codes(&[1., -1., 0.], &one(&[0.], &[3.]), Format::U8),
+        [255, 0, 0]
+    );
+}
+
+/// What the definition says, element by element.
+fn parameter(layout: Layout, at: usize) -> usize {
+    match layout {
+        Layout::Tensor => 0,
+        Layout::Axis { len, inner } => at / inner % len,
+        Layout::Blocks { len, inner, size } => {
+            let (outer, along, column) = (at / inner / len, at / inner % len, at % inner);
+            (outer * len.div_ceil(size) + along / size) * inner + column
+        }
+    }
+}
+
+#[test]
+fn every_layout_finds_its_parameters() {
+    for (outer, len, inner) in [(3, 5, 7), (40, 700, 1), (2, 3, 300), (1, 1, 1), (7, 9, 2)] {
+        let n = outer * len * inner;
+        let x: Vec<f32> = random(n, 50., 3);
+        let blocks = |size| Layout::Blocks { len, inner, size };
+        let layouts = [
+            Layout::Tensor,
+            Layout::Axis { len, inner },
+            blocks(1),
+            blocks(2),
+            blocks(64),
+            blocks(len),
+        ];
+        for layout in layouts {
+            let scales: Vec<f32> = (0..n).map(|i| 0.25 + (i % 11) as f32).collect();
+            let zeros: Vec<f32> = (0..n).map(|i| (i % 5) as f32).collect();
+            let p = Parameters {
+                layout,
+                scales: Some(&scales),
+                zeros: Some(&zeros),
+            };
+            let want: Vec<u8> = (0..n)
+                .map(|i| {
+                    let p = parameter(layout, i);
+                    ((x[i] / scales[p]).round_ties_even() + zeros[p]).clamp(0., 255.) as u8
+                })
+                .collect();
+            assert_eq!(codes(&x, &p, Format::U8), want, "{layout:?}");
+            each_exec(|exec| {
+                let mut y = vec![0; 4 * n];
+                let numbers = Numbers::new(Format::U8, &want);
+                dequantise(exec, &numbers, Take::ALL, n, &p, (Format::F32, &mut y)).unwrap();
+                for (i, y) in floats(&y).into_iter().enumerate() {
+                    let p = parameter(layout, i);
+                    assert_eq!(y, (f32::from(want[i]) - zeros[p]) * scales[p], "{layout:?}");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn packed_elements_and_parts_of_a_tensor_are_read() {
+    let four: Vec<u8> = (0..500u32).map(|i| (i * 37 % 256) as u8).collect();
+    let numbers = Numbers::new(I4, &four);
+    let mut all = vec![0; 4000];
+    let none = Parameters {
+        layout: Layout::Tensor,
+        scales: None,
+        zeros: None,
+    };
+    dequantise(
+        &exec(),
+        &numbers,
+        Take::ALL,
+        1000,
+        &none,
+        (Format::F32, &mut all),
+    )
+    .unwrap();
+    let all = floats(&all);
+    assert_eq!(all[..4], [0., 0., 5., 2.]);
+    // Columns 3 to 7 of ten.
+    let take = Take {
+        run: 5,
+        stride: 10,
+        offset: 3,
+    };
+    let mut part = vec![0; 4 * 500];
+    dequantise(
+        &exec(),
+        &numbers,
+        take,
+        500,
+        &none,
+        (Format::F32, &mut part),
+    )
+    .unwrap();
+    let want: Vec<f32> = all.chunks(10).flat_map(|row| row[3..8].to_vec()).collect();
+    assert_eq!(floats(&part), want);
+}
+
+#[test]
+fn sums_of_the_exact_depth_are_exact() {
+    for (a, b) in [(255, 255), (128, 128), (255, 127), (0, 255), (1, 1)] {
+        let depth = exact_depth(a, b) as u64;
+        let greatest = depth * u64::from(a) * u64::from(b);
+        assert!(greatest <= 1 << 24, "{a} {b}");
+    }
+    let mut sums = vec![i32::MAX; 40_000];
+    let part: Vec<f32> = (0..40_000).map(|i| (i - 20_000) as f32).collect();
+    add_exact(&exec(), &part, &mut sums).unwrap();
+    assert!(
+        sums.iter()
+            .zip(-20_000..)
+            .all(|(s, i)| *s == i32::MAX.wrapping_add(i))
+    );
+}
+
+#[test]
+fn sums_are_requantised_row_by_row() {
+    let how = Requantisation {
+        bias: Some(&[10, -10]),
+        rows: &[0.5, 0.25],
+        columns: &[1., 2., 4.],
+        scales: &[1.],
+        zeros: &[3.],
+        to: Format::U8,
+    };
+    let sums = [0, 1, 2, 10, 11, 12, i32::MAX, -1000, 1000, 0, 0, 0];
+    let mut y = [0; 12];
+    requantise(&exec(), &sums, 3, &how, &mut y).unwrap();
+    // The bias of the third row wraps.
+    assert_eq!(y, [8, 14, 27, 3, 3, 5, 0, 0, 255, 1, 0, 0]);
+}
+
+#[test]
+fn products_with_packed_weights_are_those_with_numbers() {
+    for (m, n, k, block, bits) in [
+        (1, 40, 300, 32, 4),
+        (5, 17, 64, 16, 4),
+        (9, 3, 530, 128, 8),
+        (2, 33, 31, 16, 2),
+        (1100, 21, 20, 16, 4),
+        (3, 100, 1000, 6, 4),
+        (2, 70, 701, 20, 2),
+        (3, 130, 650, 650, 8),
+        (1, 1, 1, 2, 4),
+    ] {
+        let blocks = usize::div_ceil(k, block);
+        let blob = block * bits / 8;
+        let codes: Vec<u8> = (0..n * blocks * blob)
+            .map(|i| (i * 89 % 251) as u8)
+            .collect();
+        let scales: Vec<f32> = random(n * blocks, 0.3, 1);
+        let numbers: Vec<f32> = (0..n * blocks).map(|i| (i % 7) as f32 - 0.5).collect();
+        let signed: Vec<i8> = (0..n * blocks).map(|i| (i * 83) as u8 as i8).collect();
+        let row = (blocks * bits).div_ceil(8);
+        let packed: Vec<u8> = (0..n * row).map(|i| (i * 57 % 256) as u8).collect();
+        let a: Vec<f32> = random(m * k, 2., 9);
+        let bias: Vec<f32> = random(n, 1., 4);
+        let element = convoke_functions::packed::element;
+        for zeros in [
+            ZeroPoints::Middle,
+            ZeroPoints::Packed(&packed),
+            ZeroPoints::Numbers(&numbers),
+            ZeroPoints::Signed(&signed),
+        ] {
+            let mut wide = vec![0f32; k * n];
+            for column in 0..n {
+                for i in 0..k {
+                    let at = column * blocks + i / block;
+                    let zero = match zeros {
+                        ZeroPoints::Middle => f32::from(1u8 << (bits - 1)),
+                        ZeroPoints::Packed(p) => {
+                            element(bits, &p[column * row..], i / block).into()
+                        }
+                        ZeroPoints::Numbers(z) => z[at],
+                        ZeroPoints::Signed(z) => z[at].into(),
+                    };
+                    let code = element(bits, &codes[at * blob..], i % block);
+                    let number = match zeros {
+                        ZeroPoints::Signed(_) => {
+                            f32::from((code << (8 - bits)) as i8 >> (8 - bits))
+                        }
+                        _ => f32::from(code),
+                    };
+                    wide[i * n + column] = (number - zero) * scales[at];
+                }
+            }
+            let mut want = vec![0f32; m * n];
+            let (sa, sb) = (Strided::row_major(&a, k), Strided::row_major(&wide, n));
+            gemm_generic(exec(), &Batch::ONE, (m, n, k), sa, sb, &mut want).unwrap();
+            let w = BlockWeights {
+                k,
+                n,
+                bits,
+                signed: matches!(zeros, ZeroPoints::Signed(_)),
+                block,
+                codes: &codes,
+                scales: &scales,
+                zeros,
+            };
+            each_exec(|exec| {
+                let mut y = vec![0f32; n * m];
+                product_of_blocks(exec, &a, m, &w, Some(&bias), &mut y).unwrap();
+                for (i, (y, want)) in y.iter().zip(&want).enumerate() {
+                    assert_eq!(
+                        y.to_bits(),
+                        (want + bias[i % n]).to_bits(),
+                        "[{m}, {k}] · [{k}, {n}] by {bits} bits, {zeros:?}"
+                    );
+                }
+                // Rows alone have the bits of rows among others.
+                for (a, y) in a.chunks(k).zip(y.chunks(n)).take(3) {
+                    let mut alone = vec![0f32; n];
+                    product_of_blocks(exec, a, 1, &w, Some(&bias), &mut alone).unwrap();
+                    assert_eq!(bits_of(&alone), bits_of(y));
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_product_of_many_rows_stops_when_it_is_cancelled() {
+    let (m, n, k) = (3000, 4, 2048);
+    let (a, codes, scales) = (
+        vec![1f32; m * k],
+        vec![0x99; n * k / 2],
+        vec![1f32; n * k / 32],
+    );
+    let w = BlockWeights {
+        k,
+        n,
+        bits: 4,
+        signed: false,
+        block: 32,
+        codes: &codes,
+        scales: &scales,
+        zeros: ZeroPoints::Middle,
+    };
+    check_stops(|exec| product_of_blocks(exec, &a, m, &w, None, &mut vec![0f32; m * n]));
+}

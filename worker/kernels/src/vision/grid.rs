@@ -1,0 +1,260 @@
+//! `GridSample`: the elements of X at places that a grid gives, in one to three spatial axes.
+
+use crate::Exec;
+use crate::compiled::compiled;
+use crate::error::Result;
+use crate::math::Real;
+use crate::multiversion::multiversion;
+use crate::split::{tiles, units_per_tile};
+
+/// The most spatial axes.
+pub const MOST_AXES: usize = 3;
+
+/// How elements between those of X are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sampling {
+    /// The nearest element, the even one where two are as near.
+    Nearest,
+    /// Linear interpolation.
+    Linear,
+    /// Cubic convolution with the parameter -0.75.
+    Cubic,
+}
+
+/// What lies outside of X.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GridPadding {
+    /// Zeros.
+    Zeros,
+    /// The elements at the border.
+    Border,
+    /// The elements that a mirror at the border shows.
+    Reflection,
+}
+
+/// The sizes and modes of a call.
+#[derive(Debug, Clone, Copy)]
+pub struct GridSample<'a> {
+    /// Images.
+    pub batch: usize,
+    /// Channels of an image.
+    pub channels: usize,
+    /// The spatial axes of X, at most three.
+    pub spatial: &'a [usize],
+    /// Places of an image.
+    pub places: usize,
+    /// How elements are made.
+    pub sampling: Sampling,
+    /// What lies outside.
+    pub padding: GridPadding,
+    /// Whether -1 and 1 are the centres of the outermost elements, and not their outer edges.
+    pub align_corners: bool,
+}
+
+/// Elements of one axis that a place reads, with their weights.
+#[derive(Clone, Copy)]
+struct AxisTaps<W> {
+    count: usize,
+    at: [usize; 4],
+    weight: [W; 4],
+}
+
+/// The elements that a place reads: at most four along each axis.
+struct Taps<W> {
+    count: usize,
+    at: [usize; 64],
+    weight: [W; 64],
+}
+
+/// Places between two checks of the cancel flag.
+const PLACES: usize = 1 << 10;
+
+fn grid_any<W: Real>(exec: &Exec, s: &GridSample<'_>, x: &[W], grid: &[W], y: &mut [W]) -> Result {
+    let axes = s.spatial.len();
+    assert!((1..=MOST_AXES).contains(&axes), "{axes} spatial axes");
+    let plane: usize = s.spatial.iter().product();
+    assert_eq!(x.len(), s.batch * s.channels * plane, "X");
+    assert_eq!(grid.len(), s.batch * s.places * axes, "grid");
+    assert_eq!(y.len(), s.batch * s.channels * s.places, "output");
+    let grain = units_per_tile(s.places).max(8);
+    tiles(exec, y, s.places, grain, |rows, y| {
+        let mut row = rows.start;
+        while row < rows.end {
+            // The channels of one image share the weights.
+            let image = row / s.channels;
+            let end = rows.end.min((image + 1) * s.channels);
+            let y = &mut y[(row - rows.start) * s.places..][..(end - row) * s.places];
+            let grid = &grid[image * s.places * axes..][..s.places * axes];
+            let x = &x[row * plane..end * plane];
+            for (i, grid) in grid.chunks(PLACES * axes).enumerate() {
+                if exec.check().is_err() {
+                    return;
+                }
+                sample(s, x, plane, grid, i * PLACES, y);
+            }
+            row = end;
+        }
+    })?;
+    Ok(exec.check()?)
+}
+
+multiversion! {
+    /// Samples some channels `x` at the places of `grid`, of which the first is number `first` of the image.
+    fn sample<W: Real>(s: &GridSample<'_>, x: &[W], plane: usize, grid: &[W], first: usize, y: &mut [W]) {
+        for (i, place) in grid.chunks_exact(s.spatial.len()).enumerate() {
+            let taps = taps(s, place);
+            for c in 0..y.len() / s.places {
+                let x = &x[c * plane..][..plane];
+                let mut sum = W::ZERO;
+                for t in 0..taps.count {
+                    sum = Real::mul_add(taps.weight[t], x[taps.at[t]], sum);
+                }
+                y[c * s.places + first + i] = if Real::is_nan(sum) { W::NAN } else { sum };
+            }
+        }
+    }
+}
+
+/// The elements that a place reads. The grid names the last axis first.
+#[inline(always)]
+fn taps<W: Real>(s: &GridSample<'_>, place: &[W]) -> Taps<W> {
+    let mut all = Taps {
+        count: 1,
+        at: [0; 64],
+        weight: [W::ONE; 64],
+    };
+    for (axis, len) in s.spatial.iter().enumerate() {
+        let one = axis_taps(s, place[s.spatial.len() - 1 - axis], *len);
+        let before = all.count;
+        let (at, weight) = (all.at, all.weight);
+        all.count = 0;
+        for i in 0..before {
+            for j in 0..one.count {
+                all.at[all.count] = at[i] * len + one.at[j];
+                all.weight[all.count] = weight[i] * one.weight[j];
+                all.count += 1;
+            }
+        }
+    }
+    all
+}
+
+/// The elements along an axis of length `len` that the normalised coordinate `n` reads.
+#[inline(always)]
+fn axis_taps<W: Real>(s: &GridSample<'_>, n: W, len: usize) -> AxisTaps<W> {
+    let mut taps = AxisTaps {
+        count: 0,
+        at: [0; 4],
+        weight: [W::ZERO; 4],
+    };
+    if len == 0 {
+        return taps;
+    }
+    let (size, two) = (W::from_usize(len), W::from_f64(2.0));
+    // A coordinate that is NaN counts as -1, as torch has it.
+    let n = if n.is_nan() { -W::ONE } else { n };
+    let mut v = match s.align_corners {
+        true => (n + W::ONE) / two * (size - W::ONE),
+        false => ((n + W::ONE) * size - W::ONE) / two,
+    };
+    if s.sampling == Sampling::Nearest {
+        v = v.round();
+    }
+    let (low, high) = match s.align_corners {
+        true => (W::ZERO, size - W::ONE),
+        false => (-W::HALF, size - W::HALF),
+    };
+    if v < low || v > high {
+        v = match s.padding {
+            GridPadding::Zeros => v,
+            GridPadding::Border if v < low => W::ZERO,
+            GridPadding::Border => size - W::ONE,
+            GridPadding::Reflection => reflect(v, low, high),
+        };
+    }
+    // No element within reach of such a place lies inside.
+    if v.is_nan() || v < -W::from_f64(3.0) || v > size + two {
+        return taps;
+    }
+    let floor = v.floor();
+    let (first, weights): (i64, &[W]) = match s.sampling {
+        Sampling::Nearest => (floor.to_f64() as i64, &[W::ONE]),
+        Sampling::Linear => {
+            let t = v - floor;
+            (floor.to_f64() as i64, &[W::ONE - t, t])
+        }
+        Sampling::Cubic => (floor.to_f64() as i64 - 1, &cubic(v - floor)),
+    };
+    for (i, weight) in weights.iter().enumerate() {
+        let at = first + i as i64;
+        let last = len as i64 - 1;
+        let at = match s.padding {
+            _ if (0..=last).contains(&at) => at,
+            GridPadding::Zeros => continue,
+            GridPadding::Border => at.clamp(0, last),
+            GridPadding::Reflection => {
+                let at = reflect(W::from_f64(at as f64), low, high);
+                (at.to_f64() as i64).clamp(0, last)
+            }
+        };
+        taps.at[taps.count] = at as usize;
+        taps.weight[taps.count] = *weight;
+        taps.count += 1;
+    }
+    taps
+}
+
+/// The place in `[low, high]` that mirrors at both show at `v`.
+#[inline(always)]
+fn reflect<W: Real>(v: W, low: W, high: W) -> W {
+    let range = high - low;
+    if range <= W::ZERO {
+        return low;
+    }
+    let beyond = if v < low { low - v } else { v - high };
+    if beyond < W::ZERO {
+        return v;
+    }
+    let turn = beyond.fmod(range + range);
+    let (near, far) = (turn <= range, turn - range);
+    match (v < low, near) {
+        (true, true) => low + turn,
+        (true, false) => high - far,
+        (false, true) => high - turn,
+        (false, false) => low + far,
+    }
+}
+
+/// The weights of cubic convolution for a place `t` behind the second of four elements.
+#[inline(always)]
+fn cubic<W: Real>(t: W) -> [W; 4] {
+    let a = W::from_f64(-0.75);
+    let [two, three, four, five, eight] = [2.0, 3.0, 4.0, 5.0, 8.0].map(W::from_f64);
+    let outer = |d: W| ((a * d - five * a) * d + eight * a) * d - four * a;
+    let inner = |d: W| ((a + two) * d - (a + three)) * d * d + W::ONE;
+    [
+        outer(t + W::ONE),
+        inner(t),
+        inner(W::ONE - t),
+        outer(two - t),
+    ]
+}
+
+compiled! {
+    /// Sampling by a grid, in one type.
+    trait GridKernels for [f32, f64] {
+        fn grid_samples(exec: &Exec, s: &GridSample<'_>, x: &[Self], grid: &[Self], y: &mut [Self]) = grid_any;
+    }
+}
+
+/// Samples x `[batch, channels, spatial..]` at grid `[batch, places, axes]`, whose coordinates are in [-1, 1] and name
+/// the last axis first, into y `[batch, channels, places]`.
+pub fn grid_sample<W: GridKernels>(
+    exec: &Exec,
+    s: &GridSample<'_>,
+    x: &[W],
+    grid: &[W],
+    y: &mut [W],
+) -> Result {
+    W::grid_samples(exec, s, x, grid, y)
+}

@@ -1,0 +1,49 @@
+//! `MatMulNBits`: weights that stay packed.
+
+use convoke_graph::DType;
+use convoke_graph::ops::attrs::BlockWeightAttrs;
+use convoke_kernels::quantised::{BlockWeights, ZeroPoints, product_of_blocks};
+
+use super::{as_f32, optional_f32};
+use crate::cpu::call::{FamilyAnswer, Spec, body, one, write};
+use crate::cpu::wide::{narrow_to, wide, wide_output};
+
+pub(super) fn matmul_n_bits(spec: &Spec<'_>) -> FamilyAnswer {
+    let attrs = BlockWeightAttrs::new(spec.attrs)?;
+    body(move |call| {
+        let (a, scales) = (wide(&call, 0)?, as_f32(&call, call.input(2)?)?);
+        let bias = optional_f32(&call, 4)?;
+        let numbers;
+        let zeros = match call.optional(3) {
+            None => ZeroPoints::Middle,
+            Some(zeros) if zeros.dtype() == DType::U8 => ZeroPoints::Packed(zeros.as_slice()?),
+            Some(zeros) if zeros.dtype() == DType::I8 => ZeroPoints::Signed(zeros.as_slice()?),
+            Some(zeros) => {
+                numbers = as_f32(&call, zeros)?;
+                ZeroPoints::Numbers(numbers.as_slice()?)
+            }
+        };
+        let weights = BlockWeights {
+            k: attrs.k,
+            n: attrs.n,
+            bits: attrs.bits,
+            signed: matches!(call.input(1)?.dtype(), DType::I8 | DType::I4 | DType::I2),
+            block: attrs.block,
+            codes: call.input(1)?.bytes(),
+            scales: scales.as_slice()?,
+            zeros,
+        };
+        let bias = bias.as_ref().map(|b| b.as_slice()).transpose()?;
+        let m = a.elements() / attrs.k;
+        let mut y = wide_output(&call, 0)?;
+        product_of_blocks(
+            &call.launch.exec,
+            a.as_slice()?,
+            m,
+            &weights,
+            bias,
+            write(&mut y)?,
+        )?;
+        one(narrow_to(&call, 0, y)?)
+    })
+}

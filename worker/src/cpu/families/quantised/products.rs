@@ -1,0 +1,305 @@
+//! Products and convolutions of codes: exact sums by way of f32 products of few enough terms.
+
+use convoke_common::Error;
+use convoke_graph::ops::OpError;
+use convoke_graph::ops::attrs::{ConvAttrs, Granularity, ParameterShape, product_granularity};
+use convoke_graph::{DType, Tensor};
+use convoke_kernels::conv::{ConvEpilogue, ConvWeights, conv, conv_terms};
+use convoke_kernels::gemm::{Epilogue, Lhs, Rhs, Strided, gemm_batched};
+use convoke_kernels::quantised::{
+    Parameters, Requantisation, Take, add_exact, exact_depth, range_of, requantise,
+};
+
+use super::super::conv::sizes;
+use super::super::matmul::Stack;
+use super::{as_f32, format_of, layout_of, numbers_into, optional_f32};
+use crate::cpu::KernelFailure;
+use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, body, one, write, write_bits};
+
+/// An operand of a product: codes and their zero points.
+struct Codes<'a> {
+    codes: &'a Tensor,
+    zeros: Option<Tensor>,
+    granularity: Granularity,
+    /// The greatest magnitude of a code less its zero point.
+    greatest: u32,
+}
+
+impl<'a> Codes<'a> {
+    /// Operand `x` with the zero points of operand `zero`, whose granularity `find` knows.
+    fn new(
+        call: &'a KernelCall<'_, '_>,
+        (x, zero): (usize, usize),
+        find: impl Fn(ParameterShape) -> Result<Granularity, OpError>,
+    ) -> Result<Codes<'a>, KernelFailure> {
+        let codes = call.input(x)?;
+        let granularity = match call.optional(zero) {
+            Some(zero) => find(ParameterShape::of(zero.shape()))?,
+            None => Granularity::Tensor,
+        };
+        let zeros = optional_f32(call, zero)?;
+        let (low, high) = range_of(format_of(codes.dtype())?).unwrap_or((0.0, 255.0));
+        let all = match &zeros {
+            Some(zeros) => zeros.as_slice::<f32>()?,
+            None => &[0.0],
+        };
+        let mut greatest = 0.0f32;
+        for part in all.chunks(1 << 16) {
+            call.launch.exec.check()?;
+            let wider = |most: f32, zero: &f32| most.max(zero - low).max(high - zero);
+            greatest = part.iter().fold(greatest, wider);
+        }
+        Ok(Codes {
+            codes,
+            zeros,
+            granularity,
+            greatest: greatest as u32,
+        })
+    }
+
+    /// The elements that `take` names, less their zero points, as `len` f32 numbers in `to`.
+    fn numbers(
+        &self,
+        call: &KernelCall<'_, '_>,
+        take: Take,
+        len: usize,
+        to: &mut Tensor,
+    ) -> Result<(), KernelFailure> {
+        let parameters = Parameters {
+            layout: layout_of(self.codes.shape(), self.granularity),
+            scales: None,
+            zeros: self.zeros.as_ref().map(|z| z.as_slice()).transpose()?,
+        };
+        numbers_into(call, self.codes, take, &parameters, to, len)
+    }
+}
+
+/// The first `len` elements of a scratch tensor.
+fn head(t: &Tensor, len: usize) -> Result<&[f32], KernelFailure> {
+    let short = || Error::internal("scratch memory is too short").into();
+    t.as_slice::<f32>()?.get(..len).ok_or_else(short)
+}
+
+/// A tensor of zeros, in which sums of `len` elements begin.
+fn sums_of(call: &KernelCall<'_, '_>, len: usize) -> Result<Tensor, KernelFailure> {
+    let mut sums = call.scratch::<i32>(len)?;
+    for part in write::<i32>(&mut sums)?.chunks_mut(1 << 20) {
+        call.launch.exec.check()?;
+        part.fill(0);
+    }
+    Ok(sums)
+}
+
+/// The product of codes, `a [.., m, k]` and `b [.., k, n]`, as i32 sums.
+fn product(
+    call: &KernelCall<'_, '_>,
+    a: &Codes<'_>,
+    b: &Codes<'_>,
+) -> Result<Tensor, KernelFailure> {
+    let len: usize = call.out_shape(0).iter().product();
+    let mut sums = sums_of(call, len)?;
+    let (_, n, k) = Stack::new(a.codes.shape(), b.codes.shape())?.sizes;
+    if len == 0 || k == 0 {
+        return Ok(sums);
+    }
+    let depth = exact_depth(a.greatest, b.greatest).min(k);
+    let part_of = |t: &Tensor, k_part: usize| t.elements() / k * k_part;
+    let mut a_numbers = call.scratch::<f32>(part_of(a.codes, depth))?;
+    let mut b_numbers = call.scratch::<f32>(part_of(b.codes, depth))?;
+    let mut part = call.scratch::<f32>(len)?;
+    for first in (0..k).step_by(depth) {
+        let depth = depth.min(k - first);
+        let take = |columns: usize| Take {
+            run: depth * columns,
+            stride: k * columns,
+            offset: first * columns,
+        };
+        let (a_len, b_len) = (part_of(a.codes, depth), part_of(b.codes, depth));
+        a.numbers(call, take(1), a_len, &mut a_numbers)?;
+        b.numbers(call, take(n), b_len, &mut b_numbers)?;
+        let (mut a_shape, mut b_shape) = (a.codes.shape().to_vec(), b.codes.shape().to_vec());
+        let (a_rank, b_rank) = (a_shape.len(), b_shape.len());
+        a_shape[a_rank - 1] = depth;
+        b_shape[b_rank.saturating_sub(2)] = depth;
+        let stack = Stack::new(&a_shape, &b_shape)?;
+        gemm_batched(
+            call.launch.exec,
+            &stack.batch(),
+            stack.sizes,
+            Lhs::Strided(Strided::row_major(head(&a_numbers, a_len)?, depth)),
+            Rhs::Strided(Strided::row_major(head(&b_numbers, b_len)?, n)),
+            write(&mut part)?,
+            &Epilogue::NONE,
+        )?;
+        add_exact(&call.launch.exec, part.as_slice()?, write(&mut sums)?)?;
+    }
+    Ok(sums)
+}
+
+/// The convolution of codes as i32 sums.
+fn convolution(
+    call: &KernelCall<'_, '_>,
+    x: &Codes<'_>,
+    w: &Codes<'_>,
+) -> Result<Tensor, KernelFailure> {
+    let (x_shape, w_shape) = (x.codes.shape(), w.codes.shape());
+    let len: usize = call.out_shape(0).iter().product();
+    let mut sums = sums_of(call, len)?;
+    let group = ConvAttrs::group(call.attrs)?;
+    let channels = w_shape.get(1).copied().unwrap_or(0);
+    if len == 0 || channels == 0 {
+        return Ok(sums);
+    }
+    let plane: usize = x_shape.iter().skip(2).product();
+    let taps: usize = w_shape.iter().skip(2).product();
+    let depth = exact_depth(x.greatest, w.greatest);
+    // The channels of a group that are numbers at a time.
+    let width = (depth / taps).clamp(1, channels);
+    let (items, filters) = (x_shape[0] * group, w_shape[0]);
+    let mut x_numbers = call.scratch::<f32>(items * width * plane)?;
+    let mut w_numbers = call.scratch::<f32>(filters * width * taps)?;
+    let mut part = call.scratch::<f32>(len)?;
+    for first in (0..channels).step_by(width) {
+        let width = width.min(channels - first);
+        let take = |each: usize| Take {
+            run: width * each,
+            stride: channels * each,
+            offset: first * each,
+        };
+        let (x_len, w_len) = (items * width * plane, filters * width * taps);
+        if x_len > 0 {
+            x.numbers(call, take(plane), x_len, &mut x_numbers)?;
+        }
+        w.numbers(call, take(taps), w_len, &mut w_numbers)?;
+        let (mut x_part, mut w_part) = (x_shape.to_vec(), w_shape.to_vec());
+        (x_part[1], w_part[1]) = (group * width, width);
+        let shape = sizes(call.attrs, &x_part, &w_part)?;
+        let (x, w) = (head(&x_numbers, x_len)?, head(&w_numbers, w_len)?);
+        let (exec, chain) = (call.launch.exec, width * taps);
+        // One channel alone may have more taps than are exact.
+        for term in (0..chain).step_by(depth) {
+            let part = write(&mut part)?;
+            if chain <= depth {
+                let weights = ConvWeights::RowMajor(w);
+                conv(exec, &shape, x, weights, &ConvEpilogue::NONE, part)?;
+            } else {
+                conv_terms(exec, &shape, x, w, term..chain.min(term + depth), part)?;
+            }
+            add_exact(&exec, part, write(&mut sums)?)?;
+        }
+    }
+    Ok(sums)
+}
+
+fn left(x: &[usize]) -> impl Fn(ParameterShape) -> Result<Granularity, OpError> {
+    let rank = x.len();
+    move |zeros| product_granularity(true, rank, zeros)
+}
+
+fn right(x: &[usize]) -> impl Fn(ParameterShape) -> Result<Granularity, OpError> {
+    let rank = x.len();
+    move |zeros| product_granularity(false, rank, zeros)
+}
+
+fn of_tensor(_: ParameterShape) -> Result<Granularity, OpError> {
+    Ok(Granularity::Tensor)
+}
+
+/// The granularity of the zero points of filters: one for all, or one for each.
+fn of_filters(zeros: ParameterShape) -> Result<Granularity, OpError> {
+    Ok(match zeros.single {
+        true => Granularity::Tensor,
+        false => Granularity::Axis(0),
+    })
+}
+
+/// Sums as output 0, whose elements they are.
+fn as_output(call: &KernelCall<'_, '_>, sums: Tensor) -> Result<Tensor, KernelFailure> {
+    let shaped = sums.into_shape(call.out_shape(0));
+    shaped.ok_or_else(|| Error::internal("sums of another number than the result").into())
+}
+
+pub(super) fn matmul_integer() -> FamilyAnswer {
+    body(|call| {
+        let a = Codes::new(&call, (0, 2), left(call.shape(0)?))?;
+        let b = Codes::new(&call, (1, 3), right(call.shape(1)?))?;
+        let sums = product(&call, &a, &b)?;
+        one(as_output(&call, sums)?)
+    })
+}
+
+pub(super) fn conv_integer() -> FamilyAnswer {
+    body(|call| {
+        let (x, w) = (
+            Codes::new(&call, (0, 2), of_tensor)?,
+            Codes::new(&call, (1, 3), of_filters)?,
+        );
+        let sums = convolution(&call, &x, &w)?;
+        one(as_output(&call, sums)?)
+    })
+}
+
+/// Output 0 from its sums: `rows` and `columns` are the operands with the scales of rows and columns.
+fn requantised(
+    call: &KernelCall<'_, '_>,
+    sums: &Tensor,
+    n: usize,
+    (rows, columns): (usize, usize),
+    bias: Option<&[i32]>,
+) -> Result<Tensor, KernelFailure> {
+    let scale = |i: usize| as_f32(call, call.input(i)?);
+    let (rows, columns, scales, zeros) = (scale(rows)?, scale(columns)?, scale(6)?, scale(7)?);
+    let mut y = call.output(0)?;
+    if y.elements() == 0 {
+        return Ok(y);
+    }
+    let how = Requantisation {
+        bias,
+        rows: rows.as_slice()?,
+        columns: columns.as_slice()?,
+        scales: scales.as_slice()?,
+        zeros: zeros.as_slice()?,
+        to: format_of(y.dtype())?,
+    };
+    requantise(
+        &call.launch.exec,
+        sums.as_slice()?,
+        n,
+        &how,
+        write_bits(&mut y)?,
+    )?;
+    Ok(y)
+}
+
+/// Refuses results of another dtype than codes have.
+fn check_codes(spec: &Spec<'_>) -> Result<(), OpError> {
+    match spec.dtype(7)? {
+        DType::U8 | DType::I8 => Ok(()),
+        other => Err(spec.no_dtype(other)),
+    }
+}
+
+pub(super) fn qlinear_matmul(spec: &Spec<'_>) -> FamilyAnswer {
+    check_codes(spec)?;
+    body(|call| {
+        let a = Codes::new(&call, (0, 2), left(call.shape(0)?))?;
+        let b = Codes::new(&call, (3, 5), right(call.shape(3)?))?;
+        let sums = product(&call, &a, &b)?;
+        let (_, n, _) = Stack::new(call.shape(0)?, call.shape(3)?)?.sizes;
+        one(requantised(&call, &sums, n, (1, 4), None)?)
+    })
+}
+
+pub(super) fn qlinear_conv(spec: &Spec<'_>) -> FamilyAnswer {
+    check_codes(spec)?;
+    body(|call| {
+        let (x, w) = (
+            Codes::new(&call, (0, 2), of_tensor)?,
+            Codes::new(&call, (3, 5), of_filters)?,
+        );
+        let sums = convolution(&call, &x, &w)?;
+        let plane = call.out_shape(0).iter().skip(2).product();
+        let bias = call.optional_slice::<i32>(8)?;
+        one(requantised(&call, &sums, plane, (4, 1), bias)?)
+    })
+}

@@ -1,0 +1,323 @@
+//! Ops of vision models, and determinants. Halves are computed in f32 and rounded once, at the end.
+
+use convoke_common::Error;
+use convoke_graph::ops::attrs::{
+    DeformAttrs, GridMode, GridOutside, GridSampleAttrs, RoiAttrs, Window, flag, unpooled_len,
+};
+use convoke_graph::ops::{OpError, VisionOp};
+use convoke_graph::{DType, Element, Tensor};
+use convoke_kernels::det::DetKernels;
+use convoke_kernels::pooling::max_unpool;
+use convoke_kernels::vision::{
+    Deform, DeformKernels, DeformOperands, GridKernels, GridPadding, GridSample, RoiAlign,
+    RoiKernels, RoiMode, Sampling, Suppression, deform_conv, grid_sample, max_roi_pool, roi_align,
+    suppress,
+};
+
+use crate::cpu::call::{
+    FamilyAnswer, KernelBody, KernelCall, Spec, bits, body, one, write, write_bits,
+};
+use crate::cpu::dispatch::by_size;
+use crate::cpu::wide::{convert, narrow_to};
+use crate::cpu::{KernelFailure, Outputs};
+
+pub(super) fn find(op: VisionOp, spec: &Spec<'_>) -> FamilyAnswer {
+    match op {
+        VisionOp::DeformConv => computed(spec, deform::<f32>, deform::<f64>),
+        VisionOp::GridSample => {
+            GridSampleAttrs::new(spec.attrs)?;
+            computed(spec, sample::<f32>, sample::<f64>)
+        }
+        VisionOp::MaxRoiPool => {
+            RoiAttrs::max_pool(spec.attrs)?;
+            computed(spec, max_pool::<f32>, max_pool::<f64>)
+        }
+        VisionOp::MaxUnpool => by_size!(spec.dtype(0)?, T => body(unpool::<T>)),
+        VisionOp::NonMaxSuppression => body(suppression),
+        VisionOp::RoiAlign => {
+            RoiAttrs::align(spec.attrs)?;
+            computed(spec, align::<f32>, align::<f64>)
+        }
+    }
+}
+
+/// Makes the kernel of determinants.
+pub(super) fn det(spec: &Spec<'_>) -> FamilyAnswer {
+    computed(spec, determinants::<f32>, determinants::<f64>)
+}
+
+/// A kernel that computes in one type.
+type In = fn(&KernelCall<'_, '_>) -> Result<Outputs, KernelFailure>;
+
+/// The kernel that computes in f64 where that is the dtype of the first operand, and else in f32.
+fn computed(spec: &Spec<'_>, single: In, double: In) -> Result<KernelBody, OpError> {
+    let run = match spec.dtype(0)? {
+        DType::F32 | DType::F16 | DType::BF16 => single,
+        DType::F64 => double,
+        other => return Err(spec.no_dtype(other)),
+    };
+    body(move |call| run(&call))
+}
+
+/// Operand `i` in the type that the op is computed in.
+fn given<W: Element>(call: &KernelCall<'_, '_>, i: usize) -> Result<Tensor, KernelFailure> {
+    convert(call, call.input(i)?, W::DTYPE)
+}
+
+/// Output 0 in the type that the op is computed in.
+fn made<W: Element>(call: &KernelCall<'_, '_>) -> Result<Tensor, KernelFailure> {
+    Ok(call.launch.pool.tensor(W::DTYPE, call.out_shape(0))?)
+}
+
+fn finish(call: &KernelCall<'_, '_>, y: Tensor) -> Result<Outputs, KernelFailure> {
+    one(narrow_to(call, 0, y)?)
+}
+
+fn refused(t: &Tensor) -> KernelFailure {
+    KernelFailure::values(format!("{t:?} has other axes than the op needs"))
+}
+
+fn sample<W: Element + GridKernels>(call: &KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+    let attrs = GridSampleAttrs::new(call.attrs)?;
+    let (x, grid) = (given::<W>(call, 0)?, given::<W>(call, 1)?);
+    let &[batch, channels, ref spatial @ ..] = x.shape() else {
+        return Err(refused(&x));
+    };
+    let sizes = GridSample {
+        batch,
+        channels,
+        spatial,
+        places: call.out_shape(0).iter().skip(2).product(),
+        sampling: match attrs.mode {
+            GridMode::Nearest => Sampling::Nearest,
+            GridMode::Linear => Sampling::Linear,
+            GridMode::Cubic => Sampling::Cubic,
+        },
+        padding: match attrs.outside {
+            GridOutside::Zeros => GridPadding::Zeros,
+            GridOutside::Border => GridPadding::Border,
+            GridOutside::Reflection => GridPadding::Reflection,
+        },
+        align_corners: attrs.align_corners,
+    };
+    let mut y = made::<W>(call)?;
+    let exec = &call.launch.exec;
+    grid_sample::<W>(
+        exec,
+        &sizes,
+        x.as_slice()?,
+        grid.as_slice()?,
+        write(&mut y)?,
+    )?;
+    finish(call, y)
+}
+
+/// The sizes of a pooling of regions, one for each image in `images`.
+fn regions<'a>(
+    attrs: &RoiAttrs,
+    x: &Tensor,
+    images: &'a [i64],
+) -> Result<RoiAlign<'a>, KernelFailure> {
+    let &[batch, channels, height, width] = x.shape() else {
+        return Err(refused(x));
+    };
+    Ok(RoiAlign {
+        batch,
+        channels,
+        map: [height, width],
+        pooled: attrs.pooled,
+        mode: if attrs.max {
+            RoiMode::Max
+        } else {
+            RoiMode::Average
+        },
+        sampling: attrs.sampling,
+        scale: attrs.scale,
+        half_pixel: attrs.half_pixel,
+        images,
+    })
+}
+
+fn align<W: Element + RoiKernels>(call: &KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+    let attrs = RoiAttrs::align(call.attrs)?;
+    let (x, rois) = (given::<W>(call, 0)?, given::<W>(call, 1)?);
+    let sizes = regions(&attrs, &x, call.slice(2)?)?;
+    let mut y = made::<W>(call)?;
+    let exec = &call.launch.exec;
+    roi_align::<W>(
+        exec,
+        &sizes,
+        x.as_slice()?,
+        rois.as_slice()?,
+        write(&mut y)?,
+    )?;
+    finish(call, y)
+}
+
+fn max_pool<W: Element + RoiKernels + convoke_kernels::math::Real>(
+    call: &KernelCall<'_, '_>,
+) -> Result<Outputs, KernelFailure> {
+    let attrs = RoiAttrs::max_pool(call.attrs)?;
+    let (x, rois) = (given::<W>(call, 0)?, given::<W>(call, 1)?);
+    // A region begins with the number of its image, and goes on with its corners.
+    let count = rois.elements() / 5;
+    let mut corners = call.scratch::<W>(4 * count)?;
+    let mut images = call.scratch::<i64>(count)?;
+    let (to, numbers) = (write::<W>(&mut corners)?, write::<i64>(&mut images)?);
+    let rows = rois.as_slice::<W>()?.chunks_exact(5);
+    for ((roi, to), number) in rows.zip(to.chunks_exact_mut(4)).zip(numbers) {
+        *number = roi[0].to_f64() as i64;
+        to.copy_from_slice(&roi[1..]);
+    }
+    let sizes = regions(&attrs, &x, images.as_slice()?)?;
+    let mut y = made::<W>(call)?;
+    let exec = &call.launch.exec;
+    max_roi_pool::<W>(
+        exec,
+        &sizes,
+        x.as_slice()?,
+        corners.as_slice()?,
+        write(&mut y)?,
+    )?;
+    finish(call, y)
+}
+
+fn deform<W: Element + DeformKernels>(call: &KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+    let (x, w, offset) = (
+        given::<W>(call, 0)?,
+        given::<W>(call, 1)?,
+        given::<W>(call, 2)?,
+    );
+    let optional = |i: usize| {
+        call.optional(i)
+            .map(|t| convert(call, t, W::DTYPE))
+            .transpose()
+    };
+    let (bias, mask) = (optional(3)?, optional(4)?);
+    let (&[batch, channels, height, width], &[filters, _, kernel_h, kernel_w]) =
+        (x.shape(), w.shape())
+    else {
+        return Err(refused(&w));
+    };
+    let attrs = DeformAttrs::new(call.attrs, &[kernel_h, kernel_w])?;
+    let &[_, _, out_h, out_w] = call.out_shape(0) else {
+        return Err(refused(&x));
+    };
+    let window = &attrs.window;
+    let pad = |axis, len| i64::try_from(window.pads(axis, len).0).unwrap_or(i64::MAX);
+    let sizes = Deform {
+        batch,
+        channels,
+        filters,
+        groups: attrs.group,
+        offset_groups: attrs.offset_group,
+        map: [height, width],
+        kernel: [kernel_h, kernel_w],
+        output: [out_h, out_w],
+        strides: [window.strides[0], window.strides[1]],
+        dilations: [window.dilations[0], window.dilations[1]],
+        pads: [pad(0, height), pad(1, width)],
+    };
+    let (columns, products) = sizes.scratch();
+    let (mut columns, mut products) = (call.scratch::<W>(columns)?, call.scratch::<W>(products)?);
+    let operands = DeformOperands {
+        w: w.as_slice::<W>()?,
+        offset: offset.as_slice()?,
+        bias: bias.as_ref().map(Tensor::as_slice).transpose()?,
+        mask: mask.as_ref().map(Tensor::as_slice).transpose()?,
+    };
+    let mut y = made::<W>(call)?;
+    deform_conv::<W>(
+        &call.launch.exec,
+        &sizes,
+        x.as_slice()?,
+        &operands,
+        (write(&mut columns)?, write(&mut products)?),
+        write(&mut y)?,
+    )?;
+    finish(call, y)
+}
+
+fn unpool<T>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure>
+where
+    T: convoke_kernels::pooling::UnpoolKernels + bytemuck::Pod,
+{
+    let x = call.input(0)?;
+    let Some(spatial) = x.shape().get(2..) else {
+        return Err(refused(x));
+    };
+    let window = Window::new(call.attrs, spatial.len(), None)?;
+    let mut within = x.shape()[..2].to_vec();
+    for (axis, input) in spatial.iter().enumerate() {
+        // An axis without windows has no elements whose places could be asked for.
+        within.push(unpooled_len(&window, axis, *input).unwrap_or(0));
+    }
+    let shape = call.out_shape(0);
+    let fits = within.len() == shape.len() && within.iter().zip(shape).all(|(w, s)| w <= s);
+    if !fits {
+        return Err(KernelFailure::values(format!(
+            "the output of shape {shape:?} does not hold the {within:?} that were pooled"
+        )));
+    }
+    let mut y = call.output(0)?;
+    max_unpool::<T>(
+        &call.launch.exec,
+        bits(x),
+        call.slice(1)?,
+        &within,
+        shape,
+        write_bits(&mut y)?,
+    )?;
+    one(y)
+}
+
+/// The only element of an optional operand; `None` where it is left out or empty.
+fn scalar<T: Element>(call: &KernelCall<'_, '_>, i: usize) -> Result<Option<T>, KernelFailure> {
+    let given = call.optional_slice::<T>(i)?;
+    Ok(given.and_then(|v| v.first().copied()))
+}
+
+fn suppression(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+    let scores = call.input(1)?;
+    let &[batch, classes, boxes] = scores.shape() else {
+        return Err(refused(scores));
+    };
+    let most = scalar::<i64>(&call, 2)?.unwrap_or(0).max(0);
+    let sizes = Suppression {
+        batch,
+        classes,
+        boxes,
+        centred: flag(call.attrs, "center_point_box", false),
+        most: usize::try_from(most).unwrap_or(usize::MAX),
+        overlap: scalar(&call, 3)?.unwrap_or(0.0),
+        score: scalar(&call, 4)?,
+    };
+    let room = sizes.bound().checked_mul(3);
+    let room = room.ok_or_else(|| Error::internal("more boxes than an address range holds"))?;
+    let mut order = call.scratch::<i64>(boxes)?;
+    let mut spare = call.scratch::<i64>(boxes)?;
+    let mut chosen = call.scratch::<i64>(room)?;
+    let count = suppress(
+        &call.launch.exec,
+        &sizes,
+        call.slice(0)?,
+        scores.as_slice()?,
+        (write(&mut order)?, write(&mut spare)?),
+        write(&mut chosen)?,
+    )?;
+    let mut y = call.launch.pool.tensor(DType::I64, &[count, 3])?;
+    write::<i64>(&mut y)?.copy_from_slice(&chosen.as_slice::<i64>()?[..3 * count]);
+    one(y)
+}
+
+fn determinants<W: Element + DetKernels>(
+    call: &KernelCall<'_, '_>,
+) -> Result<Outputs, KernelFailure> {
+    let x = given::<W>(call, 0)?;
+    let side = x.shape().last().copied().unwrap_or(0);
+    let mut work = call.scratch::<W>(x.elements())?;
+    write::<W>(&mut work)?.copy_from_slice(x.as_slice()?);
+    let mut y = made::<W>(call)?;
+    convoke_kernels::det::det::<W>(&call.launch.exec, side, write(&mut work)?, write(&mut y)?)?;
+    finish(call, y)
+}

@@ -1,0 +1,173 @@
+//! Patterns in the syntax of RE2, which ONNX prescribes, brought to that of the `regex` crate.
+//!
+//! Both read the same text differently in a few places. The classes of `\d`, `\s` and `\w`, and `\b`, are ASCII in RE2, so they
+//! are replaced; so is `\<`, a plain character in RE2. What RE2 reads otherwise and hardly anyone writes is refused: brackets and
+//! set operators in a class, `{,n}`, and flags that RE2 lacks.
+
+use std::ops::Range;
+
+use regex_syntax::ast::parse::ParserBuilder;
+use regex_syntax::ast::{
+    self, AssertionKind, Ast, ClassPerl, ClassPerlKind, ClassSetBinaryOp, ClassSetItem, Flag,
+    Flags, FlagsItemKind, Span, Visitor,
+};
+
+/// The pattern in the syntax of the `regex` crate. Groups may lie in at most `deepest` others.
+pub(super) fn from_re2(pattern: &str, deepest: u32) -> Result<String, String> {
+    let mut parser = ParserBuilder::new().nest_limit(deepest).build();
+    let tree = parser.parse(pattern).map_err(|e| e.to_string())?;
+    let visitor = Replacements {
+        pattern,
+        all: vec![],
+    };
+    let (mut made, mut done) = (String::with_capacity(pattern.len()), 0);
+    // Replacements come in the order of the text, since the tree is walked from left to right.
+    for (range, text) in ast::visit(&tree, visitor)? {
+        made.push_str(pattern.get(done..range.start).unwrap_or_default());
+        made.push_str(text);
+        done = range.end;
+    }
+    made.push_str(pattern.get(done..).unwrap_or_default());
+    Ok(made)
+}
+
+/// Parts of a pattern, and what they are replaced by.
+struct Replacements<'a> {
+    pattern: &'a str,
+    all: Vec<(Range<usize>, &'static str)>,
+}
+
+impl Replacements<'_> {
+    fn replace(&mut self, span: &Span, text: &'static str) {
+        self.all.push((span.start.offset..span.end.offset, text));
+    }
+
+    fn class(&mut self, class: &ClassPerl) {
+        let text = match (&class.kind, class.negated) {
+            (ClassPerlKind::Digit, false) => "[0-9]",
+            (ClassPerlKind::Digit, true) => "[^0-9]",
+            (ClassPerlKind::Space, false) => r"[\t\n\f\r ]",
+            (ClassPerlKind::Space, true) => r"[^\t\n\f\r ]",
+            (ClassPerlKind::Word, false) => "[0-9A-Za-z_]",
+            (ClassPerlKind::Word, true) => "[^0-9A-Za-z_]",
+        };
+        self.replace(&class.span, text);
+    }
+
+    fn refused<T>(&self, span: &Span, why: &str) -> Result<T, String> {
+        let text = self.pattern.get(span.start.offset..span.end.offset);
+        let (text, at) = (text.unwrap_or_default(), span.start.offset);
+        Err(format!("'{text}' at byte {at} {why}"))
+    }
+
+    fn flags(&self, flags: &Flags) -> Result<(), String> {
+        let unknown = |item: &&ast::FlagsItem| {
+            let kind = &item.kind;
+            matches!(
+                kind,
+                FlagsItemKind::Flag(Flag::IgnoreWhitespace | Flag::Unicode | Flag::CRLF)
+            )
+        };
+        match flags.items.iter().find(unknown) {
+            Some(item) => self.refused(&item.span, "is no flag of RE2"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Visitor for Replacements<'_> {
+    type Output = Vec<(Range<usize>, &'static str)>;
+    type Err = String;
+
+    fn finish(self) -> Result<Self::Output, String> {
+        Ok(self.all)
+    }
+
+    fn visit_pre(&mut self, ast: &Ast) -> Result<(), String> {
+        match ast {
+            Ast::Flags(set) => return self.flags(&set.flags),
+            Ast::Group(group) => {
+                if let ast::GroupKind::NonCapturing(flags) = &group.kind {
+                    return self.flags(flags);
+                }
+            }
+            Ast::Repetition(repetition) => {
+                let op = &repetition.op.span;
+                let text = self.pattern.get(op.start.offset..).unwrap_or_default();
+                let from = text.strip_prefix('{').map(str::trim_start);
+                if from.is_some_and(|from| from.starts_with(',')) {
+                    return self.refused(op, "has no least number");
+                }
+            }
+            Ast::ClassPerl(class) => self.class(class),
+            Ast::Assertion(assertion) => match assertion.kind {
+                AssertionKind::WordBoundary => self.replace(&assertion.span, r"(?-u:\b)"),
+                AssertionKind::NotWordBoundary => self.replace(&assertion.span, r"(?-u:\B)"),
+                AssertionKind::WordBoundaryStartAngle => self.replace(&assertion.span, "<"),
+                AssertionKind::WordBoundaryEndAngle => self.replace(&assertion.span, ">"),
+                AssertionKind::StartLine
+                | AssertionKind::EndLine
+                | AssertionKind::StartText
+                | AssertionKind::EndText => {}
+                _ => return self.refused(&assertion.span, "is no assertion of RE2"),
+            },
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn visit_class_set_item_pre(&mut self, item: &ClassSetItem) -> Result<(), String> {
+        match item {
+            ClassSetItem::Perl(class) => self.class(class),
+            ClassSetItem::Bracketed(class) => {
+                return self.refused(&class.span, "is a class within a class");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn visit_class_set_binary_op_pre(&mut self, op: &ClassSetBinaryOp) -> Result<(), String> {
+        self.refused(&op.span, "has an operator of sets, which RE2 lacks")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_ascii() {
+        let check = |pattern: &str, want: &str| {
+            assert_eq!(from_re2(pattern, 50).as_deref(), Ok(want), "{pattern}");
+        };
+        check("", "");
+        check(r"(?i)a\\d[^é]+$", r"(?i)a\\d[^é]+$");
+        check(r"é\d+|\W", "é[0-9]+|[^0-9A-Za-z_]");
+        check(r"[\d_\S]\s", r"[[0-9]_[^\t\n\f\r ]][\t\n\f\r ]");
+        check(r"\bx\B\<\>", r"(?-u:\b)x(?-u:\B)<>");
+        check(r"a{2,}b{1,3}?", r"a{2,}b{1,3}?");
+    }
+
+    #[test]
+    fn what_re2_reads_otherwise_is_refused() {
+        for pattern in [
+            "[a&&b]",
+            "[a--b]",
+            "[a~~b]",
+            "[a[b]]",
+            "a{,2}",
+            "(?x) a",
+            "(?u:a)",
+            "(?-u)a",
+            "(?R)a",
+            r"\b{start}a",
+            r"(a)\1",
+            "(",
+            "a)(b",
+        ] {
+            assert!(from_re2(pattern, 50).is_err(), "{pattern}");
+        }
+        assert!(from_re2(&"(".repeat(60), 50).is_err());
+    }
+}

@@ -1,0 +1,307 @@
+//! What a worker holds: leases, links to peers, and its status.
+
+mod installing;
+mod links;
+mod status;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use convoke_common::counters::Counters;
+use convoke_common::detection::Detector;
+use convoke_common::error::{Code, Error};
+use convoke_common::identity::{RevocationList, Role, TokenId};
+use convoke_common::ids::{Incarnation, LeaseId};
+use convoke_common::members::Members;
+use convoke_common::memory::{Ledger, Pool, Reservation};
+use convoke_common::mutant;
+use convoke_common::world::{Endpoint, Share, World};
+use convoke_rendezvous::artifacts::ArtifactSource;
+use convoke_rendezvous::eager::EagerService;
+use convoke_rendezvous::remote::Dialler;
+use convoke_rendezvous::{Hub, Lease, Link, Peer};
+use futures::future::join_all;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::eager::Sessions;
+use crate::executor::{Engine, Executor};
+use crate::health::wedge::RETURNS;
+use crate::node::accept::{self, ServedConnections};
+use crate::node::records::Records;
+use crate::program::store::{ProgramPayment, ProgramStore};
+use crate::weights::cache::{Cache, Pins};
+use crate::weights::load_buffer::LoadBuffer;
+use crate::weights::loader::LoadedBytes;
+use crate::weights::store::WeightStore;
+pub use status::resident;
+
+use installing::{EarlyReleases, RunningInstall};
+
+/// How long an install waits for the memory of released leases: kernels notice their end within milliseconds.
+const SETTLE_BOUND: Duration = Duration::from_secs(1);
+
+/// Bytes that the lowered form of a program, which each lease has of its own, takes in memory for each byte that the
+/// program takes on the wire.
+const LOWERED: u64 = 1;
+
+/// Likewise the bytes of a program that is divided between the host and a device with memory of its own.
+const DIVIDED: u64 = 3;
+
+/// Probes that are answered at once.
+const PROBES: usize = 4;
+
+/// An installed lease, with everything that is freed with it.
+struct InstalledLease {
+    lease: Arc<Lease>,
+    executor: Arc<Executor>,
+    name: String,
+    weights_bytes: u64,
+    _weights: Pool,
+    _code: Reservation,
+    _program: ProgramPayment,
+    _pins: Option<Pins>,
+}
+
+/// Leases that this worker dropped and has yet to report to the coordinator.
+#[derive(Default)]
+pub struct DroppedLeases {
+    untold: Mutex<BTreeSet<LeaseId>>,
+    more: Notify,
+}
+
+impl DroppedLeases {
+    fn untold(&self) -> MutexGuard<'_, BTreeSet<LeaseId>> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, lease: LeaseId) {
+        self.untold().insert(lease);
+        self.more.notify_one();
+    }
+
+    /// Takes the leases that the coordinator has yet to hear of; the caller reports them.
+    pub fn take(&self) -> Vec<LeaseId> {
+        std::mem::take(&mut *self.untold()).into_iter().collect()
+    }
+
+    /// Returns when there may be further dropped leases to report.
+    pub async fn more(&self) {
+        self.more.notified().await;
+    }
+}
+
+/// The state of a worker: its leases and installs, sessions, links, memory and counts.
+pub struct Holdings {
+    pub world: World,
+    pub me: Peer,
+    pub hub: Arc<Hub>,
+    pub endpoint: Endpoint,
+    pub detector: Detector,
+    dialler: Arc<Dialler>,
+    pub engine: Arc<Engine>,
+    pub ledger: Ledger,
+    /// The memory for what is remembered besides tensors.
+    pub records: Records,
+    pub cache: Option<Arc<Cache>>,
+    pub root: Option<PathBuf>,
+    pub revoked: Arc<RevocationList>,
+    /// Counts of refused handshakes, connections and streams, by reason.
+    pub refused: Arc<Counters>,
+    /// The connections that peers have open.
+    pub members: Members,
+    /// The sessions of clients that issue ops one by one.
+    pub eager: Arc<Sessions>,
+    /// The connections that are served, with their tokens.
+    pub served: ServedConnections,
+    /// Permits for probes that are answered at once: each holds a buffer.
+    pub probes: Semaphore,
+    loaded: Arc<LoadedBytes>,
+    load_buffer: Arc<LoadBuffer>,
+    weights: Arc<WeightStore>,
+    programs: Arc<ProgramStore>,
+    held: Mutex<BTreeMap<LeaseId, InstalledLease>>,
+    /// Released leases whose memory a kernel may still use.
+    ending: Mutex<Vec<(Weak<Lease>, Weak<Executor>)>>,
+    installing: Mutex<BTreeMap<LeaseId, Arc<RunningInstall>>>,
+    forgone: Mutex<EarlyReleases>,
+    /// Leases that this worker dropped by itself, to be reported to the coordinator.
+    pub dropped: DroppedLeases,
+    local_clients: Mutex<BTreeMap<String, Arc<dyn ArtifactSource>>>,
+}
+
+impl Holdings {
+    /// A worker that holds nothing yet.
+    pub fn new(
+        world: World,
+        me: Peer,
+        endpoint: Endpoint,
+        detector: Detector,
+        engine: Arc<Engine>,
+        ledger: Ledger,
+        cache: Option<Arc<Cache>>,
+        root: Option<PathBuf>,
+        revoked: Arc<RevocationList>,
+    ) -> Arc<Holdings> {
+        let load_buffer = LoadBuffer::reserve(&ledger);
+        let weights = WeightStore::new(&ledger);
+        let records = Records::new(&me.name, &ledger);
+        let programs = ProgramStore::new(&records);
+        let members = Members::new(accept::bounds(ledger.limit()));
+        let eager = Sessions::new(engine.clone(), ledger.clone());
+        let hub = Hub::new(me.clone());
+        let served: Arc<dyn EagerService> = eager.clone();
+        hub.serve_eager(Arc::downgrade(&served));
+        let (own, from) = (hub.clone(), endpoint.clone());
+        let node = Arc::new(Holdings {
+            dialler: Dialler::new(world.clone(), own, from, detector.clone()),
+            hub,
+            eager,
+            world,
+            me,
+            endpoint,
+            detector,
+            engine,
+            records,
+            ledger,
+            cache,
+            root,
+            revoked,
+            refused: Arc::default(),
+            members,
+            served: ServedConnections::default(),
+            probes: Semaphore::new(PROBES),
+            loaded: Arc::default(),
+            load_buffer: Arc::new(load_buffer),
+            weights,
+            programs,
+            held: Mutex::default(),
+            ending: Mutex::default(),
+            installing: Mutex::default(),
+            forgone: Mutex::default(),
+            dropped: DroppedLeases::default(),
+            local_clients: Mutex::default(),
+        });
+        node.eager.attach(&node);
+        node
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<LeaseId, InstalledLease>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Links a client of this process, whose artifacts are read by calling `source`.
+    pub fn add_local_client(&self, client: &Arc<Hub>, source: Arc<dyn ArtifactSource>) {
+        let mut local = self
+            .local_clients
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        local.insert(client.me.name.clone(), source);
+        Link::join_local(&self.hub, client);
+    }
+
+    /// Revokes tokens: their handshakes are refused from now on, and their open connections end.
+    pub fn revoke(&self, token_ids: Vec<TokenId>) {
+        self.revoked.extend(token_ids);
+        self.served.end(&self.revoked);
+    }
+
+    fn ending(&self) -> MutexGuard<'_, Vec<(Weak<Lease>, Weak<Executor>)>> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Frees a lease because its driver is done with it or lost. The coordinator is told once it can be reached.
+    fn drop_lease(&self, id: LeaseId) {
+        self.release(id);
+        self.dropped.note(id);
+    }
+
+    /// Frees a lease; its steps in flight end.
+    pub fn release(&self, id: LeaseId) {
+        let installing = self.installing().get(&id).cloned();
+        if let Some(underway) = &installing {
+            underway.released.store(true, Ordering::Relaxed);
+        }
+        let Some(held) = self.held().remove(&id) else {
+            if installing.is_none() {
+                self.forgone().note(id);
+            }
+            return;
+        };
+        let error = Error::new(Code::LeaseRetired, format!("{id} was released"));
+        if mutant!("release-keeps-memory") {
+            std::mem::forget(held.lease.clone());
+        }
+        let ending = (Arc::downgrade(&held.lease), Arc::downgrade(&held.executor));
+        self.has_settled();
+        self.ending().push(ending);
+        held.executor.abort_all(&error);
+        drop(self.hub.remove_lease(id));
+        tracing::info!(lease = %id, "released");
+    }
+
+    /// The executor of a lease, if this client is its driver.
+    pub(crate) fn executor_of(&self, lease: LeaseId, client: &Peer) -> Option<Arc<Executor>> {
+        let held = self.held();
+        let held = held.get(&lease)?;
+        let driver = held.lease.participants.last()?;
+        (Peer::of(driver, Role::Client) == *client).then(|| held.executor.clone())
+    }
+
+    fn executors(&self) -> Vec<Arc<Executor>> {
+        let held = self.held();
+        held.values().map(|h| h.executor.clone()).collect()
+    }
+
+    /// Marks the worker as wedged by a kernel: it takes no new work and ends its steps. The memory that it holds stays
+    /// taken.
+    pub fn wedge(&self, error: &Error) {
+        tracing::error!("{}", error.message);
+        self.engine.gate.wedge(error);
+        self.executors().iter().for_each(|e| e.wedge(error));
+    }
+
+    /// Marks the worker as wedged by a compute thread that has stopped for good while it worked for this share.
+    pub fn stands_still(&self, thread: &str, share: &Share) {
+        let held = self.held();
+        let executor = held.get(&share.lease()).map(|h| h.executor.clone());
+        drop(held);
+        let node = executor.and_then(|e| e.node_at_work());
+        let doing = node.unwrap_or_else(|| share.lease().to_string());
+        let (worker, client) = (&self.me.name, share.member());
+        let msg = format!(
+            "worker {worker} is wedged: compute thread {thread} stands still, at work on {doing} for {client}"
+        );
+        let error = Error::new(Code::Wedged, msg)
+            .advise(RETURNS)
+            .at(self.engine.place());
+        self.wedge(&error);
+    }
+
+    /// Ends every step in flight with `error`, lets the peers read all that was sent to them, and frees all leases.
+    /// Takes at most `bound`.
+    pub async fn end(&self, error: &Error, bound: Duration) {
+        self.executors().iter().for_each(|e| e.abort_all(error));
+        self.eager.stop();
+        // Running kernels must notice that they are cancelled; only then is the outcome of their steps sent.
+        let idle = tokio::time::timeout(bound / 2, self.engine.gate.idle()).await;
+        if idle.is_err() {
+            tracing::warn!("a kernel goes on while its worker ends");
+        }
+        let links = self.hub.links();
+        let finished = join_all(links.iter().map(|l| l.finish()));
+        if tokio::time::timeout(bound / 2, finished).await.is_err() {
+            tracing::warn!("not all peers have read what was sent to them");
+        }
+        self.eager.end();
+        let all = std::mem::take(&mut *self.held());
+        all.keys().for_each(|id| drop(self.hub.remove_lease(*id)));
+    }
+}
+
+/// A random incarnation for a new process.
+pub fn incarnation(world: &World) -> Incarnation {
+    Incarnation(u64::from_le_bytes(world.rng.bytes()))
+}

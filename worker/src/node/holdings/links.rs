@@ -1,0 +1,149 @@
+//! A worker's links to the drivers of leases and to other workers, and the measurement of their speed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::grant::{Grant, Participant};
+use convoke_common::identity::Role;
+use convoke_common::rpc::LinkReport;
+use convoke_graph::ids::ParticipantIx;
+use convoke_graph::program::{Axes, Program, bytes_under};
+use convoke_rendezvous::frame::LANE_LIMIT;
+use convoke_rendezvous::{Link, Peer, probe};
+
+use super::Holdings;
+
+/// How long a peer of a new lease may take to link itself: it installs the same lease at the same time.
+const LINK_BOUND: Duration = Duration::from_secs(10);
+
+impl Holdings {
+    /// The links that a grant of this program needs: to the driver, and to workers with a common edge. Of two workers the
+    /// one whose name sorts first dials, and the other waits for it.
+    pub(super) async fn links(
+        self: &Arc<Self>,
+        grant: &Grant,
+        program: &Program,
+    ) -> Result<Vec<Option<Arc<Link>>>> {
+        let driver = grant.participants.len() - 1;
+        let mut links = Vec::new();
+        for (i, p) in grant.participants.iter().enumerate() {
+            let ix = i as ParticipantIx;
+            let needed = i == driver
+                || program.recvs.iter().any(|r| r.from == ix)
+                || program.sends.iter().any(|s| s.to == ix);
+            if ix == grant.me || !needed {
+                links.push(None);
+                continue;
+            }
+            let dial = i != driver && self.me.name < p.name;
+            let role = match i == driver {
+                true => Role::Client,
+                false => Role::Worker,
+            };
+            links.push(Some(self.link_to(p, role, dial).await?));
+        }
+        Ok(links)
+    }
+
+    /// The link to a participant. Without one, this worker dials or, if `dial` is false, waits to be dialled.
+    pub(crate) async fn link_to(
+        self: &Arc<Self>,
+        p: &Participant,
+        role: Role,
+        dial: bool,
+    ) -> Result<Arc<Link>> {
+        let peer = Peer::of(p, role);
+        if let Some(link) = self.hub.link(&peer) {
+            return Ok(link);
+        }
+        if dial {
+            let me = self.clone();
+            let serve = move |watched, name| {
+                crate::node::service::serve_connection(&me, watched, Role::Worker, name, None);
+            };
+            return self.dialler.link(p, serve).await;
+        }
+        self.hub.await_link(&peer, LINK_BOUND).await.ok_or_else(|| {
+            let msg = format!("{} did not connect to worker {}", p.name, self.me.name);
+            let error = Error::new(Code::Unreachable, msg).advise(
+                "start the worker with --advertise HOST:PORT, an address that the others can reach",
+            );
+            match role {
+                // The driver knows that it is there itself: from its side, this worker is out of reach.
+                Role::Client => error.about(&self.me.name),
+                _ => error.about(&p.name),
+            }
+        })
+    }
+
+    /// Measures the links to other workers.
+    pub async fn probe(self: &Arc<Self>, peers: Vec<Participant>) -> Vec<LinkReport> {
+        let mut reports = Vec::new();
+        for p in peers {
+            let measured = match self.link_to(&p, Role::Worker, true).await {
+                Ok(link) => self.measured(&link).await,
+                Err(e) => Err(e),
+            };
+            reports.push(match measured {
+                Ok((rtt, bandwidth)) => LinkReport {
+                    peer: p.name,
+                    round_trip: rtt.as_nanos() as u64,
+                    bandwidth,
+                    failure: None,
+                },
+                Err(e) => LinkReport {
+                    peer: p.name,
+                    round_trip: 0,
+                    bandwidth: 0.0,
+                    failure: Some(e.to_string()),
+                },
+            });
+        }
+        reports
+    }
+
+    /// Round-trip time, and bytes per second towards the peer.
+    async fn measured(&self, link: &Link) -> Result<(Duration, f64)> {
+        let connection = link.connection();
+        let connection = connection.ok_or_else(|| Error::internal("workers link over QUIC"))?;
+        let (round_trip, wire) = probe::probe(connection).await?;
+        let bandwidth = match link.shares().await {
+            // Lent memory is read in place.
+            true => wire.max(self.engine.compute.speed().1),
+            false => wire,
+        };
+        Ok((round_trip, bandwidth))
+    }
+}
+
+/// Whether a program sends tensors that another worker on this host can read in place.
+pub(super) async fn lends(program: &Program, axes: &Axes, links: &[Option<Arc<Link>>]) -> bool {
+    let bounds = axes.at_bounds();
+    let large = |value: u32| {
+        let value = program.values.get(value as usize);
+        let most = value.and_then(|v| bytes_under(&v.ty, &bounds));
+        most.is_none_or(|bytes| bytes > LANE_LIMIT as u64)
+    };
+    let to: BTreeSet<ParticipantIx> = program
+        .sends
+        .iter()
+        .filter(|s| large(s.value))
+        .map(|s| s.to)
+        .collect();
+    for to in to {
+        if let Some(Some(link)) = links.get(usize::from(to))
+            && link.peer().role == Role::Worker
+            && link.shares().await
+        {
+            return true;
+        }
+    }
+    false
+}
+
+/// An error that reports the loss of this peer.
+pub(super) fn gone(peer: &str, msg: String) -> Error {
+    Error::new(Code::PeerLost, msg).about(peer)
+}
