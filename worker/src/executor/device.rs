@@ -58,6 +58,11 @@ impl Executor {
         let _ = self.queue.set(queue);
     }
 
+    /// The lease's queue at the worker's device, where the program uses one.
+    pub fn queue(&self) -> Option<&Arc<dyn DeviceQueue>> {
+        self.queue.get()
+    }
+
     /// A step's work on the device, for a program that uses one.
     pub(super) fn device_step(
         &self,

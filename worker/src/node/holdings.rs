@@ -26,6 +26,7 @@ use convoke_rendezvous::{Hub, Lease, Link, Peer};
 use futures::future::join_all;
 use tokio::sync::{Notify, Semaphore};
 
+use crate::device::DeviceQueue;
 use crate::eager::Sessions;
 use crate::executor::{Engine, Executor};
 use crate::health::wedge::RETURNS;
@@ -63,6 +64,21 @@ struct InstalledLease {
     _code: Reservation,
     _program: ProgramPayment,
     _pins: Option<Pins>,
+}
+
+/// A lease that was released. Its memory is free once nothing holds any of its parts.
+struct EndingLease {
+    lease: Weak<Lease>,
+    executor: Weak<Executor>,
+    /// The lease's queue at the worker's device, which holds the device memory of its steps.
+    queue: Option<Weak<dyn DeviceQueue>>,
+}
+
+impl EndingLease {
+    fn is_held(&self) -> bool {
+        let queue = self.queue.as_ref().map_or(0, Weak::strong_count);
+        self.lease.strong_count() + self.executor.strong_count() + queue > 0
+    }
 }
 
 /// Leases that this worker dropped and has yet to report to the coordinator.
@@ -124,7 +140,7 @@ pub struct Holdings {
     programs: Arc<ProgramStore>,
     held: Mutex<BTreeMap<LeaseId, InstalledLease>>,
     /// Released leases whose memory a kernel may still use.
-    ending: Mutex<Vec<(Weak<Lease>, Weak<Executor>)>>,
+    ending: Mutex<Vec<EndingLease>>,
     installing: Mutex<BTreeMap<LeaseId, Arc<RunningInstall>>>,
     forgone: Mutex<EarlyReleases>,
     /// Leases that this worker dropped by itself, to be reported to the coordinator.
@@ -208,7 +224,7 @@ impl Holdings {
         self.served.end(&self.revoked);
     }
 
-    fn ending(&self) -> MutexGuard<'_, Vec<(Weak<Lease>, Weak<Executor>)>> {
+    fn ending(&self) -> MutexGuard<'_, Vec<EndingLease>> {
         self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -234,7 +250,11 @@ impl Holdings {
         if mutant!("release-keeps-memory") {
             std::mem::forget(held.lease.clone());
         }
-        let ending = (Arc::downgrade(&held.lease), Arc::downgrade(&held.executor));
+        let ending = EndingLease {
+            lease: Arc::downgrade(&held.lease),
+            executor: Arc::downgrade(&held.executor),
+            queue: held.executor.queue().map(Arc::downgrade),
+        };
         self.has_settled();
         self.ending().push(ending);
         held.executor.abort_all(&error);

@@ -11,9 +11,10 @@ use convoke_common::memory::{Pool, Purpose};
 use convoke_common::rpc::InstallAnswer;
 use convoke_graph::program::{HashedProgram, Program, model_name};
 use convoke_rendezvous::{Lease, Link, RecvSpec, StepHandler, step_event};
+use futures::future::select_all;
 
 use super::links::{gone, lends};
-use super::{DIVIDED, Holdings, InstalledLease, LOWERED, SETTLE_BOUND};
+use super::{DIVIDED, EndingLease, Holdings, InstalledLease, LOWERED, SETTLE_BOUND};
 use crate::device::{OwnedDevice, copy_constants};
 use crate::executor::Executor;
 use crate::node::records::{account_of, share_of};
@@ -103,14 +104,17 @@ impl Holdings {
     async fn settled(&self) {
         let settle = async {
             loop {
-                let freed = self.ledger.freed().notified();
-                tokio::pin!(freed);
-                // The waiter registers before it looks, so that it does not miss memory that is freed in between.
-                freed.as_mut().enable();
+                let device = self.engine.device.as_ref().map(|owned| &owned.memory);
+                let ledgers = std::iter::once(&self.ledger).chain(device);
+                let mut freed: Vec<_> = ledgers.map(|l| Box::pin(l.freed().notified())).collect();
+                // The waiters register before they look, so that they miss no memory that is freed in between.
+                for waiter in &mut freed {
+                    waiter.as_mut().enable();
+                }
                 if self.has_settled() {
                     return;
                 }
-                freed.await;
+                select_all(freed).await;
             }
         };
         if tokio::time::timeout(SETTLE_BOUND, settle).await.is_err() {
@@ -130,7 +134,7 @@ impl Holdings {
         let released = released.count();
         drop(installing);
         let mut ending = self.ending();
-        ending.retain(|(l, e)| l.strong_count() + e.strong_count() > 0);
+        ending.retain(EndingLease::is_held);
         ending.len() + released
     }
 
