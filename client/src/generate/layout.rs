@@ -18,9 +18,12 @@ pub(super) enum Role {
     Mask,
     /// The places of the new tokens: [1, new].
     Places,
+    /// Whether the caches hold anything: [1]. A model that was merged of two, for a first step and for the others, chooses
+    /// by it.
+    Continues,
 }
 
-/// The names, the roles and the dtypes of the inputs that are no caches. Each has two axes.
+/// The names, the roles and the dtypes of the inputs that are no caches.
 const ROLES: &[(&str, Role, &[DType])] = &[
     ("input_ids", Role::Ids, &[DType::I64, DType::I32]),
     (
@@ -29,7 +32,27 @@ const ROLES: &[(&str, Role, &[DType])] = &[
         &[DType::I64, DType::I32, DType::Bool],
     ),
     ("position_ids", Role::Places, &[DType::I64, DType::I32]),
+    ("use_cache_branch", Role::Continues, &[DType::Bool]),
 ];
+
+impl Role {
+    /// The shape of the input in a call that follows `past` tokens with `new` ones.
+    fn shape(self, past: usize, new: usize) -> Vec<usize> {
+        match self {
+            Role::Ids | Role::Places => vec![1, new],
+            Role::Mask => vec![1, past + new],
+            Role::Continues => vec![1],
+        }
+    }
+
+    /// The shape as messages write it.
+    fn shape_text(self) -> &'static str {
+        match self {
+            Role::Ids | Role::Mask | Role::Places => "[1, tokens]",
+            Role::Continues => "[1]",
+        }
+    }
+}
 
 /// An input and an output that hold the same state, before a call and after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,12 +115,13 @@ impl Layout {
             let (name, ty) = (&*value.name, &value.ty);
             let shown = Printable(name);
             if let Some((_, role, dtypes)) = ROLES.iter().find(|(known, _, _)| *known == name) {
-                if ty.shape.len() != 2 || !dtypes.contains(&ty.dtype) || !is_one_or_open(ty, 0) {
+                let rank = role.shape(0, 1).len();
+                let fits = ty.shape.len() == rank && is_one_or_open(ty, 0);
+                if !fits || !dtypes.contains(&ty.dtype) {
                     let wanted: Vec<_> = dtypes.iter().map(DType::to_string).collect();
-                    let wanted = wanted.join(" or ");
-                    problems.push(format!(
-                        "input '{shown}' is {ty}, expected {wanted} [1, tokens]"
-                    ));
+                    let (wanted, shape) = (wanted.join(" or "), role.shape_text());
+                    let text = format!("input '{shown}' is {ty}, expected {wanted} {shape}");
+                    problems.push(text);
                 }
                 fed.push((index, *role));
             } else if name.starts_with("past") {
@@ -224,13 +248,8 @@ impl Layout {
         caches: impl IntoIterator<Item = Vec<usize>>,
     ) -> Result<Bindings> {
         let mut sizes = Bindings::new();
-        let fed = self.fed.iter().map(|(param, role)| {
-            let tokens = match role {
-                Role::Ids | Role::Places => new,
-                Role::Mask => past + new,
-            };
-            (*param, vec![1, tokens])
-        });
+        let fed = self.fed.iter();
+        let fed = fed.map(|(param, role)| (*param, role.shape(past, new)));
         let caches = self.caches.iter().map(|c| c.param).zip(caches);
         for (param, shape) in fed.chain(caches) {
             let value = f.value(f.params[param]);
@@ -269,11 +288,13 @@ impl Layout {
             *most = (*most).into_iter().chain(bound).min();
         };
         for (param, role) in &self.fed {
-            let bound = bound_of(&f.ty(f.params[*param]).shape[1]);
+            let tokens = f.ty(f.params[*param]).shape.get(1);
+            let bound = tokens.and_then(bound_of);
             match role {
                 Role::Mask => narrow(&mut longest, bound),
                 Role::Ids | Role::Places if self.caches.is_empty() => narrow(&mut longest, bound),
                 Role::Ids | Role::Places => narrow(&mut chunk, bound),
+                Role::Continues => {}
             }
         }
         let batch = batch_of(f);
@@ -300,8 +321,9 @@ impl Layout {
             Role::Ids => new.iter().map(|id| i64::from(*id)).collect(),
             Role::Places => (past..all).map(|p| p as i64).collect(),
             Role::Mask => vec![1; all],
+            Role::Continues => vec![i64::from(past > 0)],
         };
-        let shape = [1, values.len()];
+        let shape = role.shape(past, new.len());
         Ok(match f.ty(f.params[param]).dtype {
             // Ids are within the vocabulary, and places within bounds of memory.
             DType::I32 => {

@@ -130,8 +130,9 @@ impl Model {
     ///
     /// The model's inputs are known by their names: `input_ids`, and where it has them `attention_mask` and
     /// `position_ids`. Each other input that begins with `past` is a cache, which goes on in the output of the same name
-    /// with `present` for `past` or `past_key_values`. The output `logits`, or the only one that is no cache, has a row for
-    /// each token. Batches are of one sequence.
+    /// with `present` for `past` or `past_key_values`. An input `use_cache_branch` is whether the caches hold anything: some
+    /// exports have two branches, one for the first step and one for the others, and choose by it. The output `logits`, or
+    /// the only one that is no cache, has a row for each token. Batches are of one sequence.
     ///
     /// A model without caches computes the whole sequence for each new token.
     ///
@@ -246,6 +247,10 @@ impl Decoder {
             .filter(|p| p.room.holds(room) && p.serves())
         {
             return Ok(placed.clone());
+        }
+        // Where no sequence runs by the plan, its memory is free for the next one.
+        if let Some(unused) = current.take().and_then(Arc::into_inner) {
+            unused.release(&shared.model.cluster).await;
         }
         let (layout, steps) = (&shared.layout, &shared.steps);
         let made = Placement::make(&shared.model, layout, steps, room, avoid.to_vec());

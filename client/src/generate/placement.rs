@@ -171,6 +171,18 @@ impl Placement {
         })
     }
 
+    /// Frees what the plan reserves, and returns once that is free.
+    pub async fn release(self, cluster: &Cluster) {
+        let Some(lease) = self.compiled.inner.put_lease(None) else {
+            return;
+        };
+        let released = cluster.net.run(async move { lease.unload().await });
+        if let Err(e) = released.await {
+            // Each worker frees a lease whose driver gave it up, even where it cannot be told.
+            tracing::debug!("a decoder's plan was given up untold: {e}");
+        }
+    }
+
     /// The names of the workers.
     pub fn workers(&self) -> Vec<String> {
         self.workers.iter().map(|w| w.name.clone()).collect()
