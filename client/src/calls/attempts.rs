@@ -92,10 +92,13 @@ impl fmt::Display for Rerun {
             cause,
             workers,
         } = self;
+        f.write_str(&cause.message)?;
+        for more in &cause.attached {
+            write!(f, "; {}", more.message)?;
+        }
         write!(
             f,
-            "{}; running again on {} (attempt {attempt} of {of})",
-            cause.message,
+            "; running again on {} (attempt {attempt} of {of})",
             workers.join(", ")
         )
     }
@@ -372,11 +375,14 @@ mod tests {
     fn each_attempt_is_told_of_once() {
         let mut attempts = Attempts::new(&CallOptions::default());
         assert_eq!(attempts.rerun(|| vec!["w0".into(), "w1".into()]), None);
-        attempts.failed(lost("w1")).unwrap();
+        let mut two = lost("w1");
+        two.error.attached = vec![Error::lost("w3", "its process ended")];
+        attempts.failed(two).unwrap();
         let rerun = attempts.rerun(|| vec!["w0".into(), "w2".into()]).unwrap();
         assert_eq!(
             rerun.to_string(),
-            "lost contact with w1: its process ended; running again on w0, w2 (attempt 2 of 3)"
+            "lost contact with w1: its process ended; lost contact with w3: its process ended; \
+             running again on w0, w2 (attempt 2 of 3)"
         );
         assert_eq!(attempts.rerun(|| vec!["w0".into()]), None);
     }
