@@ -298,7 +298,7 @@ mod tests {
             (e.code, e.attached[0].code),
             (Code::PeerLost, Code::ClusterTooSmall)
         );
-        let away = Error::new(Code::Unreachable, "the coordinator cannot be reached");
+        let away = Error::unreachable(None, "the coordinator cannot be reached");
         check(
             Retry::On,
             vec![lost("w1"), away.into()],
@@ -310,8 +310,8 @@ mod tests {
     #[test]
     fn a_worker_out_of_reach_is_done_without() {
         let unreachable = |worker: &str| {
-            let error = Error::new(Code::Unreachable, format!("cannot reach {worker}"));
-            FailedAttempt::of_install(error.about(worker), Some((worker.into(), Incarnation(1))))
+            let error = Error::unreachable(Some(worker), format!("cannot reach {worker}"));
+            FailedAttempt::of_install(error, Some((worker.into(), Incarnation(1))))
         };
         let mut attempts = Attempts::new(&CallOptions::default());
         attempts.failed(unreachable("w1")).unwrap();
@@ -331,7 +331,7 @@ mod tests {
         );
         assert_eq!(without.code, Code::Unreachable);
         // The call has waited for an absent coordinator already, so it does not run again.
-        let away = Error::new(Code::Unreachable, "the coordinator cannot be reached");
+        let away = Error::unreachable(None, "the coordinator cannot be reached");
         check(
             Retry::On,
             vec![FailedAttempt::of_install(away, None)],
