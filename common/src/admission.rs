@@ -50,11 +50,10 @@ impl From<IdentityError> for Error {
 
 impl From<NetError> for Error {
     fn from(e: NetError) -> Error {
-        let code = match e {
-            NetError::PortTaken { .. } => Code::AddressInUse,
-            _ => Code::Unreachable,
-        };
-        Error::new(code, chain(&e))
+        match e {
+            NetError::PortTaken { .. } => Error::new(Code::AddressInUse, chain(&e)),
+            _ => Error::unreachable(None, chain(&e)),
+        }
     }
 }
 
@@ -67,7 +66,7 @@ impl From<DialError> for Error {
                 close: Some(close::NO_MEMORY),
                 ..
             } => Code::OutOfMemory,
-            _ => Code::Unreachable,
+            _ => return Error::unreachable(None, chain(&e)),
         };
         Error::new(code, chain(&e))
     }
@@ -88,11 +87,8 @@ pub fn bind_towards(peer: SocketAddr) -> SocketAddr {
 pub async fn lookup(world: &World, host_port: &str) -> Result<Vec<SocketAddr>> {
     let found = tokio::time::timeout(CALL_BOUND, world.net.lookup(host_port)).await;
     let unknown = |why: String| {
-        Error::new(
-            Code::Unreachable,
-            format!("cannot resolve '{host_port}': {why}"),
-        )
-        .advise("give HOST:PORT, for example coordinator.example:7070")
+        let msg = format!("cannot resolve '{host_port}': {why}");
+        Error::unreachable(None, msg).advise("give HOST:PORT, for example coordinator.example:7070")
     };
     match found {
         Ok(Ok(addrs)) => Ok(addrs),
@@ -116,10 +112,8 @@ pub async fn reach(
         }
     }
     let Some(last) = last else {
-        return Err(Error::new(
-            Code::Unreachable,
-            format!("'{host_port}' has no address"),
-        ));
+        let msg = format!("'{host_port}' has no address");
+        return Err(Error::unreachable(None, msg));
     };
     Err(last.into())
 }
@@ -211,7 +205,7 @@ pub async fn try_join(
     let addrs = lookup(world, host_port).await?;
     let Some(first) = addrs.first() else {
         let msg = format!("'{host_port}' has no address");
-        return Err(Error::new(Code::Unreachable, msg).into());
+        return Err(Error::unreachable(None, msg).into());
     };
     let tls = TlsConfigs::joining(token.ca, world.wall.clone())?;
     let options = EndpointOptions::default();
@@ -239,7 +233,7 @@ pub async fn try_join(
             version: crate::VERSION.to_owned(),
             former: former.map_or(vec![], |f| f.certificate().to_vec()),
         };
-        let joined = answer("the coordinator", client.join(call(), request).await);
+        let joined = answer(None, client.join(call(), request).await);
         let joined: JoinAnswer = joined.map_err(|e| match e.code {
             Code::Unauthorized => JoinFailure::Refused(e),
             _ => JoinFailure::Unreachable(e),

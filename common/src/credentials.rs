@@ -132,7 +132,7 @@ impl Credentials {
 
     async fn renew(&mut self, client: &CoordinatorClient) -> Result<()> {
         let key = OwnKey::generate(self.world.rng.as_ref())?;
-        let joined = answer("the coordinator", client.renew(call(), key.csr()?).await)?;
+        let joined = answer(None, client.renew(call(), key.csr()?).await)?;
         let identity = OwnIdentity::issued(key, joined.certificate, joined.authorities)?;
         self.adopt(identity)?;
         self.has_former_key = false;

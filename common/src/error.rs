@@ -169,6 +169,17 @@ impl Error {
         Error::new(Code::PeerLost, msg).about(peer)
     }
 
+    /// Makes the error of a peer that cannot be reached: the only way to make one, so that each says whether the peer is
+    /// a worker, which becomes the error's place. `None` stands for the coordinator, for a name that leads to nobody, and
+    /// for a peer that only the caller can name, with [`Error::about`].
+    pub fn unreachable(worker: Option<&str>, message: impl Into<String>) -> Error {
+        let error = Error::new(Code::Unreachable, message);
+        match worker {
+            Some(worker) => error.about(worker),
+            None => error,
+        }
+    }
+
     /// Puts the name of the member that noticed a loss in front of the message, unless it has one already.
     pub fn said_by(mut self, who: &str) -> Error {
         if self.message.starts_with("lost contact with ") {

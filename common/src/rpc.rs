@@ -451,14 +451,14 @@ pub async fn open_stream(
     let peer = connection.remote_address();
     match tokio::time::timeout(CALL_BOUND, opened).await {
         Ok(Ok(s)) => Ok(s),
-        Ok(Err(e)) => Err(Error::new(
-            Code::Unreachable,
-            format!("lost contact with {peer}: {e}"),
-        )),
-        Err(_) => Err(Error::new(
-            Code::Unreachable,
-            format!("{peer} accepts no further stream"),
-        )),
+        Ok(Err(e)) => {
+            let msg = format!("lost contact with {peer}: {e}");
+            Err(Error::unreachable(None, msg))
+        }
+        Err(_) => {
+            let msg = format!("{peer} accepts no further stream");
+            Err(Error::unreachable(None, msg))
+        }
     }
 }
 
@@ -513,12 +513,14 @@ connect!(
     connect_worker, WorkerClient, WorkerRequest, WorkerResponse, Worker
 );
 
-/// Makes one result of the two of a call: transport failures become errors that name `peer`.
+/// Makes one result of the two of a call: transport failures become errors that name the worker that was called, or the
+/// coordinator where that is `None`.
 pub fn answer<T>(
-    peer: &str,
+    worker: Option<&str>,
     result: std::result::Result<Result<T>, tarpc::client::RpcError>,
 ) -> Result<T> {
     use tarpc::client::RpcError;
+    let peer = worker.map_or("the coordinator".to_owned(), |w| format!("worker '{w}'"));
     match result {
         Ok(r) => r,
         Err(RpcError::DeadlineExceeded) => Err(Error::new(
@@ -538,10 +540,10 @@ pub fn answer<T>(
             ),
         )),
         // The details of the transport's failure say nothing to the caller.
-        Err(RpcError::Shutdown | RpcError::Channel(_)) => Err(Error::new(
-            Code::Unreachable,
-            format!("lost contact with {peer}: the connection ended over a call"),
-        )),
+        Err(RpcError::Shutdown | RpcError::Channel(_)) => {
+            let msg = format!("lost contact with {peer}: the connection ended over a call");
+            Err(Error::unreachable(worker, msg))
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use convoke_common::error::{Code, Error, Result};
+use convoke_common::error::{Error, Result};
 use convoke_common::rpc::{StreamKind, open_stream};
 use quinn::{Connection, RecvStream, SendStream};
 use tokio::time::Instant;
@@ -49,7 +49,7 @@ pub(crate) fn echoed(head: [u8; 4]) -> Option<usize> {
 pub async fn probe(connection: &Connection) -> Result<(Duration, f64)> {
     let measure = async {
         let (mut send, mut recv) = open_stream(connection, StreamKind::Probe).await?;
-        let lost = |e: String| Error::new(Code::Unreachable, format!("probe failed: {e}"));
+        let lost = |e: String| Error::unreachable(None, format!("probe failed: {e}"));
         let mut round_trip = Duration::MAX;
         for len in [8; ECHOES].into_iter().chain([BULK]) {
             let mut out = (len as u32).to_le_bytes().to_vec();
@@ -71,9 +71,9 @@ pub async fn probe(connection: &Connection) -> Result<(Duration, f64)> {
     };
     match tokio::time::timeout(BOUND, measure).await {
         Ok(r) => r,
-        Err(_) => Err(Error::new(
-            Code::Unreachable,
-            "the peer did not answer a probe in time",
-        )),
+        Err(_) => {
+            let msg = "the peer did not answer a probe in time";
+            Err(Error::unreachable(None, msg))
+        }
     }
 }

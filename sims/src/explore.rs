@@ -3,12 +3,14 @@
 //! A run is single-threaded, so batches of seeds run in processes of their own to use all cores. Each batch prints one
 //! report per line.
 
+mod folder;
+mod seeds;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::ops::Range;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -18,9 +20,8 @@ use crate::invariants::Violation;
 use crate::run::{Report, run};
 use crate::scenario::{Scenario, smaller};
 
-/// Seeds of one batch: enough that the start of a process does not matter, few enough that the death of one costs
-/// little.
-const BATCH: u64 = 25;
+pub use folder::FailureFolder;
+pub use seeds::{SeedPlan, duration, fresh_from, read_corpus};
 
 /// The number of seeds from which every cell of the table has to be met.
 pub const COMPLETE: u64 = 1000;
@@ -31,8 +32,11 @@ pub const ROWS: u64 = 200;
 /// The least share of calls that have to succeed. Nearly three quarters of them do.
 const LEAST_OK: f64 = 0.6;
 
-/// How many of the failing seeds are shrunk.
-const SHRUNK: usize = 3;
+/// How many of the failing seeds are shrunk where they are only printed, and where they are written to a folder.
+const SHRUNK: (usize, usize) = (3, 50);
+
+/// How many scenarios aim at a cell that no seed met.
+const AIMED: u64 = 12;
 
 /// How many runs the shrinking of one scenario may take.
 const SHRINK_RUNS: usize = 200;
@@ -40,8 +44,11 @@ const SHRINK_RUNS: usize = 200;
 /// What an exploration found.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Summary {
-    pub first: u64,
     pub seeds: u64,
+    /// The fresh seeds among them, as the arguments that explore them again.
+    pub fresh: Option<String>,
+    /// How many scenarios aimed at cells of the table that no seed had met.
+    pub aimed: u64,
     pub simulated_hours: f64,
     pub wall_minutes: f64,
     pub hours_per_minute: f64,
@@ -51,18 +58,58 @@ pub struct Summary {
     pub failures: Vec<Failure>,
 }
 
-/// A seed that violates an invariant.
+/// A seed, or an aimed scenario, that violates an invariant.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Failure {
+    /// The seed, or the number of the aimed scenario.
     pub seed: u64,
+    /// The cell of the table that the scenario aimed at; `None` for a seed.
+    pub aimed_at: Option<String>,
     pub violations: Vec<Violation>,
     /// The smallest scenario found that violates one of the same invariants.
     pub shrunk: Option<Scenario>,
 }
 
 impl Summary {
+    /// Adds the report of a seed.
     fn add(&mut self, report: Report) {
         self.seeds += 1;
+        let seed = report.seed;
+        let violations = self.count(report);
+        if !violations.is_empty() {
+            self.failures.push(Failure {
+                seed,
+                aimed_at: None,
+                violations,
+                shrunk: None,
+            });
+        }
+    }
+
+    /// Runs scenarios that aim at the cells that no seed met, until each is met or its scenarios are used up.
+    fn aim(&mut self) {
+        for (row, state) in self.cells.empty() {
+            for number in 0..AIMED {
+                if self.cells.get(row, state) > 0 {
+                    break;
+                }
+                let scenario = Scenario::aimed(row, state, number);
+                self.aimed += 1;
+                let violations = self.count(run(&scenario, None));
+                if !violations.is_empty() {
+                    self.failures.push(Failure {
+                        seed: number,
+                        aimed_at: Some(format!("{} × {}", row.name(), state.name())),
+                        shrunk: Some(shrink(scenario, &violations)),
+                        violations,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Counts what a run did and met, and returns what it violated.
+    fn count(&mut self, report: Report) -> Vec<Violation> {
         self.simulated_hours += report.simulated as f64 / 3.6e6;
         for (all, one) in [
             (&mut self.steps, report.steps),
@@ -73,13 +120,7 @@ impl Summary {
             }
         }
         self.cells.add(&report.cells);
-        if !report.violations.is_empty() {
-            self.failures.push(Failure {
-                seed: report.seed,
-                violations: report.violations,
-                shrunk: None,
-            });
-        }
+        report.violations
     }
 
     /// Whether nothing was violated and, given enough seeds, every fault met a step and most calls succeeded. Where
@@ -108,57 +149,86 @@ pub fn batch(seeds: Range<u64>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs seeds in `jobs` processes at a time.
+/// Runs the seeds of a plan in `jobs` processes at a time. Failures are written to `folder` as they are found, and again
+/// once they are shrunk.
 #[allow(
     clippy::disallowed_methods,
     reason = "the simulator is the one that brings threads and time"
 )]
-pub fn explore(seeds: Range<u64>, jobs: usize) -> anyhow::Result<Summary> {
+pub fn explore(
+    plan: &SeedPlan,
+    jobs: usize,
+    folder: Option<&FailureFolder>,
+) -> anyhow::Result<Summary> {
     let begun = Instant::now();
-    let next = AtomicU64::new(seeds.start);
-    let summary = Mutex::new(Summary {
-        first: seeds.start,
-        ..Summary::default()
-    });
+    let batches = Mutex::new(plan.batches());
+    let summary = Mutex::new(Summary::default());
     std::thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
             scope.spawn(|| {
-                loop {
-                    let from = next.fetch_add(BATCH, Ordering::Relaxed);
-                    if from >= seeds.end {
-                        return;
-                    }
-                    let take = |report: Report| {
-                        let mut s = summary.lock().unwrap_or_else(PoisonError::into_inner);
+                let next = || lock(&batches).next(begun.elapsed());
+                while let Some(batch) = next() {
+                    run_batch(batch, |report| {
+                        let mut s = lock(&summary);
+                        let known = s.failures.len();
                         s.add(report);
-                        progress(&s, seeds.end - seeds.start, begun);
-                    };
-                    run_batch(from..(from + BATCH).min(seeds.end), take);
+                        progress(&s, begun);
+                        s.failures[known..].iter().for_each(|f| keep(folder, f));
+                    });
                 }
             });
         }
     });
     let mut summary = summary.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(first) = plan.fresh {
+        let known = plan.corpus.len() as u64 + (plan.range.end - plan.range.start);
+        let count = summary.seeds.saturating_sub(known);
+        summary.fresh = Some(format!("--from {first} --seeds {count}"));
+    }
     if std::io::stderr().is_terminal() {
         eprintln!();
     }
     summary.wall_minutes = begun.elapsed().as_secs_f64() / 60.;
     summary.hours_per_minute = summary.simulated_hours / summary.wall_minutes.max(1e-9);
     summary.failures.sort_by_key(|f| f.seed);
-    for failure in summary.failures.iter_mut().take(SHRUNK) {
+    let most = match folder {
+        None => SHRUNK.0,
+        Some(_) => SHRUNK.1,
+    };
+    if summary.seeds >= ROWS {
+        let known = summary.failures.len();
+        summary.aim();
+        summary.failures[known..]
+            .iter()
+            .for_each(|f| keep(folder, f));
+    }
+    let drawn = summary.failures.iter_mut().filter(|f| f.shrunk.is_none());
+    for failure in drawn.take(most) {
         failure.shrunk = Some(shrink(Scenario::draw(failure.seed), &failure.violations));
+        keep(folder, failure);
     }
     Ok(summary)
 }
 
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes a failure to the folder, if there is one. An exploration goes on without it where that fails.
+fn keep(folder: Option<&FailureFolder>, failure: &Failure) {
+    if let Some(Err(e)) = folder.map(|f| f.write(failure)) {
+        eprintln!("cannot write the failure of seed {}: {e:#}", failure.seed);
+    }
+}
+
 /// Shows the progress on stderr if it is a terminal.
-fn progress(s: &Summary, of: u64, begun: Instant) {
+fn progress(s: &Summary, begun: Instant) {
     if !std::io::stderr().is_terminal() {
         return;
     }
     let minutes = begun.elapsed().as_secs_f64() / 60.;
     eprint!(
-        "\r{} of {of} seeds, {:.2} simulated hours, {:.2} a minute, {} failed ",
+        "\r{} seeds, {:.2} simulated hours, {:.2} a minute, {} failed ",
         s.seeds,
         s.simulated_hours,
         s.simulated_hours / minutes.max(1e-9),
@@ -236,14 +306,40 @@ pub fn shrink(scenario: Scenario, violations: &[Violation]) -> Scenario {
     }
 }
 
+/// Prints what the seed violates, and the command that replays it.
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.aimed_at {
+            None => writeln!(f, "seed {} violates:", self.seed)?,
+            Some(cell) => writeln!(f, "scenario {} aimed at {cell} violates:", self.seed)?,
+        }
+        for v in &self.violations {
+            writeln!(f, "  {:>6} ms  {}: {}", v.at, v.invariant, v.what)?;
+        }
+        match self.aimed_at {
+            None => {
+                let replay = "cargo run --release -p convoke-sims -- replay";
+                writeln!(f, "  replay: {replay} --seed {}", self.seed)
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
 /// Prints the summary as text.
 impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
             f,
-            "{} seeds from {}: {:.1} simulated hours in {:.1} minutes, {:.2} hours a minute",
-            self.seeds, self.first, self.simulated_hours, self.wall_minutes, self.hours_per_minute
+            "{} seeds: {:.1} simulated hours in {:.1} minutes, {:.2} hours a minute",
+            self.seeds, self.simulated_hours, self.wall_minutes, self.hours_per_minute
         )?;
+        if let Some(fresh) = &self.fresh {
+            writeln!(
+                f,
+                "fresh ones among them: cargo run --release -p convoke-sims -- explore {fresh}"
+            )?;
+        }
         let list = |all: &BTreeMap<String, u64>| {
             let parts: Vec<String> = all.iter().map(|(k, n)| format!("{k} {n}")).collect();
             parts.join(", ")
@@ -256,6 +352,10 @@ impl std::fmt::Display for Summary {
             100. * self.share_of_ok()
         )?;
         writeln!(f, "{}", self.cells)?;
+        if self.aimed > 0 {
+            let what = "scenarios aimed at cells that no seed had met";
+            writeln!(f, "{} {what}", self.aimed)?;
+        }
         let empty = self.cells.empty();
         if !empty.is_empty() {
             let names: Vec<String> = empty
@@ -265,15 +365,7 @@ impl std::fmt::Display for Summary {
             writeln!(f, "not met: {}", names.join(", "))?;
         }
         for failure in &self.failures {
-            writeln!(f, "\nseed {} violates:", failure.seed)?;
-            for v in &failure.violations {
-                writeln!(f, "  {:>6} ms  {}: {}", v.at, v.invariant, v.what)?;
-            }
-            writeln!(
-                f,
-                "  replay: cargo run --release -p convoke-sims -- replay --seed {}",
-                failure.seed
-            )?;
+            write!(f, "\n{failure}")?;
             if let Some(shrunk) = &failure.shrunk {
                 let text = serde_json::to_string(shrunk).map_err(|_| std::fmt::Error)?;
                 writeln!(f, "  shrunken, for replay --scenario FILE: {text}")?;
@@ -323,6 +415,7 @@ mod tests {
         let mut failing = account(200, None, 70);
         failing.failures.push(Failure {
             seed: 3,
+            aimed_at: None,
             violations: vec![],
             shrunk: None,
         });

@@ -2,10 +2,13 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
-use convoke_sims::explore::{batch, explore, shrink};
+use clap::{Args as Arguments, Parser, Subcommand};
+use convoke_sims::explore::{
+    FailureFolder, SeedPlan, batch, duration, explore, fresh_from, read_corpus, shrink,
+};
 use convoke_sims::run::run;
 use convoke_sims::scale;
 use convoke_sims::scenario::Scenario;
@@ -22,20 +25,7 @@ struct Args {
 enum SimCommand {
     /// Runs many seeds. The exit code is 1 if a seed violates an invariant; if, over 200 seeds or more, a fault met no
     /// step or few calls succeed; or if, over 1,000 seeds or more, a cell of the table fault × step state stays empty.
-    Explore {
-        /// How many seeds to run.
-        #[arg(long, default_value_t = 200)]
-        seeds: u64,
-        /// The first seed.
-        #[arg(long, default_value_t = 0)]
-        from: u64,
-        /// Processes that run seeds at the same time; by default one for each core.
-        #[arg(long)]
-        jobs: Option<usize>,
-        /// Prints the summary as JSON.
-        #[arg(long)]
-        json: bool,
-    },
+    Explore(Exploration),
     /// Runs one seed, or a scenario from a file. The exit code is 1 if it violates an invariant.
     Replay {
         #[arg(long, required_unless_present = "scenario")]
@@ -61,22 +51,70 @@ enum SimCommand {
     Batch { from: u64, to: u64 },
 }
 
+#[derive(Arguments)]
+struct Exploration {
+    /// How many seeds to run; 200 unless told, and as many as there is time for with `--for`.
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// The first seed.
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// A file of seeds to run before the others, one a line.
+    #[arg(long)]
+    corpus: Option<PathBuf>,
+    /// After the others, seeds that follow from this text, such as the hash of a commit, until `--for` is over.
+    #[arg(long, requires = "lasts")]
+    fresh: Option<String>,
+    /// How long to begin seeds, such as `90s`, `10m` or `8h`.
+    #[arg(long = "for", id = "lasts", value_name = "DURATION", value_parser = duration)]
+    lasts: Option<Duration>,
+    /// A folder for the failures: for each seed a scenario, shrunken at the end, and the commands that repeat it.
+    #[arg(long)]
+    failures: Option<PathBuf>,
+    /// Processes that run seeds at the same time; by default one for each core.
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Prints the summary as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Exploration {
+    fn plan(&self) -> anyhow::Result<SeedPlan> {
+        let count = match (self.seeds, self.lasts, &self.fresh) {
+            (Some(count), ..) => count,
+            (None, Some(_), None) => u64::MAX,
+            (None, ..) => 200,
+        };
+        let corpus = self.corpus.as_deref().map(read_corpus).transpose()?;
+        Ok(SeedPlan {
+            corpus: corpus.unwrap_or_default(),
+            range: self.from..self.from.saturating_add(count),
+            fresh: self.fresh.as_deref().map(fresh_from),
+            lasts: self.lasts,
+        })
+    }
+
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let folder = self
+            .failures
+            .as_deref()
+            .map(FailureFolder::open)
+            .transpose()?;
+        let jobs = self.jobs.unwrap_or(cores);
+        let summary = explore(&self.plan()?, jobs, folder.as_ref())?;
+        match self.json {
+            true => println!("{}", serde_json::to_string_pretty(&summary)?),
+            false => println!("{summary}"),
+        }
+        Ok(ExitCode::from(u8::from(!summary.is_good())))
+    }
+}
+
 fn main() -> anyhow::Result<ExitCode> {
     match Args::parse().command {
-        SimCommand::Explore {
-            seeds,
-            from,
-            jobs,
-            json,
-        } => {
-            let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-            let summary = explore(from..from.saturating_add(seeds), jobs.unwrap_or(cores))?;
-            match json {
-                true => println!("{}", serde_json::to_string_pretty(&summary)?),
-                false => println!("{summary}"),
-            }
-            Ok(ExitCode::from(u8::from(!summary.is_good())))
-        }
+        SimCommand::Explore(exploration) => exploration.run(),
         SimCommand::Replay {
             seed,
             scenario,

@@ -133,6 +133,25 @@ fn calls_and_handles_end_in_time_whatever_happens_to_their_worker() {
 }
 
 #[test]
+fn workers_that_die_at_once_are_told_in_one_error() {
+    let mut cluster = settled(21, 3);
+    let waiting = call(&mut cluster);
+    cluster.run_for(Duration::from_millis(1500));
+    let dead = [LOSER, Host::Worker(2)];
+    dead.iter().for_each(|host| cluster.kill(*host));
+    cluster.run_for(PROCESS_KILLED + SLACK);
+    assert!(waiting.is_over(), "the call still waits");
+    let error: Error = waiting.take().expect("lives").expect_err("a loss");
+    let told = [&error].into_iter().chain(&error.attached);
+    let mut named: Vec<String> = told
+        .filter(|e| e.code == Code::PeerLost)
+        .filter_map(|e| e.site.as_ref()?.worker.clone())
+        .collect();
+    named.sort();
+    assert_eq!(named, dead.map(|host| host.name()), "{error:?}");
+}
+
+#[test]
 fn a_call_ends_in_time_when_its_workers_lose_each_other() {
     let strikes: [(&str, Strike); 2] = [
         ("both ways", |c| {

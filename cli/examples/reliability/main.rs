@@ -6,6 +6,7 @@
 //! reliability false-alarm [MINUTES]    checks that no member of a cluster on a busy machine is given up
 //! reliability partitions [ROUNDS]      checks that no step fails while the coordinator is cut off or stopped
 //! reliability restarts [ROUNDS]        checks that loads succeed while workers are killed and started again
+//! reliability memory [RESTARTS]        checks that the coordinator needs no more memory after many restarts of a worker
 //! reliability loops [ITERATIONS]       checks that loops which only issue ops stay as fast and as lean as they began
 //! reliability network [SECONDS]        checks what steps carry over networks that delay, reorder and lose packets
 //! reliability soak [MINUTES]           runs a mixed load while processes are killed
@@ -27,6 +28,7 @@ mod false_alarm;
 mod faults;
 mod load;
 mod loops;
+mod memory;
 mod network;
 mod partitions;
 mod restarts;
@@ -56,6 +58,10 @@ async fn main() -> ExitCode {
         (Some("false-alarm"), _, Some(time)) => false_alarm::run(time).await,
         (Some("partitions"), Some(rounds), _) => partitions::run(rounds as u32).await,
         (Some("restarts"), Some(rounds), _) => restarts::run(rounds as u32).await,
+        (Some("memory"), ..) => match number(1000) {
+            Some(restarts) => tokio::task::block_in_place(|| memory::run(restarts as u32)),
+            None => return usage(),
+        },
         (Some("loops"), ..) => match number(1_000_000) {
             Some(iterations) => loops::run(iterations).await,
             None => return usage(),
@@ -75,8 +81,8 @@ async fn main() -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "timings [ROUNDS [TEXT]], rows, partitions [ROUNDS], restarts [ROUNDS], loops [ITERATIONS], network [SECONDS], \
-         false-alarm [MINUTES] or soak [MINUTES]"
+        "timings [ROUNDS [TEXT]], rows, partitions [ROUNDS], restarts [ROUNDS], memory [RESTARTS], loops [ITERATIONS], \
+         network [SECONDS], false-alarm [MINUTES] or soak [MINUTES]"
     );
     ExitCode::from(2)
 }

@@ -149,7 +149,7 @@ impl Wait {
     }
 
     fn reason(&self) -> Error {
-        let joining = || Error::new(Code::Unreachable, "the worker has not joined yet");
+        let joining = || Error::unreachable(None, "the worker has not joined yet");
         self.why.clone().unwrap_or_else(joining)
     }
 
@@ -294,7 +294,7 @@ mod tests {
         let (mut wait, start) = (Wait::default(), Instant::now());
         let mut waited = Duration::ZERO;
         while waited < Wait::SAY_AGAIN * 3 {
-            let why = Error::new(Code::Unreachable, format!("nobody after {waited:?}"));
+            let why = Error::unreachable(None, format!("nobody after {waited:?}"));
             wait.tell("10.0.0.1:7070", why.clone(), start + waited);
             assert_eq!(wait.reason(), why);
             // A line begins a period, and the next one comes with the first try after it.

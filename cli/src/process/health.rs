@@ -101,7 +101,7 @@ pub async fn ask(state_dir: &Path) -> Result<(), Error> {
     };
     let unhealthy = |why: String| {
         let msg = format!("the worker at {}: {why}", path.display());
-        Err(Error::new(Code::Unreachable, msg))
+        Err(Error::unreachable(None, msg))
     };
     match timeout(BOUND, exchange).await {
         Ok(Ok(line)) if line == OK => Ok(()),
@@ -127,7 +127,7 @@ mod tests {
             r = ask(&dir) => assert_eq!(r, Ok(())),
             never = health.answer(|| None) => match never {},
         }
-        let lost = || Some(Error::new(Code::Unreachable, "nobody at 10.0.0.1"));
+        let lost = || Some(Error::unreachable(None, "nobody at 10.0.0.1"));
         let r = tokio::select! {
             biased;
             r = ask(&dir) => r,

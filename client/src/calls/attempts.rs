@@ -92,10 +92,13 @@ impl fmt::Display for Rerun {
             cause,
             workers,
         } = self;
+        f.write_str(&cause.message)?;
+        for more in &cause.attached {
+            write!(f, "; {}", more.message)?;
+        }
         write!(
             f,
-            "{}; running again on {} (attempt {attempt} of {of})",
-            cause.message,
+            "; running again on {} (attempt {attempt} of {of})",
             workers.join(", ")
         )
     }
@@ -295,7 +298,7 @@ mod tests {
             (e.code, e.attached[0].code),
             (Code::PeerLost, Code::ClusterTooSmall)
         );
-        let away = Error::new(Code::Unreachable, "the coordinator cannot be reached");
+        let away = Error::unreachable(None, "the coordinator cannot be reached");
         check(
             Retry::On,
             vec![lost("w1"), away.into()],
@@ -307,8 +310,8 @@ mod tests {
     #[test]
     fn a_worker_out_of_reach_is_done_without() {
         let unreachable = |worker: &str| {
-            let error = Error::new(Code::Unreachable, format!("cannot reach {worker}"));
-            FailedAttempt::of_install(error.about(worker), Some((worker.into(), Incarnation(1))))
+            let error = Error::unreachable(Some(worker), format!("cannot reach {worker}"));
+            FailedAttempt::of_install(error, Some((worker.into(), Incarnation(1))))
         };
         let mut attempts = Attempts::new(&CallOptions::default());
         attempts.failed(unreachable("w1")).unwrap();
@@ -328,7 +331,7 @@ mod tests {
         );
         assert_eq!(without.code, Code::Unreachable);
         // The call has waited for an absent coordinator already, so it does not run again.
-        let away = Error::new(Code::Unreachable, "the coordinator cannot be reached");
+        let away = Error::unreachable(None, "the coordinator cannot be reached");
         check(
             Retry::On,
             vec![FailedAttempt::of_install(away, None)],
@@ -372,11 +375,14 @@ mod tests {
     fn each_attempt_is_told_of_once() {
         let mut attempts = Attempts::new(&CallOptions::default());
         assert_eq!(attempts.rerun(|| vec!["w0".into(), "w1".into()]), None);
-        attempts.failed(lost("w1")).unwrap();
+        let mut two = lost("w1");
+        two.error.attached = vec![Error::lost("w3", "its process ended")];
+        attempts.failed(two).unwrap();
         let rerun = attempts.rerun(|| vec!["w0".into(), "w2".into()]).unwrap();
         assert_eq!(
             rerun.to_string(),
-            "lost contact with w1: its process ended; running again on w0, w2 (attempt 2 of 3)"
+            "lost contact with w1: its process ended; lost contact with w3: its process ended; \
+             running again on w0, w2 (attempt 2 of 3)"
         );
         assert_eq!(attempts.rerun(|| vec!["w0".into()]), None);
     }

@@ -266,7 +266,7 @@ impl Inner {
                 };
                 let context = call_context(rpc::PLAN_BOUND + wait);
                 let answer = client.plan(context, function, options, me);
-                rpc::answer("the coordinator", answer.await)
+                rpc::answer(None, answer.await)
             }
         });
         ask.await
@@ -464,7 +464,7 @@ impl Install {
         loop {
             tokio::select! {
                 biased;
-                answer = &mut install => return rpc::answer("the coordinator", answer),
+                answer = &mut install => return rpc::answer(None, answer),
                 () = tokio::time::sleep(PROGRESS_PERIOD) => {
                     if let Ok(Ok(p)) = client.progress(call(), plan).await {
                         self.progress.note(Phase::Loading { done: p.done, total: p.total });

@@ -199,7 +199,7 @@ impl CoordinatorRoute {
             let answer = client
                 .resume(call(), self.driver, held, VERSION.to_owned())
                 .await;
-            rpc::answer("the coordinator", answer).map(|()| (client, carrier))
+            rpc::answer(None, answer).map(|()| (client, carrier))
         };
         match resumed.await {
             Ok((client, carrier)) => Ok(LiveConnection {
@@ -290,10 +290,8 @@ impl Keeper {
                 coordinator = way.address,
                 "lost contact with the coordinator: {text}"
             );
-            let lost = Error::new(
-                Code::Unreachable,
-                format!("lost contact with the coordinator: {text}"),
-            );
+            let msg = format!("lost contact with the coordinator: {text}");
+            let lost = Error::unreachable(None, msg);
             let back = match expulsion(Some(&why)) {
                 Some(final_word) => Err(final_word),
                 None => {
@@ -406,7 +404,7 @@ impl CoordinatorLink {
                     self.address, e.message
                 );
                 let advice = "start the coordinator again with its --state-dir";
-                Err(Error::new(Code::Unreachable, msg).advise(advice))
+                Err(Error::unreachable(None, msg).advise(advice))
             }
             ConnectionState::Gone(e) => Err(e),
         }
@@ -472,9 +470,8 @@ impl CoordinatorLink {
         if !mutant!("release-not-owed") {
             self.held.leases().remove(&lease);
         }
-        let told = self.ask(|client| async move {
-            rpc::answer("the coordinator", client.release(call(), lease).await)
-        });
+        let told = self
+            .ask(|client| async move { rpc::answer(None, client.release(call(), lease).await) });
         told.await
     }
 

@@ -186,9 +186,9 @@ impl Cluster {
         let session = self.session.clone();
         self.net
             .run(async move {
-                let ask = session.coordinator.ask(|client| async move {
-                    rpc::answer("the coordinator", client.status(call()).await)
-                });
+                let ask = session
+                    .coordinator
+                    .ask(|client| async move { rpc::answer(None, client.status(call()).await) });
                 ask.await
             })
             .await

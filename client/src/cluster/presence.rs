@@ -91,8 +91,8 @@ impl ClusterPresence {
         let credentials = credentials.await?;
         let addrs = lookup(&world, address).await?;
         let first = addrs.first().copied();
-        let first = first
-            .ok_or_else(|| Error::new(Code::Unreachable, format!("'{address}' has no address")))?;
+        let first =
+            first.ok_or_else(|| Error::unreachable(None, format!("'{address}' has no address")))?;
         // Workers may be on other hosts: loopback, which reaches only this host, is bound only for a coordinator there.
         let mut bind = bind_towards(first);
         if !first.ip().is_loopback() {
@@ -149,7 +149,7 @@ impl ClusterPresence {
             let answer = self.coordinator.ask(|client| async move {
                 let context = call_context(wait + rpc::CALL_BOUND);
                 let answer = client.await_workers(context, count, wait.as_millis() as u64);
-                rpc::answer("the coordinator", answer.await)
+                rpc::answer(None, answer.await)
             });
             let have = answer.await?;
             if told.replace(have) != Some(have) {

@@ -159,14 +159,12 @@ impl AdminClient {
             Ok::<Answer, std::io::Error>(serde_json::from_str(&answer)?)
         };
         let unreachable = |why: String| {
-            let e = Error::new(
-                Code::Unreachable,
-                format!(
-                    "cannot ask the coordinator at {}: {why}",
-                    self.socket.display()
-                ),
+            let msg = format!(
+                "cannot ask the coordinator at {}: {why}",
+                self.socket.display()
             );
-            e.advise("run this on the coordinator's machine, as its user, with its --state-dir")
+            Error::unreachable(None, msg)
+                .advise("run this on the coordinator's machine, as its user, with its --state-dir")
         };
         match timeout(EXCHANGE_BOUND, exchange).await {
             Ok(Ok(Answer::Failed(error))) => Err(error),

@@ -4,7 +4,8 @@
 //! coordinator saw the process end, and had granted it a lease of the function.
 //!
 //! Invariants
-//! 1. What is kept is bounded: the functions granted last of each incarnation, and the incarnations that ended last.
+//! 1. What is kept is bounded: the functions granted last of each incarnation, and the incarnations that ended last, of
+//!    each worker and of all.
 //! 2. A restart of the coordinator forgets everything. Deaths in leases that it did not grant itself do not count.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -18,6 +19,10 @@ const FUNCTIONS: usize = 256;
 
 /// Most ended incarnations that are kept. Each is looked up when the next process of its worker registers.
 const ENDED: usize = 256;
+
+/// Most ended incarnations that are kept of one worker. Its next process reports what the last one died of, so that one
+/// would do, but a process that was cut off may register while its successor starts.
+const ENDED_OF_ONE: usize = 4;
 
 #[derive(Debug)]
 struct Exposure {
@@ -61,10 +66,20 @@ impl Exposures {
         if exposure.incarnation != incarnation {
             return;
         }
-        if self.ended.len() >= ENDED {
+        let of_worker = |(name, _): &(String, Exposure)| name == worker;
+        let own = self.ended.iter().filter(|e| of_worker(e)).count();
+        if own >= ENDED_OF_ONE {
+            let oldest = self.ended.iter().position(of_worker);
+            oldest.and_then(|at| self.ended.remove(at));
+        } else if self.ended.len() >= ENDED {
             self.ended.pop_front();
         }
         self.ended.push_back((worker.to_owned(), exposure));
+    }
+
+    /// Drops the functions of a worker whose name is free again.
+    pub fn forget(&mut self, worker: &str) {
+        self.living.remove(worker);
     }
 
     /// Returns whether an incarnation was seen to end and may have died in a function.
@@ -103,11 +118,25 @@ mod tests {
         exposures.lost("a", Incarnation(1));
         let explains = |e: &Exposures, n| e.explains("a", Incarnation(1), &function(n));
         assert!(!explains(&exposures, 0) && explains(&exposures, 1));
+        // A worker that ends again and again pushes out nobody but itself.
         for n in 0..ENDED as u64 {
             exposures.granted(&worker("b", n), function(0));
             exposures.lost("b", Incarnation(n));
         }
+        assert!(explains(&exposures, 1));
+        assert_eq!(exposures.ended.len(), 1 + ENDED_OF_ONE);
+        let last = Incarnation(ENDED as u64 - 1);
+        assert!(exposures.explains("b", last, &function(0)));
+        assert!(!exposures.explains("b", Incarnation(0), &function(0)));
+        for n in 0..ENDED {
+            let name = format!("c{n}");
+            exposures.granted(&worker(&name, 1), function(0));
+            exposures.lost(&name, Incarnation(1));
+        }
         assert!(!explains(&exposures, 1));
         assert!(exposures.living.is_empty() && exposures.ended.len() == ENDED);
+        exposures.granted(&worker("d", 1), function(0));
+        exposures.forget("d");
+        assert!(exposures.living.is_empty());
     }
 }

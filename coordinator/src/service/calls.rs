@@ -36,9 +36,10 @@ impl Service {
         name: &str,
         connection: ConnectionId,
     ) -> Result<WorkerClient> {
-        let lost = || Error::new(Code::PeerLost, format!("worker '{name}' was lost"));
+        let lost = || Error::new(Code::PeerLost, format!("worker '{name}' was lost")).about(name);
         let peer = self.connections.get(connection).ok_or_else(lost)?;
-        connect_worker(&self.world, &peer.connection).await
+        let connected = connect_worker(&self.world, &peer.connection).await;
+        connected.map_err(|e| e.about(name))
     }
 
     /// Returns the name of the member on a connection, for messages.
@@ -59,7 +60,7 @@ impl Service {
         let asked = async {
             let name = self.name_of(connection);
             let worker = self.worker(&name, connection).await?;
-            answer(&name, worker.status(call_context(bound)).await)
+            answer(Some(&name), worker.status(call_context(bound)).await)
         };
         let late = || Error::new(Code::DeadlineExceeded, "a worker did not answer in time");
         let status = tokio::time::timeout(bound, asked)
@@ -82,7 +83,7 @@ impl Service {
         let answers = workers.into_iter().map(async |(name, connection)| {
             let answered = async {
                 let worker = self.worker(&name, connection).await?;
-                answer(&name, worker.memory(call_context(MEMORY_BOUND)).await)
+                answer(Some(&name), worker.memory(call_context(MEMORY_BOUND)).await)
             };
             let used = timeout(MEMORY_BOUND, answered).await.ok()?.ok()?;
             Some((connection, used))
@@ -146,7 +147,10 @@ impl Service {
         let name = self.name_of(connection);
         let measured = async {
             let worker = self.worker(&name, connection).await?;
-            answer(&name, worker.probe(call_context(PROBE_BOUND), peers).await)
+            answer(
+                Some(&name),
+                worker.probe(call_context(PROBE_BOUND), peers).await,
+            )
         };
         let stored = match measured.await {
             Ok(links) => {
@@ -181,7 +185,7 @@ impl Service {
             async move {
                 let told = async {
                     let worker = self.worker(&name, connection).await?;
-                    answer(&name, worker.revoke(call(), vec![id]).await)
+                    answer(Some(&name), worker.revoke(call(), vec![id]).await)
                 };
                 let why = match timeout(REVOKE_BOUND, told).await {
                     Ok(Ok(())) => return,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use convoke_common::{Code, Error, Result};
+use convoke_common::{Error, Result};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
@@ -39,7 +39,7 @@ impl Core {
             // The caller may have stopped waiting; the input takes effect nevertheless.
             let _ = answer.send(input(core, now));
         });
-        let stopping = || Error::new(Code::Unreachable, "the coordinator is stopping");
+        let stopping = || Error::unreachable(None, "the coordinator is stopping");
         self.0.send(input).await.map_err(|_| stopping())?;
         answered.await.map_err(|_| stopping())
     }

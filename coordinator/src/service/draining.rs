@@ -81,7 +81,7 @@ impl Service {
         let name = self.name_of(connection);
         let told = async {
             let worker = self.worker(&name, connection).await?;
-            answer(&name, worker.drain(call()).await)
+            answer(Some(&name), worker.drain(call()).await)
         };
         if let Err(error) = told.await {
             tracing::warn!(worker = name, %error, "could not be told to end");

@@ -174,7 +174,7 @@ impl Service {
                 let said = worker.install(call_context(INSTALL_BOUND), grant.clone(), program);
                 let said = said.await;
                 answered = said.is_ok();
-                if answer(&what, said)? == InstallAnswer::Installed {
+                if answer(Some(&name), said)? == InstallAnswer::Installed {
                     return Ok(());
                 }
             }
@@ -206,7 +206,7 @@ impl Service {
             .zip(&granted.plan.participants)
             .map(async |(at, p)| {
                 let worker = self.worker(&p.name, *at).await?;
-                answer(&p.name, worker.progress(call(), plan).await)
+                answer(Some(&p.name), worker.progress(call(), plan).await)
             });
         let answers = futures::future::join_all(asked).await;
         let sum = |sum: Progress, one: Progress| Progress {

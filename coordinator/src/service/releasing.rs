@@ -83,7 +83,7 @@ impl ReleaseGuard {
             let told: Result<()> = async {
                 let name = service.name_of(connection);
                 let worker = service.worker(&name, connection).await?;
-                answer(&name, worker.release(call(), lease).await)
+                answer(Some(&name), worker.release(call(), lease).await)
             }
             .await;
             match told {

@@ -167,10 +167,7 @@ pub fn offer(incarnation: u64) -> Registration {
 
 impl TestMember {
     pub async fn register(&self, incarnation: u64) -> Result<RegistrationAnswer> {
-        answer(
-            "the coordinator",
-            self.client.register(call(), offer(incarnation)).await,
-        )
+        answer(None, self.client.register(call(), offer(incarnation)).await)
     }
 
     /// Serves [`Worker`] on the connection.

@@ -92,8 +92,14 @@ struct Inner {
     trouble: Option<String>,
 }
 
+/// Bytes of the file that are kept in memory. The whole state takes less; left to itself, redb keeps up to a gigabyte of
+/// the pages that each write leaves behind.
+const CACHE: usize = 1 << 20;
+
 fn open(file: &Arc<dyn StoreFile>) -> Result<Database, redb::Error> {
-    Ok(Database::builder().create_with_backend(Backend(file.clone()))?)
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE);
+    Ok(builder.create_with_backend(Backend(file.clone()))?)
 }
 
 impl StateDatabase {

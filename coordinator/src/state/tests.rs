@@ -113,3 +113,20 @@ fn a_disk_that_was_full_is_used_again_once_it_has_room() {
     let (_state, kept) = State::open(&store, scratch.path(), NOW).unwrap();
     assert_eq!(names(kept), ["w0", "w2"]);
 }
+
+#[test]
+fn the_file_is_as_large_after_hundreds_of_restarts_of_a_worker() {
+    let scratch = Scratch::new();
+    let disk = Disk::new(Arc::new(SystemRng::default()));
+    let (state, _) = State::open(&disk, scratch.path(), NOW).unwrap();
+    let restarts = |count: u64| {
+        for n in 0..count {
+            state.put_gone("w0", NOW + n, false).unwrap();
+            state.put_member("w0", &[[n as u8; 32], [1; 32]]).unwrap();
+        }
+        std::fs::metadata(scratch.path().join(FILE)).unwrap().len()
+    };
+    state.put_member("w0", &[[1; 32]]).unwrap();
+    let few = restarts(20);
+    assert_eq!(restarts(300), few);
+}

@@ -3,7 +3,8 @@
 //! ```text
 //! Running --every result arrived--> Resolved --every participant quiet--> retired
 //!    |---cause------------------------> ^
-//!    '---consequence---> Suspect -------'  a cause, everybody quiet, or no cause within CAUSE_BOUND
+//!    |---consequence---> Suspect -------|  a cause, everybody quiet, or no cause within CAUSE_BOUND
+//!    '---a lost participant-> Bereaved -'  everybody quiet or lost, a request of the caller, or LOSS_GRACE is over
 //! ```
 //!
 //! A *cause* is a primary error, the caller's own request to end the step, or a participant that the driver itself has
@@ -13,7 +14,8 @@
 //! Invariants
 //! 1. A step resolves exactly once, and retires exactly once, after it resolved.
 //! 2. The caller gets the first cause; a consequence is reported only if no cause came. Causes that come later are
-//!    attached.
+//!    attached; those that come within [`LOSS_GRACE`] of a loss are part of its error, so that the caller learns of
+//!    every participant that died with the first.
 //! 3. After an error every participant that has not sent it is told to abort, once.
 //! 4. Once a participant is lost, has dropped the lease, leaves, is wedged or cannot reach another, no further step
 //!    runs: links are bound to the lease, so it cannot recover.
@@ -35,6 +37,10 @@ pub const CAUSE_BOUND: Duration = PROCESS_KILLED;
 /// How long a participant may take to quiesce a failed step: the five seconds after which it declares itself wedged,
 /// and the time in which that report arrives. Kernels notice within milliseconds that they are cancelled.
 pub const QUIESCE_BOUND: Duration = Duration::from_millis(5500);
+
+/// How long the error of a lost participant waits for the losses of others that died with it. It waits only while a
+/// participant has neither quiesced the step nor been lost: those that live quiesce within milliseconds.
+pub const LOSS_GRACE: Duration = Duration::from_millis(100);
 
 /// The most errors that are attached to a step's cause, since many may fail at once.
 const MOST_ATTACHED: usize = 8;
@@ -89,10 +95,20 @@ struct Suspicion {
     until: Instant,
 }
 
+/// The loss that ends a step, while the driver learns which other participants are lost.
+#[derive(Debug)]
+struct Bereavement {
+    error: Error,
+    from: Option<ParticipantIx>,
+    blamed: Option<ParticipantIx>,
+    until: Instant,
+}
+
 #[derive(Debug)]
 enum StepPhase {
     Running { missing: usize },
     Suspect(Suspicion),
+    Bereaved(Bereavement),
     Resolved,
 }
 
@@ -105,9 +121,8 @@ struct Step {
     /// When the participants that have not quiesced the step are given up; absent while the step runs, or if it
     /// succeeded and the driver is not closed.
     overdue: Option<Instant>,
-    /// The participant that the step's cause is about.
-    culprit: Option<ParticipantIx>,
-    attached: usize,
+    /// The participants that the step's cause and the errors attached to it are about.
+    culprits: BTreeSet<ParticipantIx>,
 }
 
 /// Why no further step runs.
@@ -173,6 +188,7 @@ impl Core {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = |s: &Step| match &s.state {
             StepPhase::Suspect(s) => Some(s.until),
+            StepPhase::Bereaved(b) => Some(b.until),
             _ => s.overdue,
         };
         self.steps.values().filter_map(due).min()
@@ -186,6 +202,10 @@ impl Core {
             };
             match &step.state {
                 StepPhase::Suspect(s) if s.until <= now => self.convict(n),
+                StepPhase::Bereaved(b) if b.until <= now => {
+                    self.tell_losses(n);
+                    self.settle(n);
+                }
                 StepPhase::Resolved if step.overdue.is_some_and(|t| t <= now) => {
                     let late: Vec<_> = step.quiescing.iter().copied().collect();
                     for peer in late {
@@ -249,12 +269,21 @@ impl Core {
     }
 
     fn breaks(&mut self, from: Option<ParticipantIx>, error: &Error, cause: bool) {
-        if self.broken.as_ref().is_none_or(|b| cause && !b.cause) {
-            self.broken = Some(LeaseFailure {
-                from,
-                error: error.clone(),
-                cause,
-            });
+        match &mut self.broken {
+            Some(b) if b.cause || !cause => {
+                // A participant that was lost as well.
+                let another = cause && error.code == Code::PeerLost && b.from != from;
+                if another && b.error.attached.len() < MOST_ATTACHED {
+                    b.error.attached.push(error.clone());
+                }
+            }
+            _ => {
+                self.broken = Some(LeaseFailure {
+                    from,
+                    error: error.clone(),
+                    cause,
+                });
+            }
         }
     }
 
@@ -324,8 +353,7 @@ impl Core {
                 quiescing,
                 failed: false,
                 overdue: None,
-                culprit: None,
-                attached: 0,
+                culprits: BTreeSet::new(),
             },
         );
         self.commands.push_back(Command::Start { n });
@@ -333,6 +361,8 @@ impl Core {
             // The workers learn of the step nevertheless, so that their windows move alike.
             let (from, error) = (broken.from, broken.error.clone());
             self.failed(now, n, from, error, None);
+            // The losses that were known before the step are part of the error.
+            self.tell_losses(n);
             self.settle(n);
         } else if results == 0 {
             self.finish(n);
@@ -399,16 +429,43 @@ impl Core {
                 });
             }
             StepPhase::Running { .. } | StepPhase::Suspect(_) if cause => {
-                self.resolve(n, from, blamed, error)
+                match error.code == Code::PeerLost && from.is_some() {
+                    true => {
+                        step.culprits.extend(blamed.or(from));
+                        step.state = StepPhase::Bereaved(Bereavement {
+                            error,
+                            from,
+                            blamed,
+                            until: now + LOSS_GRACE,
+                        });
+                    }
+                    false => self.resolve(n, from, blamed, error),
+                }
             }
+            // The caller waits no longer.
+            StepPhase::Bereaved(_) if from.is_none() => self.tell_losses(n),
             // Two participants each say that the other is gone: no third one is to blame.
             StepPhase::Suspect(s) if s.from.is_some() && s.from == blamed && s.blamed == from => {
                 self.convict(n);
             }
-            StepPhase::Resolved if cause => self.attach(n, from, blamed, error),
+            StepPhase::Bereaved(_) | StepPhase::Resolved if cause => {
+                self.attach(n, from, blamed, error)
+            }
             _ => {}
         }
         self.settle(n);
+    }
+
+    /// Resolves a step that a lost participant ended.
+    fn tell_losses(&mut self, n: u64) {
+        if let Some(Step {
+            state: StepPhase::Bereaved(b),
+            ..
+        }) = self.steps.get(&n)
+        {
+            let (from, blamed, error) = (b.from, b.blamed, b.error.clone());
+            self.resolve(n, from, blamed, error);
+        }
     }
 
     /// Attaches another cause to a step that has failed already.
@@ -423,10 +480,13 @@ impl Core {
             return;
         };
         // A request of the caller is not attached, nor another error about the same participant.
-        let new = from.is_some() && blamed.or(from) != step.culprit;
-        if step.failed && new && step.attached < MOST_ATTACHED {
-            step.attached += 1;
-            self.commands.push_back(Command::Attach { n, error });
+        let Some(about) = blamed.or(from) else { return };
+        if !step.failed || step.culprits.len() > MOST_ATTACHED || !step.culprits.insert(about) {
+            return;
+        }
+        match &mut step.state {
+            StepPhase::Bereaved(b) => b.error.attached.push(error),
+            _ => self.commands.push_back(Command::Attach { n, error }),
         }
     }
 
@@ -443,7 +503,7 @@ impl Core {
         error.stopped = stopped.map(|w| self.name(w).to_owned()).collect();
         if let Some(step) = self.steps.get_mut(&n) {
             step.state = StepPhase::Resolved;
-            step.culprit = culprit;
+            step.culprits.extend(culprit);
             let result = Err(error);
             self.commands.push_back(Command::Resolve { n, result });
         }
@@ -489,6 +549,7 @@ impl Core {
             // All participants that could have sent a cause have quiesced.
             self.convict(n);
         }
+        self.tell_losses(n);
         if let Some(step) = self.steps.get(&n)
             && matches!(step.state, StepPhase::Resolved)
         {

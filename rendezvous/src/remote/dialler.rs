@@ -95,7 +95,7 @@ impl Dialler {
         if name != worker.name {
             let (address, wanted) = (&worker.address, &worker.name);
             let msg = format!("{address} is answered by worker {name}, not {wanted}");
-            return Err(Error::new(Code::Unreachable, msg).about(wanted));
+            return Err(Error::unreachable(Some(wanted), msg));
         }
         if let Some(link) = self.hub.link(peer) {
             // The worker dialled as well, and was first.
@@ -138,9 +138,7 @@ impl Dialler {
                 ),
             ),
         };
-        Error::new(Code::Unreachable, msg)
-            .advise(advice)
-            .about(name)
+        Error::unreachable(Some(name), msg).advise(advice)
     }
 }
 

@@ -82,10 +82,10 @@ pub async fn accept_lane(
 async fn within<T>(f: impl Future<Output = Result<T>>) -> Result<T> {
     match tokio::time::timeout(HELLO_BOUND, f).await {
         Ok(r) => r,
-        Err(_) => Err(Error::new(
-            Code::Unreachable,
-            "the peer did not answer on a new lane",
-        )),
+        Err(_) => {
+            let msg = "the peer did not answer on a new lane";
+            Err(Error::unreachable(None, msg))
+        }
     }
 }
 

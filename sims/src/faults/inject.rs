@@ -44,6 +44,24 @@ pub struct Injury {
     pub answered: Option<Duration>,
 }
 
+impl Injury {
+    /// The two hosts whose link was cut, both ways or one way, where the fault concerns only them.
+    pub fn link(&self) -> Option<(Host, Host)> {
+        let other = self.other.filter(|other| *other != self.host)?;
+        matches!(self.harm, Harm::Cut { .. } | Harm::OneWay { .. }).then_some((self.host, other))
+    }
+
+    /// Whether the fault makes everybody lose one worker: its process or its host ends, is stopped, or reaches nobody.
+    pub fn loses_a_worker(&self) -> bool {
+        let alone = match self.harm {
+            Harm::Crash | Harm::PowerCut | Harm::Pause => true,
+            Harm::Cut { .. } | Harm::OneWay { .. } => self.link().is_none(),
+            _ => false,
+        };
+        alone && matches!(self.host, Host::Worker(_))
+    }
+}
+
 /// The part of an active fault that needs a state of its own.
 enum ActiveFault {
     Nothing,

@@ -1,29 +1,14 @@
-//! The invariants, one in each file. They are checked after every tick, and at each [`Stage`] of a run.
+//! The invariants, one in each file, in rooms by what they promise. They are checked after every tick, and at each
+//! [`Stage`] of a run.
 //!
 //! A checker sees the events of the steps and the state of the live processes. It shares no code with what it checks.
 
-mod agreement;
-mod at_rest;
-mod back;
-mod budgets;
-mod canary;
-mod deadlines;
-mod delivery;
-mod detection;
-mod fairness;
-mod given_up;
-mod keeping;
-mod one_life;
-mod processes;
-mod progress;
-mod queues;
-mod ready;
-mod results;
-mod revocation;
-mod root_cause;
-mod stopping;
-mod stops;
-mod undisturbed;
+mod cause;
+mod outcome;
+mod recovery;
+mod rest;
+mod shares;
+mod time;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -38,10 +23,10 @@ use crate::scenario::Scenario;
 use crate::script::Record;
 use crate::steps::Steps;
 
-pub use at_rest::{deserted, left_over, of_coordinator};
-pub use canary::Canary;
-pub use keeping::keeps;
-pub use progress::{CALL_BOUND, REST_BOUND, SETTLE_BOUND};
+pub use recovery::canary::Canary;
+pub use recovery::keeping::keeps;
+pub use rest::at_rest::{deserted, left_over, of_coordinator};
+pub use time::progress::{CALL_BOUND, REST_BOUND, SETTLE_BOUND};
 
 /// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,28 +130,28 @@ pub struct Invariants(Vec<Box<dyn Invariant>>);
 impl Default for Invariants {
     fn default() -> Invariants {
         Invariants(vec![
-            Box::new(one_life::OneLife),
-            Box::new(delivery::Delivery),
-            Box::new(agreement::Agreement),
-            Box::<stopping::Stopping>::default(),
-            Box::<queues::Queues>::default(),
-            Box::<progress::Progress>::default(),
-            Box::<deadlines::Deadlines>::default(),
-            Box::<given_up::GivenUp>::default(),
-            Box::<detection::Detection>::default(),
-            Box::new(undisturbed::Undisturbed),
-            Box::<results::Results>::default(),
-            Box::<fairness::Fairness>::default(),
-            Box::<budgets::Budgets>::default(),
-            Box::<revocation::Revocation>::default(),
-            Box::<root_cause::RootCause>::default(),
-            Box::<processes::Processes>::default(),
-            Box::new(ready::Ready),
-            Box::new(back::Back),
-            Box::new(canary::Canaries),
-            Box::new(keeping::Keeping),
-            Box::new(at_rest::AtRest),
-            Box::new(stops::Stops),
+            Box::new(outcome::one_life::OneLife),
+            Box::new(outcome::delivery::Delivery),
+            Box::new(outcome::agreement::Agreement),
+            Box::<time::stopping::Stopping>::default(),
+            Box::<time::queues::Queues>::default(),
+            Box::<time::progress::Progress>::default(),
+            Box::<time::deadlines::Deadlines>::default(),
+            Box::<cause::given_up::GivenUp>::default(),
+            Box::<time::detection::Detection>::default(),
+            Box::new(cause::undisturbed::Undisturbed),
+            Box::<outcome::results::Results>::default(),
+            Box::<shares::fairness::Fairness>::default(),
+            Box::<shares::budgets::Budgets>::default(),
+            Box::<shares::revocation::Revocation>::default(),
+            Box::<cause::root_cause::RootCause>::default(),
+            Box::<rest::processes::Processes>::default(),
+            Box::new(recovery::ready::Ready),
+            Box::new(recovery::back::Back),
+            Box::new(recovery::canary::Canaries),
+            Box::new(recovery::keeping::Keeping),
+            Box::new(rest::at_rest::AtRest),
+            Box::new(rest::stops::Stops),
         ])
     }
 }

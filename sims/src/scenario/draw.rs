@@ -50,7 +50,7 @@ fn beside(root: &Draw, s: &mut Scenario) {
         s.faults.clear();
     }
     let row = d.pick(&BESIDE);
-    let (mut target, mut harm, lasts) = draw_harm(row, &mut d);
+    let (target, harm, lasts) = draw_harm(row, &mut d);
     // These faults strike early, while there are steps, since most of them last long.
     let after = d.below(u64::from(BUSY) / 2) as u32;
     let when = match d.chance(50) {
@@ -61,9 +61,34 @@ fn beside(root: &Draw, s: &mut Scenario) {
         },
         false => Trigger::At(after),
     };
+    let mut fault = Fault {
+        target,
+        harm,
+        when,
+        lasts,
+    };
+    equip(root, &mut d, s, &mut fault);
+    if matches!(fault.harm, Harm::Days(_)) && d.chance(50) {
+        // A member is away for longer than its certificate lives.
+        let worker = Target::Worker(d.below(s.workers.len() as u64) as u16);
+        let away = d.pick(&[worker, Target::Client(0)]);
+        s.faults.push(Fault {
+            target: away,
+            harm: Harm::Cut {
+                from: Target::Coordinator,
+            },
+            when: Trigger::At(0),
+            lasts: lasts + d.range(BUSY.into(), 2 * u64::from(BUSY)) as u32,
+        });
+    }
+    s.faults.push(fault);
+}
+
+/// Adds the member with a token of its own that a fault needs, and makes it the fault's.
+pub(super) fn equip(root: &Draw, d: &mut Draw, s: &mut Scenario, fault: &mut Fault) {
     let workers = s.workers.len() as u64;
     let guest = s.clients.len() as u16;
-    match (&mut target, &mut harm) {
+    match (&mut fault.target, &mut fault.harm) {
         (Target::Worker(i), Harm::Revoke) => {
             s.workers[usize::from(*i) % workers as usize].own = true;
         }
@@ -73,27 +98,8 @@ fn beside(root: &Draw, s: &mut Scenario) {
             let spec = client(&mut root.fork("guest"), workers);
             s.clients.push(ClientSpec { own, ..spec });
         }
-        (_, Harm::Days(_)) if d.chance(50) => {
-            // A member is away for longer than its certificate lives.
-            let worker = Target::Worker(d.below(workers) as u16);
-            let away = d.pick(&[worker, Target::Client(0)]);
-            s.faults.push(Fault {
-                target: away,
-                harm: Harm::Cut {
-                    from: Target::Coordinator,
-                },
-                when: Trigger::At(0),
-                lasts: lasts + d.range(BUSY.into(), 2 * u64::from(BUSY)) as u32,
-            });
-        }
         _ => {}
     }
-    s.faults.push(Fault {
-        target,
-        harm,
-        when,
-        lasts,
-    });
 }
 
 fn draw_workers(d: &mut Draw, count: usize) -> Vec<WorkerSpec> {

@@ -3,6 +3,7 @@
 //! A scenario stays valid when any of its elements is left out, so that a failing one can be shrunk. It is stored as
 //! JSON, so that a shrunken one can be run again.
 
+mod aimed;
 mod draw;
 mod shrink;
 
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::Host;
 use crate::eager::CallMode;
-use crate::faults::Fault;
+use crate::faults::{Fault, Row, StepState};
 use crate::workload::ModelSpec;
 
 pub use shrink::smaller;
@@ -95,6 +96,11 @@ impl Scenario {
     /// Draws the scenario of `seed`.
     pub fn draw(seed: u64) -> Scenario {
         draw::scenario(seed)
+    }
+
+    /// The scenario with this number that aims at a cell of the table fault × step state.
+    pub fn aimed(row: Row, state: StepState, number: u64) -> Scenario {
+        aimed::scenario(row, state, number)
     }
 
     /// The hosts that have tokens of their own, and the budgets of these tokens.

@@ -219,7 +219,7 @@ impl CoordinatorLink {
                 ..self.register.clone()
             };
             let answer = client.register(call(), register).await;
-            Ok((rpc::answer("the coordinator", answer)?, client, carrier))
+            Ok((rpc::answer(None, answer)?, client, carrier))
         };
         let (registered, client, carrier) = registered.await.map_err(|error: Error| {
             // The coordinator's reason to end the connection says more than the failure of the call.
@@ -283,7 +283,7 @@ impl CoordinatorLink {
                 () = self.holdings.dropped.more(), if !mutant!("dropped-untold") => {
                     let leases = self.holdings.dropped.take();
                     let answer = client.dropped(call(), leases.clone()).await;
-                    if let Err(e) = rpc::answer("the coordinator", answer) {
+                    if let Err(e) = rpc::answer(None, answer) {
                         // The next registration lists the held leases.
                         tracing::debug!("cannot tell the coordinator of dropped leases: {e}");
                         watched.connection().close(CLOSE_LOST, b"no calls pass");
@@ -296,7 +296,7 @@ impl CoordinatorLink {
                         continue;
                     }
                     let answer = client.failed(call(), failed.clone()).await;
-                    if let Err(e) = rpc::answer("the coordinator", answer) {
+                    if let Err(e) = rpc::answer(None, answer) {
                         tracing::debug!("cannot tell the coordinator of failed steps: {e}");
                         failures.put_back(failed);
                         watched.connection().close(CLOSE_LOST, b"no calls pass");
@@ -315,7 +315,7 @@ async fn inform(client: &CoordinatorClient, standing: Standing) -> Result<()> {
         Standing::Leaving => client.leave(call()).await,
         Standing::Wedged(why) => client.wedged(call(), why).await,
     };
-    rpc::answer("the coordinator", answer)
+    rpc::answer(None, answer)
 }
 
 #[cfg(test)]
@@ -333,10 +333,7 @@ mod tests {
             std::io::sink()
         });
         let _log = tracing::subscriber::set_default(subscriber.finish());
-        let (away, why) = (
-            AbsenceNotice::default(),
-            Error::new(Code::Unreachable, "nobody"),
-        );
+        let (away, why) = (AbsenceNotice::default(), Error::unreachable(None, "nobody"));
         let mut said = vec![];
         // As often as it dials, for three times as long as it is silent.
         for _ in 0..450 {

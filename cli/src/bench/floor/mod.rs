@@ -97,7 +97,7 @@ impl Relay {
     }
 
     async fn round(&self) -> Result<()> {
-        let gone = || Error::new(Code::Unreachable, "the relay's driver ended");
+        let gone = || Error::unreachable(None, "the relay's driver ended");
         let (answer, answered) = oneshot::channel();
         self.ask.send(answer).map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?

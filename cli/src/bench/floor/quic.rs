@@ -35,14 +35,14 @@ fn world() -> World {
 
 fn broken(e: &dyn std::error::Error) -> Error {
     let msg = format!("the relay is broken: {}", chain(e));
-    Error::new(Code::Unreachable, msg)
+    Error::unreachable(None, msg)
 }
 
 /// Waits for work that depends on another party, and fails after [`WAIT`].
 async fn within<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     timeout(WAIT, work).await.unwrap_or_else(|_| {
         let msg = format!("a party of the relay is not there after {WAIT:?}");
-        Err(Error::new(Code::Unreachable, msg))
+        Err(Error::unreachable(None, msg))
     })
 }
 
@@ -160,7 +160,7 @@ impl Driver {
 
 /// Waits for a message of the driver's thread.
 pub async fn told<T>(told: oneshot::Receiver<Result<T>>) -> Result<T> {
-    let gone = |_| Error::new(Code::Unreachable, "the relay's driver ended");
+    let gone = |_| Error::unreachable(None, "the relay's driver ended");
     within(async { told.await.map_err(gone)? }).await
 }
 

@@ -141,7 +141,7 @@ impl Source {
                 Ok(status) => Ok(status?),
                 Err(_) => {
                     let msg = format!("the coordinator did not answer within {BOUND:?}");
-                    Err(Error::new(Code::Unreachable, msg).into())
+                    Err(Error::unreachable(None, msg).into())
                 }
             },
         }

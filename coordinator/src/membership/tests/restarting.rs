@@ -169,3 +169,48 @@ fn a_name_is_forgotten_on_demand_but_not_that_of_who_is_there() {
     rig.register(5, "w0", 1, 3).unwrap();
     assert_eq!(rig.core.serving(), 2);
 }
+
+/// The size of everything that a core keeps, as text. Numbers in it have as many digits in each round of a test.
+fn kept_bytes(rig: &Rig) -> usize {
+    format!("{:?}", rig.core).len()
+}
+
+/// Restarts the worker `w0`: its next process registers, is granted a lease of a function of its own, and is lost.
+fn restart(rig: &mut Rig, round: u64) {
+    let connection = 10_000 + round;
+    rig.register(connection, "w0", 1, 20_000 + round).unwrap();
+    let mut function = [0; 32];
+    function[..8].copy_from_slice(&round.to_le_bytes());
+    let plan = Plan {
+        model: "m".into(),
+        function: FunctionId(function),
+        token: TokenId::direct(),
+        parts: vec![part(1)],
+        participants: vec![
+            participant("w0", 20_000 + round, connection),
+            participant("me", 9, 0),
+        ],
+        axes: Axes::default(),
+        in_flight: 1,
+    };
+    rig.core
+        .keep_plan(rig.now, CLIENT, PLAN, Arc::new(plan), None, true);
+    let lease = LeaseId(30_000 + round);
+    rig.core.grant(rig.now, CLIENT, PLAN, lease).unwrap();
+    rig.core.installed(lease).unwrap();
+    rig.core.closed(rig.now, ConnectionId(connection));
+    rig.core.release(CLIENT, lease).unwrap();
+    rig.commands();
+}
+
+#[test]
+fn a_thousand_restarts_of_a_worker_leave_no_record_behind() {
+    let mut rig = rig();
+    rig.core.resume(CLIENT, me(), vec![]).unwrap();
+    (0..20).for_each(|round| restart(&mut rig, round));
+    let few = kept_bytes(&rig);
+    (20..1020).for_each(|round| restart(&mut rig, round));
+    let many = kept_bytes(&rig);
+    // A function's id is printed as its bytes, whose numbers of digits differ a little.
+    assert!(many.abs_diff(few) < 100, "{few} bytes, then {many}");
+}

@@ -75,7 +75,7 @@ async fn members_are_recorded_with_address_and_token() {
     check(&audited.line("registered").await, "worker", "w", &token);
     let key = OwnKey::generate(rig.world.rng.as_ref()).unwrap();
     let renewed = worker.client.renew(call(), key.csr().unwrap()).await;
-    answer("", renewed).unwrap();
+    answer(None, renewed).unwrap();
     check(&audited.line("renewed").await, "worker", "w", &token);
 
     let other = Registration {
@@ -83,7 +83,7 @@ async fn members_are_recorded_with_address_and_token() {
         ..offer(1)
     };
     let refused = worker.client.register(call(), other).await;
-    assert!(answer("", refused).is_err());
+    assert!(answer(None, refused).is_err());
     let line = audited.line("registration_refused").await;
     check(&line, "worker", "w", &token);
     assert_eq!(

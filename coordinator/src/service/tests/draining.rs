@@ -24,7 +24,7 @@ async fn plan(client: &TestMember, function: Function) -> Result<()> {
     let planned = client
         .client
         .plan(call(), Arc::new(function), options, Incarnation(9));
-    answer("", planned.await).map(drop)
+    answer(None, planned.await).map(drop)
 }
 
 /// Starts a coordinator that keeps its state in `scratch`, with a client of its admin socket.
@@ -42,7 +42,7 @@ async fn kept(scratch: &Scratch) -> (Rig, AdminClient) {
 }
 
 async fn status(client: &TestMember) -> ClusterStatus {
-    answer("", client.client.status(call()).await).unwrap()
+    answer(None, client.client.status(call()).await).unwrap()
 }
 
 fn states(status: &ClusterStatus) -> Vec<(&str, MemberState)> {
@@ -68,7 +68,7 @@ async fn a_drained_worker_is_told_and_stays_out_over_a_restart() {
     );
     assert!(admin.drain("a").await.unwrap());
     worker.saw(&SeenCall::Drain).await;
-    answer("", worker.client.leave(call()).await).unwrap();
+    answer(None, worker.client.leave(call()).await).unwrap();
     let client = rig.member(Role::Client, "").await;
     let now = status(&client).await;
     assert_eq!(states(&now)[0], ("a", MemberState::Leaving));
@@ -106,8 +106,8 @@ async fn grant(client: &TestMember, function: Function) -> Result<()> {
     let planned = client
         .client
         .plan(call(), Arc::new(function), options, Incarnation(9));
-    let plan = answer("", planned.await)?.plan;
-    answer("", client.client.install(call(), plan).await).map(drop)
+    let plan = answer(None, planned.await)?.plan;
+    answer(None, client.client.install(call(), plan).await).map(drop)
 }
 
 async fn register(
@@ -125,7 +125,7 @@ async fn register(
         deaths: Vec::from_iter(deaths),
         ..offer(incarnation)
     };
-    answer("", worker.client.register(call(), request).await).map(drop)
+    answer(None, worker.client.register(call(), request).await).map(drop)
 }
 
 #[tokio::test]

@@ -124,7 +124,7 @@ async fn a_restarted_worker_takes_its_own_place() {
     let second = rig.connect(&identity).await.unwrap();
     second.register(2).await.unwrap();
     assert_eq!(first.close_code().await, u64::from(close::REPLACED));
-    let status = answer("", second.client.status(call()).await).unwrap();
+    let status = answer(None, second.client.status(call()).await).unwrap();
     let members: Vec<_> = status
         .members
         .iter()
@@ -143,14 +143,14 @@ async fn roles_bound_what_may_be_called() {
         Code::Unauthorized,
         "only a worker may register",
     );
-    let error = answer("", worker.client.install(call(), PlanId(1)).await).unwrap_err();
+    let error = answer(None, worker.client.install(call(), PlanId(1)).await).unwrap_err();
     check(error, Code::Unauthorized, "only a client may install");
     let mut foreign = offer(1);
     foreign.profile = "other:1".into();
-    let error = answer("", worker.client.register(call(), foreign).await).unwrap_err();
+    let error = answer(None, worker.client.register(call(), foreign).await).unwrap_err();
     check(error, Code::VersionMismatch, "other:1");
     for one in [&client, &worker] {
-        let status = answer("", one.client.status(call()).await).unwrap();
+        let status = answer(None, one.client.status(call()).await).unwrap();
         assert_eq!(status.members.len(), 1);
         assert!(
             status.members[0].status.is_some() && status.members[0].address == "127.0.0.1:7071"
@@ -171,14 +171,14 @@ async fn revocation_reaches_workers_and_closes_connections() {
     let token = rig.token(Role::Client).await;
     let identity = rig.join(&token, Role::Client, "").await.unwrap();
     let client = rig.connect(&identity).await.unwrap();
-    answer("", client.client.status(call()).await).unwrap();
+    answer(None, client.client.status(call()).await).unwrap();
     rig.running.revoke_token(&token.id).await.unwrap();
     assert_eq!(client.close_code().await, u64::from(close::REVOKED));
     worker.saw(&SeenCall::Revoke(vec![token.id.clone()])).await;
     let error = match rig.connect(&identity).await {
         Err(error) => error,
         // TLS refuses a client's certificate only after the client's half of the handshake is done.
-        Ok(session) => answer("", session.client.status(call()).await).unwrap_err(),
+        Ok(session) => answer(None, session.client.status(call()).await).unwrap_err(),
     };
     assert!(
         error.to_string().contains("revoked") || error.code == Code::Unreachable,
@@ -193,7 +193,7 @@ async fn renewal_keeps_the_name_and_its_place() {
     let rig = rig().await;
     let worker = rig.worker("w", Script::default()).await;
     let key = OwnKey::generate(rig.world.rng.as_ref()).unwrap();
-    let joined = answer("", worker.client.renew(call(), key.csr().unwrap()).await).unwrap();
+    let joined = answer(None, worker.client.renew(call(), key.csr().unwrap()).await).unwrap();
     assert_eq!(joined.name, "w");
     let renewed = OwnIdentity::issued(key, joined.certificate, joined.authorities).unwrap();
     let again = rig.connect(&renewed).await.unwrap();
@@ -246,7 +246,7 @@ async fn a_membership_ends_in_time_and_only_a_token_that_is_good_begins_another(
 }
 
 async fn check_csr(session: &TestMember) {
-    let error = answer("", session.client.renew(call(), vec![1, 2, 3]).await).unwrap_err();
+    let error = answer(None, session.client.renew(call(), vec![1, 2, 3]).await).unwrap_err();
     assert_eq!(error.code, Code::Unauthorized, "{error}");
 }
 
@@ -284,7 +284,7 @@ async fn join_of_release(rig: &Rig, version: &str) -> convoke_common::Result<Joi
         former: vec![],
         version: version.into(),
     };
-    answer("the coordinator", client.join(call(), request).await)
+    answer(None, client.join(call(), request).await)
 }
 
 #[tokio::test]
@@ -303,7 +303,7 @@ async fn another_release_is_refused_by_name_and_shown() {
         version: "99.1.0".into(),
         ..offer(1)
     };
-    let error = answer("", worker.client.register(call(), other).await).unwrap_err();
+    let error = answer(None, worker.client.register(call(), other).await).unwrap_err();
     assert_eq!(error.code, Code::VersionMismatch);
     let ours = convoke_common::VERSION;
     assert_eq!(
@@ -315,9 +315,9 @@ async fn another_release_is_refused_by_name_and_shown() {
     let resumed = client
         .client
         .resume(call(), Incarnation(9), vec![], "99.1.0\u{1b}".into());
-    let error = answer("", resumed.await).unwrap_err();
+    let error = answer(None, resumed.await).unwrap_err();
     assert_eq!(error.code, Code::VersionMismatch);
     assert!(error.message.contains("99.1.0, the"), "{error}");
-    let status = answer("", client.client.status(call()).await).unwrap();
+    let status = answer(None, client.client.status(call()).await).unwrap();
     assert_eq!(status.members[0].version, ours);
 }

@@ -36,15 +36,15 @@ impl TestMember {
         let planned = self
             .client
             .plan(call(), Arc::new(f), options, Incarnation(9));
-        answer("", planned.await)
+        answer(None, planned.await)
     }
 
     async fn install(&self, planned: &PlanAnswer) -> Result<LeaseGrant> {
-        answer("", self.client.install(call(), planned.plan).await)
+        answer(None, self.client.install(call(), planned.plan).await)
     }
 
     async fn leases(&self) -> Vec<(LeaseId, Vec<String>)> {
-        let status = answer("", self.client.status(call()).await).unwrap();
+        let status = answer(None, self.client.status(call()).await).unwrap();
         status
             .leases
             .into_iter()
@@ -59,11 +59,11 @@ async fn a_plan_needs_workers_and_sensible_options() {
     let client = rig.member(Role::Client, "").await;
     let error = client.plan(two()).await.unwrap_err();
     assert_eq!(error.code, Code::NoWorkers, "{error}");
-    let there = answer("", client.client.await_workers(call(), 1, 20).await);
+    let there = answer(None, client.client.await_workers(call(), 1, 20).await);
     assert_eq!(there, Ok(0));
     let waiting = client.client.clone();
     let waiting =
-        tokio::spawn(async move { answer("", waiting.await_workers(call(), 1, 5000).await) });
+        tokio::spawn(async move { answer(None, waiting.await_workers(call(), 1, 5000).await) });
     let worker = rig.worker("w", Script::default()).await;
     assert_eq!(waiting.await.unwrap(), Ok(1));
     for bad in [
@@ -131,23 +131,23 @@ async fn a_lease_is_granted_by_all_and_ends_with_its_driver() {
     for worker in [&a, &b] {
         worker.saw(&SeenCall::Install(leased.lease)).await;
     }
-    let progress = answer("", client.client.progress(call(), planned.plan).await).unwrap();
+    let progress = answer(None, client.client.progress(call(), planned.plan).await).unwrap();
     assert_eq!((progress.done, progress.total), (6, 20));
     let other = rig.member(Role::Client, "other").await;
     assert_eq!(
         other.leases().await,
         [(leased.lease, vec!["a".to_owned(), "b".to_owned()])]
     );
-    let error = answer("", other.client.release(call(), leased.lease).await).unwrap_err();
+    let error = answer(None, other.client.release(call(), leased.lease).await).unwrap_err();
     assert_eq!(error.code, Code::Unauthorized);
     assert_eq!(
-        answer("", other.client.install(call(), planned.plan).await)
+        answer(None, other.client.install(call(), planned.plan).await)
             .unwrap_err()
             .code,
         Code::NotFound
     );
 
-    answer("", client.client.release(call(), leased.lease).await).unwrap();
+    answer(None, client.client.release(call(), leased.lease).await).unwrap();
     let second = client.install(&planned).await.unwrap();
     for worker in [&a, &b] {
         assert_eq!(worker.programs().len(), 1, "a known program is not sent");
@@ -220,7 +220,7 @@ async fn lost_workers_end_installs_and_plans() {
     let planned = client.plan(two()).await.unwrap();
     let installing = {
         let (client, plan) = (client.client.clone(), planned.plan);
-        tokio::spawn(async move { answer("", client.install(call(), plan).await) })
+        tokio::spawn(async move { answer(None, client.install(call(), plan).await) })
     };
     let lease = async {
         loop {
@@ -256,7 +256,7 @@ async fn a_lease_that_its_driver_did_not_hear_of_is_taken_back() {
     let client = rig.member(Role::Client, "").await;
     let planned = client.plan(two()).await.unwrap();
     let leased = client.install(&planned).await.unwrap();
-    answer("", client.client.abandon(call(), planned.plan).await).unwrap();
+    answer(None, client.client.abandon(call(), planned.plan).await).unwrap();
     for worker in [&a, &b] {
         worker.saw(&SeenCall::Release(leased.lease)).await;
     }
@@ -313,13 +313,13 @@ async fn a_release_is_over_once_the_workers_have_freed_the_lease() {
         () = b.saw(&released) => {}
     }
     frees.add_permits(1);
-    answer("", release.await).unwrap();
+    answer(None, release.await).unwrap();
     // A worker that is out of reach is not waited for.
     let planned = client.plan(two()).await.unwrap();
     let lease = client.install(&planned).await.unwrap().lease;
     a.connection.close(CLOSE_LOST, b"out of reach");
     frees.add_permits(1);
-    answer("", client.client.release(call(), lease).await).unwrap();
+    answer(None, client.client.release(call(), lease).await).unwrap();
     b.saw(&SeenCall::Release(lease)).await;
 }
 
@@ -341,7 +341,7 @@ async fn a_release_does_not_wait_for_a_worker_that_ends_while_it_is_told() {
         a.connection.close(CLOSE_LOST, b"killed");
     };
     let (released, ()) = futures::join!(client.client.release(call(), lease), release);
-    answer("", released).unwrap();
+    answer(None, released).unwrap();
     assert!(begun.elapsed() < RETURN_BOUND, "{:?}", begun.elapsed());
 }
 
@@ -358,7 +358,7 @@ async fn a_driver_that_lost_its_connection_returns_to_its_leases() {
     // The client takes the coordinator for lost.
     first.connection.close(CLOSE_LOST, b"no answer");
     let second = rig.connect(&identity).await.unwrap();
-    let stranger = answer("", second.client.release(call(), lease).await);
+    let stranger = answer(None, second.client.release(call(), lease).await);
     assert_eq!(stranger.unwrap_err().code, Code::Unauthorized);
     let resumed = second.client.resume(
         call(),
@@ -366,7 +366,7 @@ async fn a_driver_that_lost_its_connection_returns_to_its_leases() {
         vec![lease],
         convoke_common::VERSION.into(),
     );
-    answer("", resumed.await).unwrap();
+    answer(None, resumed.await).unwrap();
     let again = second.install(&planned).await.unwrap().lease;
     assert_eq!(second.leases().await.len(), 2);
     // The client says goodbye, which ends its leases at once.
@@ -424,7 +424,7 @@ async fn a_plan_waits_for_workers_that_were_lost_just_now() {
     assert_eq!(planned.unwrap().participants[0].incarnation, Incarnation(2));
     assert!(begun.elapsed() < RETURN_BOUND, "{:?}", begun.elapsed());
     // A worker that left in order is not waited for.
-    answer("", b.client.leave(call()).await).unwrap();
+    answer(None, b.client.leave(call()).await).unwrap();
     b.connection.close(0u32.into(), b"left");
     let begun = Instant::now();
     let error = client.plan(two()).await.unwrap_err();
@@ -586,7 +586,7 @@ async fn a_model_is_planned_where_half_of_its_constants_are() {
     let lease = client.install(&planned).await.unwrap().lease;
     let planned = client.plan_of(other.clone(), one(&other, &[])).await;
     assert_eq!(at(&planned.unwrap()), "b");
-    answer("", client.client.release(call(), lease).await).unwrap();
+    answer(None, client.client.release(call(), lease).await).unwrap();
     let planned = client.plan_of(other.clone(), one(&other, &[])).await;
     assert_eq!(at(&planned.unwrap()), "a");
 }

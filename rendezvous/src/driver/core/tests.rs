@@ -19,8 +19,12 @@ struct Rig {
 }
 
 fn rig() -> Rig {
+    rig_of(&["a", "b", "c"])
+}
+
+fn rig_of(names: &[&str]) -> Rig {
     Rig {
-        core: Core::new(["a", "b", "c"].map(str::to_owned).into()),
+        core: Core::new(names.iter().map(|n| (*n).to_owned()).collect()),
         now: Instant::now(),
     }
 }
@@ -49,7 +53,13 @@ fn text(c: Command) -> String {
         Command::Abort { n, except, .. } => format!("abort {n} except {except:?}"),
         Command::Resolve { n, result: Ok(()) } => format!("ok {n}"),
         Command::Resolve { n, result: Err(e) } => {
-            format!("err {n} {} stopped {}", e.message, e.stopped.join(" "))
+            let also = |more: &Error| format!(" also {}", more.message);
+            let also: String = e.attached.iter().map(also).collect();
+            format!(
+                "err {n} {}{also} stopped {}",
+                e.message,
+                e.stopped.join(" ")
+            )
         }
         Command::Attach { n, error } => format!("attach {n} {}", error.message),
         Command::Retire { n } => format!("retire {n}"),
@@ -153,41 +163,113 @@ fn the_first_primary_error_is_the_cause_and_later_ones_are_attached() {
 
 #[test]
 fn attached_errors_are_bounded() {
-    let mut rig = rig();
+    let names: Vec<String> = (0..100).map(|i| format!("w{i}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut rig = rig_of(&names);
     rig.take(begin());
-    rig.take(failed(1, Code::KernelFailed, "boom"));
-    let attached = (0..100).flat_map(|i| rig.take(failed(2, Code::KernelFailed, &i.to_string())));
+    rig.take(failed(0, Code::KernelFailed, "boom"));
+    let attached = (1..100).flat_map(|i| rig.take(failed(i, Code::KernelFailed, "bang")));
     assert_eq!(attached.count(), MOST_ATTACHED);
+    assert_eq!(rig.take(failed(0, Code::KernelFailed, "again")), [""; 0]);
+    let mut rig = rig_of(&names);
+    rig.take(begin());
+    let told: String = (0..100)
+        .flat_map(|i| rig.take(lost(i, names[usize::from(i)])))
+        .collect();
+    assert_eq!(told.matches("also").count(), MOST_ATTACHED);
+    assert_eq!(rig.core.broken().unwrap().attached.len(), MOST_ATTACHED);
 }
 
 #[test]
-fn what_the_driver_sees_itself_waits_for_nothing() {
-    let core = check(
-        vec![begin(), lost(1, "b")],
-        &[
-            "start 0",
-            "abort 0 except Some(1)",
-            "err 0 lost contact with b: it ended stopped a c",
-        ],
-    );
-    assert_eq!(unusable(&core), [1]);
+fn what_the_driver_sees_itself_waits_only_for_who_is_silent() {
+    let told = "err 0 lost contact with b: it ended stopped a c";
     // The report of a peer and the driver's own observation agree, whichever comes first.
-    let core = check(
-        vec![begin(), lost_by(0, "b"), lost_by(2, "b"), lost(1, "b")],
-        &[
-            "start 0",
-            "abort 0 except Some(0)",
-            "err 0 lost contact with b: it ended stopped a c",
-        ],
-    );
-    assert_eq!(unusable(&core), [1]);
+    for (inputs, except) in [
+        (vec![lost(1, "b")], 1),
+        (vec![lost_by(0, "b"), lost_by(2, "b"), lost(1, "b")], 0),
+        (vec![lost(1, "b"), lost_by(0, "b")], 1),
+    ] {
+        let start = "start 0".to_owned();
+        let abort = format!("abort 0 except Some({except})");
+        let mut rig = rig();
+        let begun = [begin()].into_iter().chain(inputs);
+        let got: Vec<String> = begun.flat_map(|i| rig.take(i)).collect();
+        assert_eq!(got, [start, abort]);
+        assert_eq!(unusable(&rig.core), [1]);
+        assert_eq!(rig.take(done(0)), [""; 0]);
+        assert_eq!(rig.take(done(2)), [told, "retire 0"]);
+    }
+    // A participant that does not answer delays the error by the grace.
+    let silence = || {
+        vec![
+            begin(),
+            lost(1, "b"),
+            done(0),
+            wait(LOSS_GRACE - MOMENT),
+            wait(MOMENT),
+        ]
+    };
+    check(silence(), &["start 0", "abort 0 except Some(1)", told]);
+    let mut early = silence();
+    early.pop();
+    check(early, &["start 0", "abort 0 except Some(1)"]);
+}
+
+#[test]
+fn participants_that_die_together_are_told_together() {
+    let both = "err 0 lost contact with b: it ended also lost contact with c: it ended stopped a";
+    let died = || vec![begin(), lost(1, "b"), wait(LOSS_GRACE - MOMENT)];
+    let want = ["start 0", "abort 0 except Some(1)"];
+    // One that lives says that it has stopped, before or after the second loss.
+    let mut inputs = died();
+    inputs.extend([done(0), lost(2, "c"), lost_by(0, "c")]);
+    check(inputs, &[&want[..], &[both, "retire 0"]].concat());
+    let mut inputs = died();
+    inputs.extend([lost(2, "c"), done(0)]);
+    let core = check(inputs, &[&want[..], &[both, "retire 0"]].concat());
+    let broken = core.broken().unwrap();
+    let workers = [broken, &broken.attached[0]].map(|e| e.site.as_ref().unwrap().worker.clone());
+    assert_eq!(workers, ["b", "c"].map(|w| Some(w.to_owned())));
+    // A second loss that is known later is attached where the caller has not taken the error yet.
+    let mut inputs = died();
+    inputs.extend([wait(MOMENT), lost(2, "c")]);
     check(
-        vec![begin(), lost(1, "b"), lost_by(0, "b")],
+        inputs,
         &[
-            "start 0",
-            "abort 0 except Some(1)",
-            "err 0 lost contact with b: it ended stopped a c",
-        ],
+            &want[..],
+            &[
+                "err 0 lost contact with b: it ended stopped a c",
+                "attach 0 lost contact with c: it ended",
+            ],
+        ]
+        .concat(),
+    );
+    // A step that begins afterwards tells of both, and waits for nobody.
+    let mut inputs = died();
+    inputs.extend([lost(2, "c"), again(1)]);
+    let later = "err 1 lost contact with b: it ended also lost contact with c: it ended stopped a";
+    check(
+        inputs,
+        &[&want[..], &["start 1", "abort 1 except None", later]].concat(),
+    );
+    // The caller's own end of the step ends the wait.
+    let mut inputs = died();
+    let error = Error::new(Code::DeadlineExceeded, "late");
+    inputs.push(
+        Event::Failed {
+            n: 0,
+            from: None,
+            error,
+        }
+        .into(),
+    );
+    check(
+        inputs,
+        &[
+            &want[..],
+            &["err 0 lost contact with b: it ended stopped a c"],
+        ]
+        .concat(),
     );
 }
 
@@ -263,8 +345,7 @@ fn many_that_fail_at_once_are_one_cause() {
         &[
             "start 0",
             "abort 0 except Some(0)",
-            "err 0 lost contact with b: it ended stopped a c",
-            "attach 0 lost contact with c: it ended",
+            "err 0 lost contact with b: it ended also lost contact with c: it ended stopped a",
             "retire 0",
         ],
     );
@@ -299,7 +380,7 @@ fn a_lost_participant_ends_later_steps_too() {
 #[test]
 fn a_step_on_a_lease_that_a_peer_cannot_use_waits_for_the_cause_as_well() {
     let mut inputs = vec![begin(), lost_by(0, "b"), done(0), done(1), done(2)];
-    inputs.extend([again(1), lost(1, "b")]);
+    inputs.extend([again(1), lost(1, "b"), wait(LOSS_GRACE)]);
     check(
         inputs,
         &[
@@ -341,11 +422,17 @@ fn a_dropped_lease_ends_every_step_and_those_to_come() {
     assert!(unusable(&core).is_empty());
     // The participant dropped the lease because another one is gone, which is the cause.
     check(
-        vec![begin(), failed(1, Code::LeaseRetired, "gone"), lost(2, "c")],
+        vec![
+            begin(),
+            failed(1, Code::LeaseRetired, "gone"),
+            lost(2, "c"),
+            done(0),
+        ],
         &[
             "start 0",
             "abort 0 except Some(1)",
             "err 0 lost contact with c: it ended stopped a b",
+            "retire 0",
         ],
     );
 }

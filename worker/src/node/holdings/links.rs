@@ -67,14 +67,14 @@ impl Holdings {
         }
         self.hub.await_link(&peer, LINK_BOUND).await.ok_or_else(|| {
             let msg = format!("{} did not connect to worker {}", p.name, self.me.name);
-            let error = Error::new(Code::Unreachable, msg).advise(
-                "start the worker with --advertise HOST:PORT, an address that the others can reach",
-            );
-            match role {
+            let culprit = match role {
                 // The driver knows that it is there itself: from its side, this worker is out of reach.
-                Role::Client => error.about(&self.me.name),
-                _ => error.about(&p.name),
-            }
+                Role::Client => &self.me.name,
+                _ => &p.name,
+            };
+            Error::unreachable(Some(culprit), msg).advise(
+                "start the worker with --advertise HOST:PORT, an address that the others can reach",
+            )
         })
     }
 
@@ -108,7 +108,8 @@ impl Holdings {
     async fn measured(&self, link: &Link) -> Result<(Duration, f64)> {
         let connection = link.connection();
         let connection = connection.ok_or_else(|| Error::internal("workers link over QUIC"))?;
-        let (round_trip, wire) = probe::probe(connection).await?;
+        let probed = probe::probe(connection).await;
+        let (round_trip, wire) = probed.map_err(|e| e.about(&link.peer().name))?;
         let bandwidth = match link.shares().await {
             // Lent memory is read in place.
             true => wire.max(self.engine.compute.speed().1),

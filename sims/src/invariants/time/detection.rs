@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use convoke_common::detection::bounds::{LOST, PROCESS_KILLED};
 
-use super::{Findings, Invariant, View};
 use crate::cluster::Host;
 use crate::faults::{Harm, Injury};
+use crate::invariants::{Findings, Invariant, View};
 use crate::steps::{Key, Step};
 
 /// How much later than its bound a loss may be noticed: the news of it takes a while to arrive.
@@ -29,7 +29,7 @@ struct StruckParticipant {
 }
 
 #[derive(Default)]
-pub(super) struct Detection {
+pub(in crate::invariants) struct Detection {
     /// How many injuries were looked at.
     seen: usize,
     struck: Vec<StruckParticipant>,

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use convoke_common::detection::bounds::LOST;
 
-use super::{Findings, Invariant, View};
 use crate::cluster::Host;
 use crate::event_log::Kind;
 use crate::faults::{Harm, Injury};
+use crate::invariants::{Findings, Invariant, View};
 use crate::steps::{Key, Lease, Step};
 
 /// How long the last participant takes to quiesce after the first error, kernels that run meanwhile not counted: the
@@ -27,7 +27,7 @@ const WEDGED: Duration = Duration::from_secs(8);
 
 /// The steps that failed and have not stopped, and since when.
 #[derive(Default)]
-pub(super) struct Stopping {
+pub(in crate::invariants) struct Stopping {
     failed: BTreeMap<Key, Duration>,
     /// How many injuries were looked at.
     injuries: usize,

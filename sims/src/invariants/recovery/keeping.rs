@@ -2,8 +2,8 @@
 
 use convoke_common::identity::Role;
 
-use super::{Findings, Invariant, Stage, View};
 use crate::cluster::{Cluster, Task};
+use crate::invariants::{Findings, Invariant, Stage, View};
 
 /// Makes and revokes a token, both of which the coordinator has to keep on its disk, and asks for its health.
 pub fn keeps(cluster: &Cluster) -> Task<Result<(), String>> {
@@ -16,7 +16,7 @@ pub fn keeps(cluster: &Cluster) -> Task<Result<(), String>> {
         kept.await.map_err(|e| e.to_string())
     })
 }
-pub(super) struct Keeping;
+pub(in crate::invariants) struct Keeping;
 
 impl Invariant for Keeping {
     fn name(&self) -> &'static str {

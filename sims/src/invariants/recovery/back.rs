@@ -1,8 +1,8 @@
 //! After faults heal, all processes come back within the bound, except those that were told to leave.
 
-use super::{Findings, Invariant, Stage, View};
+use crate::invariants::{Findings, Invariant, Stage, View};
 
-pub(super) struct Back;
+pub(in crate::invariants) struct Back;
 
 impl Invariant for Back {
     fn name(&self) -> &'static str {

@@ -8,10 +8,10 @@ use convoke_common::identity::Role;
 use convoke_common::memory::{Purpose, TokenHolding};
 use convoke_common::rpc::{LeaseStatus, WorkerStatus};
 
-use super::{Findings, Invariant, Stage, View};
 use crate::cluster::{Cluster, Host, Task};
+use crate::invariants::{Findings, Invariant, Stage, View};
 
-pub(super) struct AtRest;
+pub(in crate::invariants) struct AtRest;
 
 /// Lists everything that workers and clients still hold. For what the coordinator holds, see [`of_coordinator`].
 pub fn left_over(cluster: &Cluster) -> Vec<String> {

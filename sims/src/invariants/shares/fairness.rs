@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use convoke_common::world::{AccountId, CREDIT};
 
-use super::{Findings, Invariant, View};
 use crate::cluster::Host;
+use crate::invariants::{Findings, Invariant, View};
 use crate::world::{Party, Turn};
 
 /// How much more time the first of a pair had than the second, while both wanted to run.
@@ -23,7 +23,7 @@ struct WorkerShares {
 }
 
 #[derive(Default)]
-pub(super) struct Fairness(BTreeMap<Host, WorkerShares>);
+pub(in crate::invariants) struct Fairness(BTreeMap<Host, WorkerShares>);
 
 impl Invariant for Fairness {
     fn name(&self) -> &'static str {

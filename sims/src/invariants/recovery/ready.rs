@@ -1,8 +1,8 @@
 //! A cluster gets ready: all workers are registered and all clients connected within the bound.
 
-use super::{Findings, Invariant, Stage, View};
+use crate::invariants::{Findings, Invariant, Stage, View};
 
-pub(super) struct Ready;
+pub(in crate::invariants) struct Ready;
 
 impl Invariant for Ready {
     fn name(&self) -> &'static str {

@@ -1,12 +1,12 @@
 //! A call that succeeds yields the results of a direct evaluation, bit for bit.
 
-use super::{Findings, Invariant, View};
+use crate::invariants::{Findings, Invariant, View};
 use crate::oracle::{ExpectedOutcome, difference};
 use crate::script::CallOutcome;
 
 /// Indices of the records that were checked.
 #[derive(Default)]
-pub(super) struct Results(std::collections::BTreeSet<usize>);
+pub(in crate::invariants) struct Results(std::collections::BTreeSet<usize>);
 
 impl Invariant for Results {
     fn name(&self) -> &'static str {

@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Findings, Invariant, View};
 use crate::cluster::Host;
 use crate::faults::Harm;
+use crate::invariants::{Findings, Invariant, View};
 
 /// How long after its deadline a call may end: timers have a resolution of 1 ms.
 const SLACK: Duration = Duration::from_millis(50);
 
 /// Indices of the records that were checked.
 #[derive(Default)]
-pub(super) struct Deadlines(BTreeSet<usize>);
+pub(in crate::invariants) struct Deadlines(BTreeSet<usize>);
 
 impl Invariant for Deadlines {
     fn name(&self) -> &'static str {

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use convoke_common::error::Code;
 
-use super::{Findings, Invariant, View};
 use crate::cluster::Host;
 use crate::faults::{Harm, Injury};
+use crate::invariants::{Findings, Invariant, View};
 use crate::script::{CallOutcome, Record};
 
 /// How long after the confirmation the workers that were told have ended their connections.
@@ -23,7 +23,7 @@ const LINGER: Duration = Duration::from_secs(20);
 
 /// Indices of the injuries that a violation was reported for, and of the records that were checked.
 #[derive(Default)]
-pub(super) struct Revocation {
+pub(in crate::invariants) struct Revocation {
     injuries: BTreeSet<usize>,
     records: BTreeSet<usize>,
 }

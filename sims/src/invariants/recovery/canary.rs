@@ -3,7 +3,7 @@
 use convoke::Error;
 use convoke_graph::Tensor;
 
-use super::{Findings, Invariant, Stage, View};
+use crate::invariants::{Findings, Invariant, Stage, View};
 use crate::oracle::difference;
 
 /// The canary of one client: a step that it runs after all faults are healed.
@@ -14,7 +14,7 @@ pub struct Canary {
     pub got: Option<Result<Vec<Tensor>, Error>>,
 }
 
-pub(super) struct Canaries;
+pub(in crate::invariants) struct Canaries;
 
 impl Invariant for Canaries {
     fn name(&self) -> &'static str {

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use convoke_common::detection::bounds::LOST;
 
-use super::{Findings, Invariant, View};
 use crate::cluster::Host;
 use crate::event_log::{Event, Kind};
+use crate::invariants::{Findings, Invariant, View};
 use crate::steps::{Key, Lease, Step};
 
-pub(super) struct OneLife;
+pub(in crate::invariants) struct OneLife;
 
 impl Invariant for OneLife {
     fn name(&self) -> &'static str {

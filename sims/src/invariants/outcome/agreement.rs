@@ -1,8 +1,8 @@
 //! Caller and participants agree on the outcome of a step: it fails for the caller if and only if it failed for them.
 
-use super::{Findings, Invariant, View};
 use crate::cluster::Host;
 use crate::event_log::Kind;
+use crate::invariants::{Findings, Invariant, View};
 
 /// Codes of errors that a driver may find by itself, without a participant that reported them.
 const OF_DRIVER: &[&str] = &[
@@ -17,7 +17,7 @@ const OF_DRIVER: &[&str] = &[
 /// Codes of errors that a driver, like any participant, may find in a tensor that it refuses.
 const OF_REFUSAL: &[&str] = &["out_of_memory", "protocol_violation"];
 
-pub(super) struct Agreement;
+pub(in crate::invariants) struct Agreement;
 
 impl Invariant for Agreement {
     fn name(&self) -> &'static str {

@@ -2,9 +2,9 @@
 //! revocation, a coordinator that a starting process does not reach, or a disk that a starting process cannot use and
 //! complains of. Nothing panics except the kernels that a scenario picked.
 
-use super::{Findings, Invariant, View};
 use crate::cluster::Host;
 use crate::faults::{Harm, Injury};
+use crate::invariants::{Findings, Invariant, View};
 
 /// Texts by which an error says that a disk is full or fails.
 const UNUSABLE: [&str; 3] = [
@@ -14,7 +14,7 @@ const UNUSABLE: [&str; 3] = [
 ];
 
 #[derive(Default)]
-pub(super) struct Processes {
+pub(in crate::invariants) struct Processes {
     ends: usize,
     panics: usize,
 }

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use super::{Findings, Invariant, LEAVING, View};
 use crate::cluster::Host;
 use crate::event_log::Kind;
-use crate::faults::{Harm, Injury};
+use crate::faults::Injury;
+use crate::invariants::{Findings, Invariant, LEAVING, View};
 use crate::steps::Lease;
 
 /// Codes of errors that report a member that was lost, left, or dropped the lease.
@@ -15,7 +15,7 @@ const LOSSES: &[&str] = &["peer_lost", "lease_retired", "worker_leaving", "wedge
 /// How long after its end a fault may still be noticed.
 const LINGER: Duration = Duration::from_secs(8);
 
-pub(super) struct Undisturbed;
+pub(in crate::invariants) struct Undisturbed;
 
 impl Invariant for Undisturbed {
     fn name(&self) -> &'static str {
@@ -57,11 +57,8 @@ fn was_disturbed(view: &View<'_>, lease: &Lease, until: Duration) -> bool {
 
 /// Whether a fault struck a member itself, or the link between two members.
 fn is_among(injury: &Injury, members: &[Host]) -> bool {
-    let is_member = members.contains(&injury.host);
-    match (injury.harm, injury.other) {
-        (Harm::Cut { .. } | Harm::OneWay { .. }, Some(other)) if other != injury.host => {
-            is_member && members.contains(&other)
-        }
-        (harm, _) => is_member && harm.separates(),
+    match injury.link() {
+        Some((a, b)) => members.contains(&a) && members.contains(&b),
+        None => members.contains(&injury.host) && injury.harm.separates(),
     }
 }

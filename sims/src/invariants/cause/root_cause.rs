@@ -1,13 +1,15 @@
-//! A call that fails names its true cause: what the scenario did to it, and where.
+//! A call that fails names its true cause: what the scenario did to it, and where. A loss is excused only by a fault of
+//! one of the two that it names, or between them; and a call or load that one lost worker ends has to be run again, and
+//! succeed, where the other workers live.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error};
 
-use super::{Findings, Invariant, JOINING, View};
 use crate::cluster::Host;
 use crate::faults::{Harm, Injury, Row};
+use crate::invariants::{Findings, Invariant, JOINING, View};
 use crate::oracle::ExpectedOutcome;
 use crate::scenario::WorkerSpec;
 use crate::script::{CallOutcome, Record};
@@ -21,7 +23,7 @@ const NOTED: Duration = Duration::from_millis(2);
 
 /// Indices of the records that were checked.
 #[derive(Default)]
-pub(super) struct RootCause(BTreeSet<usize>);
+pub(in crate::invariants) struct RootCause(BTreeSet<usize>);
 
 impl Invariant for RootCause {
     fn name(&self) -> &'static str {
@@ -208,9 +210,19 @@ impl Case<'_> {
         if coordinators {
             return Host::Coordinator;
         }
-        let said = self.error.message.split_once(" lost contact with ");
+        let said = [" lost contact with ", " cannot reach "];
+        let said = said.iter().find_map(|how| message.split_once(how));
         let name = |(name, _): (&'_ str, _)| worker(name.trim_start_matches("worker "));
         said.and_then(name).unwrap_or(self.me())
+    }
+
+    /// Whether the error does not tell who lost whom: a worker dropped a lease, or was not dialled, because of another
+    /// one that the message does not name.
+    fn is_about_others(&self) -> bool {
+        let message = &self.error.message;
+        ["no longer holds", "did not connect to"]
+            .iter()
+            .any(|said| message.contains(said))
     }
 
     fn is_late(&self) -> bool {
@@ -229,16 +241,20 @@ impl Case<'_> {
         self.view.separated(self.from, self.to)
     }
 
-    /// Whether a fault struck the worker that the error names (the coordinator if it names none), or the host that lost
-    /// contact.
+    /// Whether a fault struck the worker that the error names (the coordinator if it names none), the host that lost
+    /// contact, or the link between the two.
     fn is_about_the_hurt(&self) -> bool {
         let named = self.named().unwrap_or(Host::Coordinator);
         let reporter = self.reporter();
         let touched = |h: Host| h == named || h == reporter;
-        let hurt = self
-            .injuries()
-            .filter(|i| i.harm.separates())
-            .any(|i| touched(i.host) || i.other.is_some_and(touched));
+        let hurt = self.injuries().filter(|i| i.harm.separates()).any(|i| {
+            match i.link() {
+                // Either end of a link that was cut may be the one that others saw go.
+                Some((a, b)) if self.is_about_others() => touched(a) || touched(b),
+                Some((a, b)) => touched(a) && touched(b),
+                None => touched(i.host),
+            }
+        });
         hurt || [named, reporter].map(|h| self.view.moves(h, self.from, self.to)) != [false; 2]
     }
 
@@ -278,27 +294,28 @@ impl Case<'_> {
         self.view.injured.iter().filter(killed).count() + self.view.cluster.ends().len()
     }
 
-    /// Whether the call had to succeed: one worker crashed and nothing else happened, and the other workers can run the
-    /// call.
+    /// Whether the call or load had to succeed: of all that happened since shortly before it, one worker was lost to
+    /// everybody, and the other workers can run it.
     fn must_recover(&self) -> bool {
-        let Some(call) = self.record.call else {
-            return false;
-        };
         let s = self.view.scenario;
-        let call = &s.clients[self.record.client].calls[call];
-        let model = self.model();
-        let only_a_crash = match self.view.injured {
-            [one] => one.row == Row::CrashWorker,
-            _ => false,
+        let retried = match self.record.call {
+            None => true,
+            Some(call) => {
+                let call = &s.clients[self.record.client].calls[call];
+                call.retry && !call.sprung && call.deadline.is_none()
+            }
         };
+        let mut injuries = self.injuries();
+        let lost = match (injuries.next(), injuries.next()) {
+            (Some(one), None) => one.loses_a_worker().then_some(one.host),
+            _ => None,
+        };
+        let Some(lost) = lost else { return false };
+        let moves = |h: &Host| *h != lost && self.view.moves(*h, self.from, self.to);
         let stay = s.workers.iter().all(|w| w.joins == 0 && w.leaves.is_none());
+        let model = self.model();
         let enough = model.workers.is_none_or(|n| (n as usize) < s.workers.len());
-        only_a_crash
-            && stay
-            && enough
-            && call.retry
-            && !call.sprung
-            && call.deadline.is_none()
-            && model.pin.is_none()
+        let others_live = !self.view.cluster.hosts().iter().any(moves);
+        stay && enough && others_live && retried && model.pin.is_none()
     }
 }

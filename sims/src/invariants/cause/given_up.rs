@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use convoke_common::error::Code;
 
-use super::{Findings, Invariant, View};
 use crate::cluster::Host;
 use crate::eager::CallMode;
 use crate::event_log::Kind;
 use crate::faults::{Harm, Injury};
+use crate::invariants::{Findings, Invariant, View};
 use crate::script::{CallOutcome, Record};
 use crate::steps::Key;
 
@@ -25,7 +25,7 @@ struct SuccessfulStep {
 
 /// The steps that succeeded within the last [`NOTED`], which are yet to be checked.
 #[derive(Default)]
-pub(super) struct GivenUp(Vec<SuccessfulStep>);
+pub(in crate::invariants) struct GivenUp(Vec<SuccessfulStep>);
 
 impl Invariant for GivenUp {
     fn name(&self) -> &'static str {

@@ -9,9 +9,9 @@ use convoke_common::error::Code;
 use convoke_common::identity::Budget;
 use convoke_common::memory::{Purpose, TokenHolding};
 
-use super::{Findings, Invariant, View};
 use crate::cluster::Host;
 use crate::faults::{Harm, Hog, Injury};
+use crate::invariants::{Findings, Invariant, View};
 
 /// How long a fault between two members affects either: the loss is noticed, the session is freed, and a new one
 /// begins.
@@ -22,7 +22,7 @@ const CHARGED: [Purpose; 3] = [Purpose::Weights, Purpose::Leases, Purpose::Handl
 
 /// The workers, or pairs of worker and hog, that a violation was already reported for.
 #[derive(Default)]
-pub(super) struct Budgets(BTreeSet<(Host, Option<Host>)>);
+pub(in crate::invariants) struct Budgets(BTreeSet<(Host, Option<Host>)>);
 
 impl Invariant for Budgets {
     fn name(&self) -> &'static str {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use convoke_graph::program::bytes_under;
 use convoke_rendezvous::{Hub, Lease};
 
-use super::{Findings, Invariant, View};
 use crate::cluster::Host;
 use crate::faults::Harm;
+use crate::invariants::{Findings, Invariant, View};
 
 /// Bytes of frames without tensors that may wait at one link.
 const FRAMES: u64 = 16 << 10;
@@ -32,7 +32,7 @@ struct Window {
 }
 
 #[derive(Default)]
-pub(super) struct Queues {
+pub(in crate::invariants) struct Queues {
     /// The windows, by the names of sender and receiver and by the lease.
     windows: BTreeMap<(String, String, u64), Window>,
     /// When each connection was first seen, by its host and its number.

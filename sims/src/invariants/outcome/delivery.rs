@@ -1,11 +1,11 @@
 //! Each send meets exactly one recv: no tensor is changed, delivered twice, or delivered to another step, edge or
 //! incarnation; and no tensor of a step that succeeded is lost.
 
-use super::{Findings, Invariant, View};
 use crate::event_log::{Event, Kind};
+use crate::invariants::{Findings, Invariant, View};
 use crate::steps::{Edge, Key, Tensor};
 
-pub(super) struct Delivery;
+pub(in crate::invariants) struct Delivery;
 
 impl Invariant for Delivery {
     fn name(&self) -> &'static str {

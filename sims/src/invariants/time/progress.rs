@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Findings, Invariant, View};
+use crate::invariants::{Findings, Invariant, View};
 
 /// How long a call may take, from its begin or from the end of the last fault if that is later. It may be run again
 /// twice, each time after a loss was noticed, a worker wedged, and a plan waited for a worker to return.
@@ -21,7 +21,7 @@ pub const REST_BOUND: Duration = Duration::from_secs(15);
 
 /// Indices of the records that a violation was already reported for.
 #[derive(Default)]
-pub(super) struct Progress(BTreeSet<usize>);
+pub(in crate::invariants) struct Progress(BTreeSet<usize>);
 
 impl Invariant for Progress {
     fn name(&self) -> &'static str {

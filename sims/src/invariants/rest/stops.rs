@@ -1,9 +1,9 @@
 //! Processes that are asked to stop do so within the bound, and leave no task behind.
 
-use super::{Findings, Invariant, Stage, View};
 use crate::cluster::HostState;
+use crate::invariants::{Findings, Invariant, Stage, View};
 
-pub(super) struct Stops;
+pub(in crate::invariants) struct Stops;
 
 impl Invariant for Stops {
     fn name(&self) -> &'static str {

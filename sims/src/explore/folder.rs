@@ -1,0 +1,81 @@
+//! A folder for the failures of an exploration: a scenario for each, and what it violates.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use super::Failure;
+use crate::scenario::Scenario;
+
+/// The folder, made where it is missing.
+#[derive(Debug)]
+pub struct FailureFolder(PathBuf);
+
+impl FailureFolder {
+    /// Opens the folder.
+    pub fn open(path: &Path) -> anyhow::Result<FailureFolder> {
+        std::fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(FailureFolder(path.to_owned()))
+    }
+
+    fn file(&self, failure: &Failure, kind: &str) -> PathBuf {
+        let what = match failure.aimed_at {
+            None => "seed",
+            Some(_) => "aimed",
+        };
+        self.0.join(format!("{what}-{}.{kind}", failure.seed))
+    }
+
+    /// Writes a failure: its scenario, the shrunken one once there is one, and a text with the commands that repeat it. It
+    /// replaces what was written of the seed before.
+    pub fn write(&self, failure: &Failure) -> anyhow::Result<()> {
+        let drawn = || Scenario::draw(failure.seed);
+        let scenario = failure.shrunk.clone().unwrap_or_else(drawn);
+        let path = self.file(failure, "json");
+        std::fs::write(&path, serde_json::to_string(&scenario)?)?;
+        let text = format!(
+            "{failure}  the scenario: cargo run --release -p convoke-sims -- replay --scenario {}\n",
+            path.display()
+        );
+        Ok(std::fs::write(self.file(failure, "txt"), text)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariants::Violation;
+
+    #[test]
+    fn a_failure_can_be_repeated_from_its_files() {
+        let path = std::env::temp_dir().join(format!("convoke-failures-{}", std::process::id()));
+        let folder = FailureFolder::open(&path).unwrap();
+        let mut failure = Failure {
+            seed: 7,
+            aimed_at: None,
+            violations: vec![Violation {
+                invariant: "results are right".into(),
+                at: 12,
+                what: "one is not".into(),
+            }],
+            shrunk: None,
+        };
+        let read = || {
+            let scenario = std::fs::read_to_string(path.join("seed-7.json")).unwrap();
+            let text = std::fs::read_to_string(path.join("seed-7.txt")).unwrap();
+            (serde_json::from_str::<Scenario>(&scenario).unwrap(), text)
+        };
+        folder.write(&failure).unwrap();
+        let (scenario, text) = read();
+        assert_eq!(scenario, Scenario::draw(7));
+        assert!(text.contains("one is not") && text.contains("replay --seed 7"));
+        let mut smaller = Scenario::draw(7);
+        smaller.faults.clear();
+        failure.shrunk = Some(smaller.clone());
+        folder.write(&failure).unwrap();
+        let (scenario, text) = read();
+        assert_eq!(scenario, smaller);
+        assert!(text.contains("seed-7.json"));
+        std::fs::remove_dir_all(path).unwrap();
+    }
+}

@@ -1,0 +1,185 @@
+//! The seeds of an exploration, in batches: a corpus, a range, and fresh ones for as long as there is time.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::draw::Draw;
+
+/// Seeds of one batch: enough that the start of a process does not matter, few enough that the death of one costs
+/// little.
+const BATCH: u64 = 25;
+
+/// Fresh seeds lie below this, so that they are written in few digits.
+const FRESH: u64 = 1 << 40;
+
+/// Which seeds an exploration runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SeedPlan {
+    /// Seeds to run first.
+    pub corpus: Vec<u64>,
+    /// Seeds to run next.
+    pub range: Range<u64>,
+    /// Where the seeds begin that are run after the others, until the time is over.
+    pub fresh: Option<u64>,
+    /// How long batches are begun, counted from the beginning; `None` while there are any.
+    pub lasts: Option<Duration>,
+}
+
+/// The first of the seeds that follow from a text, such as the hash of a commit.
+pub fn fresh_from(text: &str) -> u64 {
+    Draw::new(0).fork("fresh").fork(text).below(FRESH)
+}
+
+/// Reads a corpus: one seed at the beginning of each line, with a remark behind it. Empty lines and those that begin
+/// with `#` are no seeds.
+pub fn read_corpus(path: &Path) -> anyhow::Result<Vec<u64>> {
+    let text = std::fs::read_to_string(path);
+    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    let lines = text.lines().map(str::trim);
+    let lines = lines.filter(|l| !l.is_empty() && !l.starts_with('#'));
+    let seed = |line: &str| {
+        let first = line.split_whitespace().next().unwrap_or_default();
+        let seed = first.parse();
+        seed.with_context(|| format!("'{first}' in {} is no seed", path.display()))
+    };
+    lines.map(seed).collect()
+}
+
+/// Reads a duration such as `90s`, `10m` or `8h`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let bad = || format!("'{text}' is no duration; 90s, 10m and 8h are");
+    let (number, unit) = text
+        .split_at_checked(text.len().saturating_sub(1))
+        .ok_or_else(bad)?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(bad()),
+    };
+    let number: u64 = number.parse().map_err(|_| bad())?;
+    let seconds = number.checked_mul(seconds).ok_or_else(bad)?;
+    Ok(Duration::from_secs(seconds))
+}
+
+impl SeedPlan {
+    /// The batches in the order in which they begin.
+    pub(super) fn batches(&self) -> Batches {
+        Batches {
+            corpus: self.corpus.iter().copied().collect(),
+            range: self.range.clone(),
+            fresh: self.fresh,
+            lasts: self.lasts,
+        }
+    }
+}
+
+/// The batches that have not begun.
+pub(super) struct Batches {
+    corpus: VecDeque<u64>,
+    range: Range<u64>,
+    fresh: Option<u64>,
+    lasts: Option<Duration>,
+}
+
+impl Batches {
+    /// The batch that begins when the exploration has run for `elapsed`; `None` if no further one does. Seeds of the
+    /// corpus and of the range are run however long they take, unless there are no fresh ones.
+    pub(super) fn next(&mut self, elapsed: Duration) -> Option<Range<u64>> {
+        let over = self.lasts.is_some_and(|lasts| elapsed >= lasts);
+        if over && self.fresh.is_none() {
+            return None;
+        }
+        if let Some(seed) = self.corpus.pop_front() {
+            return Some(seed..seed.checked_add(1)?);
+        }
+        if !self.range.is_empty() {
+            let from = self.range.start;
+            let to = from.saturating_add(BATCH).min(self.range.end);
+            self.range.start = to;
+            return Some(from..to);
+        }
+        let from = self.fresh.filter(|_| !over)?;
+        let to = from.checked_add(BATCH)?;
+        self.fresh = Some(to);
+        Some(from..to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_corpus_comes_first_and_fresh_seeds_until_the_time_is_over() {
+        let plan = SeedPlan {
+            corpus: vec![9, 4],
+            range: 100..130,
+            fresh: Some(1000),
+            lasts: Some(SECOND),
+        };
+        let mut batches = plan.batches();
+        let late = SECOND * 2;
+        let got: Vec<_> = std::iter::from_fn(|| batches.next(late)).collect();
+        assert_eq!(got, [9..10, 4..5, 100..125, 125..130]);
+        let mut batches = plan.batches();
+        let got: Vec<_> = (0..6).filter_map(|_| batches.next(SECOND / 2)).collect();
+        assert_eq!(got[4..], [1000..1025, 1025..1050]);
+        assert_eq!(batches.next(SECOND), None);
+    }
+
+    #[test]
+    fn a_range_ends_early_where_its_time_is_over() {
+        let plan = SeedPlan {
+            range: 0..100,
+            lasts: Some(SECOND),
+            ..SeedPlan::default()
+        };
+        let mut batches = plan.batches();
+        assert_eq!(batches.next(Duration::ZERO), Some(0..25));
+        assert_eq!(batches.next(SECOND), None);
+    }
+
+    #[test]
+    fn fresh_seeds_follow_from_the_text() {
+        assert_eq!(fresh_from("9c3753d"), fresh_from("9c3753d"));
+        assert_ne!(fresh_from("9c3753d"), fresh_from("75dce19"));
+        assert!(fresh_from("75dce19") < FRESH);
+    }
+
+    #[test]
+    fn durations_are_read() {
+        let ok = |text: &str| duration(text).ok().map(|d| d.as_secs());
+        assert_eq!(
+            ["90s", "10m", "8h", "", "8", "h", "8d", "-1s", "1é"].map(ok),
+            [
+                Some(90),
+                Some(600),
+                Some(28_800),
+                None,
+                None,
+                None,
+                None,
+                None,
+                None
+            ]
+        );
+    }
+
+    #[test]
+    fn the_corpus_of_the_repository_is_read() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus.txt");
+        let seeds = read_corpus(&path).unwrap();
+        assert!(seeds.len() >= 54 && seeds.contains(&8_010_043_136));
+        let mut once = seeds.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), seeds.len(), "a seed stands there twice");
+    }
+}
