@@ -93,6 +93,9 @@ pub enum ModelError {
         location: String,
         reason: String,
     },
+    /// A file is to be written where the data files of its model are not.
+    #[error("{} would not find the data of the model, which lies in other files", path.display())]
+    AwayFromData { path: PathBuf },
     /// No weights file has the content of some initializers that the model has no data for.
     #[error("{count} weights without data: {}", list_names(names, *count))]
     MissingWeights {
@@ -203,7 +206,7 @@ pub struct UnsupportedOp<'a> {
 impl UnsupportedOp<'_> {
     /// What the user can do about it.
     pub fn advice(&self) -> &'static str {
-        advice_on(self.op)
+        advice_on(self.op, self.reason)
     }
 }
 
@@ -274,8 +277,16 @@ const WITHOUT_SEARCH: &str =
 const BEFORE_PACKING: &str = "load the model as it was before its rows were packed";
 const BEFORE_COMPILATION: &str = "load the model that it was compiled from";
 
+/// The reason of a node whose result has no rank before data is there, and the advice on it.
+pub(crate) const UNKNOWN_RANK: &str = "data decides the rank of its result";
+const DECLARE_RANK: &str = "declare the rank of its result with onnx.shape_inference, or give the inputs with the model \
+                            (--inputs FILE, `ModelBuilder::list`)";
+
 /// What the user can do about an op that is not supported.
-fn advice_on(op: &str) -> &'static str {
+fn advice_on(op: &str, reason: Option<&str>) -> &'static str {
+    if reason == Some(UNKNOWN_RANK) {
+        return DECLARE_RANK;
+    }
     // ONNX Runtime's optimizer and quantizers write these domains, and exporters do not.
     let own = op
         .strip_prefix("com.microsoft.")
@@ -303,7 +314,7 @@ impl ModelError {
             ModelError::Unsupported { .. }
             | ModelError::UnsupportedType { .. }
             | ModelError::Opset { .. } => Code::UnsupportedOp,
-            ModelError::Given { .. } => Code::InvalidArgument,
+            ModelError::Given { .. } | ModelError::AwayFromData { .. } => Code::InvalidArgument,
             ModelError::Graph { .. } => Code::InvalidGraph,
             _ => Code::InvalidModel,
         }
@@ -341,6 +352,9 @@ impl ModelError {
             E::External { .. } => {
                 "keep external data in the model's own folder and name it by a relative path"
             }
+            E::AwayFromData { .. } => {
+                "write it into the folder of the model, beside the files that hold its data"
+            }
             E::MissingWeights {
                 searched: false, ..
             } => "give the file that has them with --weights FILE.safetensors",
@@ -351,8 +365,9 @@ impl ModelError {
             E::DuplicateWeight { .. } => "give each weight once",
             E::Safetensors { .. } => "the file is incomplete or damaged; copy or download it again",
             E::Unsupported { nodes } => {
-                let advice = nodes.first().map(|n| advice_on(&n.op));
-                let of_all = advice.filter(|a| nodes.iter().all(|n| advice_on(&n.op) == *a));
+                let on = |n: &UnsupportedNode| advice_on(&n.op, n.reason.as_deref());
+                let advice = nodes.first().map(on);
+                let of_all = advice.filter(|a| nodes.iter().all(|n| on(n) == *a));
                 of_all.unwrap_or(WITHOUT_THEM)
             }
             E::NoCache => "set HOME or XDG_CACHE_HOME, or name a cache folder",

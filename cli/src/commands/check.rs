@@ -268,6 +268,8 @@ fn split(function: &Function, workers: usize, axes: &Axes) -> Result<PlanSummary
         intent: Intent::Explain,
         workers: WorkerCount::Exactly(workers as u32),
         pins: vec![],
+        stages: vec![],
+        list_nodes: false,
         axes: axes.clone(),
         expected: vec![],
         exact: false,
