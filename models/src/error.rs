@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use convoke_common::{Code, Error};
+use convoke_common::{Code, Error, Site};
 use convoke_graph::Printable;
 use convoke_graph::graph::GraphError;
 
@@ -379,11 +379,34 @@ impl ModelError {
             }
         }
     }
+
+    /// The first node that the error is about, and its op.
+    fn node(&self) -> Option<(&str, &str)> {
+        match self {
+            ModelError::Unsupported { nodes } => nodes.first().map(|n| (&*n.node, &*n.op)),
+            ModelError::Node { node, op, .. } | ModelError::Attribute { node, op, .. } => {
+                Some((node, op))
+            }
+            ModelError::Graph { errors } => errors.iter().find_map(|e| match e {
+                GraphError::Op { node, op, .. } => Some((&**node, &**op)),
+                _ => None,
+            }),
+            _ => None,
+        }
+    }
 }
 
 impl From<ModelError> for Error {
     fn from(e: ModelError) -> Error {
-        Error::new(e.code(), e.to_string()).advise(e.advice())
+        let error = Error::new(e.code(), e.to_string()).advise(e.advice());
+        match e.node() {
+            None => error,
+            Some((node, op)) => error.at(Site {
+                node: Some(node.into()),
+                op: Some(op.into()),
+                ..Site::default()
+            }),
+        }
     }
 }
 
@@ -405,6 +428,34 @@ mod tests {
             e.to_string(),
             "12 weights without data: w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, and 2 more\n  \
              give the file that has them with --weights FILE.safetensors"
+        );
+    }
+
+    #[test]
+    fn the_place_of_an_error_is_its_first_node() {
+        let check = |e: ModelError, text: &str| {
+            let e = Error::from(e);
+            let site = e.site.as_deref().cloned().unwrap_or_default();
+            assert_eq!(
+                (site.node.as_deref(), site.op.as_deref()),
+                (Some("a"), Some("Add"))
+            );
+            assert!(e.to_string().starts_with(text), "{e}");
+        };
+        let (node, op, reason) = ("a".to_owned(), "Add".to_owned(), "no".to_owned());
+        let wrong = ModelError::Node { node, op, reason };
+        check(wrong, "node 'a' (Add): no\n");
+        let nodes = ["a", "b"].map(|node| UnsupportedNode {
+            node: node.into(),
+            op: "Add".into(),
+            opset: None,
+            reason: None,
+        });
+        let nodes = nodes.to_vec();
+        let unsupported = ModelError::Unsupported { nodes };
+        check(
+            unsupported,
+            "the model needs operations that are not supported: Add (2 nodes: a, b)\n",
         );
     }
 

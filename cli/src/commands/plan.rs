@@ -150,6 +150,9 @@ fn text(model: &str, s: &PlanSummary) -> String {
         let (device, profile) = (device_name(&p.name, &p.device), &p.profile);
         text.push_str(&format!("device: {device}, numerics profile {profile}\n"));
     }
+    if s.parts.iter().any(|p| p.peak_bytes > p.needed_bytes) {
+        text.push_str("PEAK MEMORY counts more than NEEDS: buffers in which weights arrive, and tensors on their way\n");
+    }
     if !s.cut_edges.is_empty() {
         let (count, size) = (s.cut_edges.len(), bytes(cut_bytes(s)));
         text.push_str(&format!("cut edges: {count}, {size} per step\n"));

@@ -114,8 +114,14 @@ fn staged(devices: [Option<&str>; 2], pins: &[(&str, &str)], workers: WorkerCoun
     let of = |m: &u16| &*placed.team.workers[usize::from(*m)].name;
     let used: Vec<&str> = placed.participant.iter().take(7).map(of).collect();
     let (first, second) = (used[0], used[4]);
-    assert!(is_pinned || used[..4].iter().all(|w| *w == first), "{used:?}");
-    assert!(is_pinned || used[4..].iter().all(|w| *w == second), "{used:?}");
+    assert!(
+        is_pinned || used[..4].iter().all(|w| *w == first),
+        "{used:?}"
+    );
+    assert!(
+        is_pinned || used[4..].iter().all(|w| *w == second),
+        "{used:?}"
+    );
     format!("{first} {second}")
 }
 
@@ -129,9 +135,19 @@ fn stages_run_on_the_workers_that_they_name_or_in_order() {
     check([Some("w2"), Some("w1/cpu:0")], &[], auto, "w2 w1");
     // Names of other devices, and of several, say nothing.
     check([Some("cuda:0"), Some("w*")], &[], auto, "w0 w1");
-    check([Some("w2"), Some("gpu")], &[], WorkerCount::Exactly(2), "w2 w1");
+    check(
+        [Some("w2"), Some("gpu")],
+        &[],
+        WorkerCount::Exactly(2),
+        "w2 w1",
+    );
     // Where fewer workers may be used, stages share them.
-    check([Some("w2"), Some("w1")], &[], WorkerCount::Exactly(1), "w2 w2");
+    check(
+        [Some("w2"), Some("w1")],
+        &[],
+        WorkerCount::Exactly(1),
+        "w2 w2",
+    );
     check([None, None], &[], WorkerCount::Exactly(1), "w0 w0");
     // Pins come first.
     check([None, None], &[("x5", "w2")], auto, "w0 w2");
