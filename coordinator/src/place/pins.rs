@@ -123,22 +123,28 @@ impl Pins {
             }
         }
         work.join(&mut all.of);
-        for p in 0..work.positions() {
-            let number = usize::from(all.of[p]);
-            if let Some(stage) = number.checked_sub(first).and_then(|i| all.stages.get(i)) {
-                all.fixed[p] = stage.index;
+        all.settle();
+        all.settle_companions(work);
+        Ok(all)
+    }
+
+    /// Notes which positions have one worker, and which a choice among some of them.
+    fn settle(&mut self) {
+        for (p, number) in self.of.iter().enumerate() {
+            let at = usize::from(*number);
+            let stage = at.checked_sub(self.pins.len());
+            if let Some(stage) = stage.and_then(|at| self.stages.get(at)) {
+                self.fixed[p] = stage.index;
             }
-            let Some(pin) = all.pins.get(usize::from(all.of[p])) else {
+            let Some(pin) = self.pins.get(at) else {
                 continue;
             };
             match pin.only() {
-                Some(worker) => all.fixed[p] = worker,
+                Some(worker) => self.fixed[p] = worker,
                 None if pin.leaves_all() => {}
-                None => all.choices[p] = all.of[p],
+                None => self.choices[p] = *number,
             }
         }
-        all.settle_companions(work);
-        Ok(all)
     }
 
     /// Settles each position that has a choice and runs beside another position, its head, whose worker it then shares.
