@@ -9,6 +9,7 @@ import pathlib
 import sys
 
 import generate_random_arrays
+import generate_random_edges
 import numpy as np
 from generate_random_case import Case
 
@@ -242,7 +243,7 @@ FAMILIES = {
     "attention": (attention, 60), "rotary": (rotary, 20), "einsum": (einsum, 80), "dft": (dft, 40), "stft": (stft, 15),
     "col2im": (col2im, 25), "tensor_scatter": (tensor_scatter, 25), "cum_prod": (cum_prod, 15),
     "center_crop_pad": (center_crop_pad, 25), "linear_attention": (linear_attention, 25),
-    "causal_conv": (causal_conv, 15), **generate_random_arrays.FAMILIES,
+    "causal_conv": (causal_conv, 15), **generate_random_arrays.FAMILIES, **generate_random_edges.FAMILIES,
 }
 
 

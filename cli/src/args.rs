@@ -421,6 +421,9 @@ pub struct GenerateArgs {
 pub struct PlanArgs {
     #[command(flatten)]
     pub model: ModelArgs,
+    /// Write the model once more, with the plan as ONNX's annotations of devices, which runs of that file follow
+    #[arg(long, value_name = "FILE.onnx", env = "CONVOKE_SAVE_ANNOTATED")]
+    pub save_annotated: Option<PathBuf>,
     #[command(flatten)]
     pub cluster: ClusterArgs,
 }

@@ -115,6 +115,61 @@ fn a_plan_explains_without_running() {
     );
 }
 
+/// The worker, the number of nodes, and the first and last node of each part of a plan.
+fn parts(plan: &serde_json::Value) -> Vec<[serde_json::Value; 4]> {
+    let part = |p: &serde_json::Value| {
+        ["name", "nodes", "first_node", "last_node"].map(|field| p[field].clone())
+    };
+    plan["parts"].as_array().unwrap().iter().map(part).collect()
+}
+
+#[test]
+fn a_model_with_a_plan_as_annotations_is_placed_as_planned() {
+    let (d, scratch) = (digits(), Scratch::new("annotated"));
+    let file = scratch.path("placed.onnx").display().to_string();
+    let save = ["--local", "3", "--json", "--save-annotated", &file];
+    let planned = run(with("plan", &d, &save)).expect(0);
+    assert!(
+        planned.stderr.contains("placed.onnx has the plan"),
+        "{}",
+        planned.stderr
+    );
+    let planned = planned.json();
+    assert_eq!(planned["stages"], serde_json::json!([]));
+    // Whoever plans the file gets the same parts, however fast the machine seems to be.
+    let d = [file, d[1].clone(), d[2].clone()];
+    let again = run(with("plan", &d, &["--local", "3", "--json"]))
+        .expect(0)
+        .json();
+    assert_eq!(parts(&again), parts(&planned));
+    let stages = again["stages"].as_array().unwrap();
+    let told: Vec<_> = stages
+        .iter()
+        .map(|s| [&s["device"], &s["worker"], &s["nodes"]])
+        .collect();
+    let placed = parts(&planned);
+    let want: Vec<_> = placed
+        .iter()
+        .map(|[name, nodes, ..]| [name, name, nodes])
+        .collect();
+    assert_eq!(told, want);
+    let r = run(with("run", &d, &["--local", "3", "--verify", "--json"]))
+        .expect(0)
+        .json();
+    assert_eq!(r["verify"]["bits_equal"], true, "{r}");
+    assert_eq!(r["verify"]["expected"][0]["ok"], true, "{r}");
+    // A pin of the user comes before the annotations, and a device that is not there is said.
+    let pinned = ["--local", "3", "--json", "--pin", "*=w1"];
+    let pinned = run(with("plan", &d, &pinned)).expect(0).json();
+    assert_eq!(parts(&pinned).len(), 1, "{pinned}");
+    assert_eq!(pinned["parts"][0]["name"], "w1");
+    let fewer = run(with("plan", &d, &["--local", "2", "--json"]))
+        .expect(0)
+        .json();
+    let warnings = fewer["warnings"].to_string();
+    assert!(warnings.contains("'w2' is the first"), "{warnings}");
+}
+
 /// The nodes of each worker that the line of a pin names.
 fn pinned(text: &str, start: &str) -> BTreeMap<String, u64> {
     let lines: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix(start)).collect();

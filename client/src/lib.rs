@@ -37,12 +37,13 @@ pub use cluster::embedded::{Embedded, embedded};
 pub use cluster::{Cluster, Token, connect, connect_in};
 pub use convoke_common::device_spec::DeviceId;
 pub use convoke_common::rpc::{
-    ClusterStatus, CutEdge, PartSummary, PinPart, PinSummary, PlanSummary,
+    ClusterStatus, CutEdge, PartSummary, PinPart, PinSummary, PlanSummary, StageSummary,
 };
 pub use convoke_common::{Code, Error, Result, Site};
 pub use convoke_graph::graph::{Attr, Attrs, TensorType};
 pub use convoke_graph::{DType, Dim, Element, Tensor as HostTensor};
 pub use convoke_models::Source;
+pub use convoke_models::onnx::Annotated;
 pub use device::{CacheStats, Device, DeviceSet, Held, ScopedFuture, with_device};
 pub use files::numpy;
 pub use files::safetensors::LoadTensors;

@@ -152,6 +152,19 @@ impl Error {
         self
     }
 
+    /// Whether the message names the place already: a node, of which nothing else is known than its op.
+    fn names(&self, site: &Site) -> bool {
+        let Some(node) = &site.node else {
+            return false;
+        };
+        let bare = Site {
+            node: Some(node.clone()),
+            op: site.op.clone(),
+            ..Site::default()
+        };
+        *site == bare && self.message.contains(&Printable(node).to_string())
+    }
+
     /// Makes the participant that the error is about its place, unless a place is known. That participant may be
     /// another process than the one that reports the error, and a client that plans anew avoids it.
     pub fn about(self, participant: impl Into<String>) -> Error {
@@ -230,7 +243,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Every part of the text may come from a peer, or quote a file.
         write!(f, "{}", Message(&self.message))?;
-        if let Some(site) = &self.site {
+        if let Some(site) = self.site.as_ref().filter(|site| !self.names(site)) {
             write!(f, " [{site}]")?;
         }
         if !self.stopped.is_empty() {

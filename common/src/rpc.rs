@@ -229,6 +229,16 @@ pub enum Numerics {
     Mixed,
 }
 
+/// A stage of the pipeline that a model's file divides the model into. The stages of a model run on workers in their order,
+/// but one whose device has the name of a worker, or of a worker and its device, runs there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stage {
+    /// The name of the stage's device in the file, where that has one.
+    pub device: Option<String>,
+    /// The names of its nodes.
+    pub nodes: Vec<String>,
+}
+
 /// What the caller asks of a plan.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PlanOptions {
@@ -237,6 +247,10 @@ pub struct PlanOptions {
     /// The pins. Each has a pattern of node names (`*` matches anything) and, as a [device
     /// specification](crate::device_spec), the devices that may run the nodes that it matches; the first match counts.
     pub pins: Vec<(String, String)>,
+    /// The stages that the model's file divides it into, in their order. A pin that matches a node comes before its stage.
+    pub stages: Vec<Stage>,
+    /// Whether the answer lists the nodes of each part.
+    pub list_nodes: bool,
     /// Bounds of the dynamic axes: memory is planned for them.
     pub axes: Axes,
     /// Sizes of the axes in the calls to come, for which times are predicted; for an axis that is not named, its bound
@@ -322,6 +336,17 @@ pub struct PinPart {
     pub nodes: u32,
 }
 
+/// How a plan follows a stage of the model's file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageSummary {
+    /// The name of the stage's device in the file, where that has one.
+    pub device: Option<String>,
+    /// The worker that runs the stage.
+    pub worker: String,
+    /// How many nodes of a step run there because of the stage.
+    pub nodes: u32,
+}
+
 /// The explanation of a plan.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PlanSummary {
@@ -329,6 +354,8 @@ pub struct PlanSummary {
     pub cut_edges: Vec<CutEdge>,
     /// The pins in the order in which they were given.
     pub pins: Vec<PinSummary>,
+    /// The stages of the model's file, in their order.
+    pub stages: Vec<StageSummary>,
     /// Predicted nanoseconds of a step as planned, with the axes as expected.
     pub step_ns: u64,
     /// Predicted nanoseconds of a step on the fastest single worker, with the axes as expected; `None` if it fits none.
@@ -347,6 +374,8 @@ pub struct PlanAnswer {
     pub driver: DriverProgram,
     pub axes: Axes,
     pub summary: PlanSummary,
+    /// The names of the nodes of each part, where [`PlanOptions::list_nodes`] asked for them.
+    pub nodes: Vec<Vec<String>>,
 }
 
 impl PlanAnswer {

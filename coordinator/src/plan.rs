@@ -17,7 +17,7 @@ use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
 use convoke_graph::program::{Axes, ConstantId, DriverProgram, HashedProgram};
 
-use crate::partition::{partition, summarise};
+use crate::partition::{names, partition, summarise};
 use crate::passes::optimise;
 use crate::place::{ClusterModel, check_pins, place};
 
@@ -76,6 +76,8 @@ pub struct PlannedPrograms {
     pub axes: Axes,
     pub in_flight: u32,
     pub summary: PlanSummary,
+    /// The names of the nodes of each part, where they were asked for.
+    pub nodes: Vec<Vec<String>>,
 }
 
 /// Plans `function` for `cluster`.
@@ -126,6 +128,10 @@ pub fn plan(
         axes: options.axes.clone(),
         in_flight: options.in_flight.max(1),
         summary,
+        nodes: match options.list_nodes {
+            true => names(&placed),
+            false => vec![],
+        },
     })
 }
 

@@ -282,6 +282,8 @@ pub fn options(f: &Function, workers: WorkerCount) -> PlanOptions {
         intent: Intent::Install,
         workers,
         pins: vec![],
+        stages: vec![],
+        list_nodes: false,
         axes,
         expected: vec![],
         exact: false,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use convoke_common::{Code, Error};
+use convoke_common::{Code, Error, Site};
 use convoke_graph::Printable;
 use convoke_graph::graph::GraphError;
 
@@ -93,6 +93,9 @@ pub enum ModelError {
         location: String,
         reason: String,
     },
+    /// A file is to be written where the data files of its model are not.
+    #[error("{} would not find the data of the model, which lies in other files", path.display())]
+    AwayFromData { path: PathBuf },
     /// No weights file has the content of some initializers that the model has no data for.
     #[error("{count} weights without data: {}", list_names(names, *count))]
     MissingWeights {
@@ -203,7 +206,7 @@ pub struct UnsupportedOp<'a> {
 impl UnsupportedOp<'_> {
     /// What the user can do about it.
     pub fn advice(&self) -> &'static str {
-        advice_on(self.op)
+        advice_on(self.op, self.reason)
     }
 }
 
@@ -274,8 +277,16 @@ const WITHOUT_SEARCH: &str =
 const BEFORE_PACKING: &str = "load the model as it was before its rows were packed";
 const BEFORE_COMPILATION: &str = "load the model that it was compiled from";
 
+/// The reason of a node whose result has no rank before data is there, and the advice on it.
+pub(crate) const UNKNOWN_RANK: &str = "data decides the rank of its result";
+const DECLARE_RANK: &str = "declare the rank of its result with onnx.shape_inference, or give the inputs with the model \
+                            (--inputs FILE, `ModelBuilder::list`)";
+
 /// What the user can do about an op that is not supported.
-fn advice_on(op: &str) -> &'static str {
+fn advice_on(op: &str, reason: Option<&str>) -> &'static str {
+    if reason == Some(UNKNOWN_RANK) {
+        return DECLARE_RANK;
+    }
     // ONNX Runtime's optimizer and quantizers write these domains, and exporters do not.
     let own = op
         .strip_prefix("com.microsoft.")
@@ -303,7 +314,7 @@ impl ModelError {
             ModelError::Unsupported { .. }
             | ModelError::UnsupportedType { .. }
             | ModelError::Opset { .. } => Code::UnsupportedOp,
-            ModelError::Given { .. } => Code::InvalidArgument,
+            ModelError::Given { .. } | ModelError::AwayFromData { .. } => Code::InvalidArgument,
             ModelError::Graph { .. } => Code::InvalidGraph,
             _ => Code::InvalidModel,
         }
@@ -341,6 +352,9 @@ impl ModelError {
             E::External { .. } => {
                 "keep external data in the model's own folder and name it by a relative path"
             }
+            E::AwayFromData { .. } => {
+                "write it into the folder of the model, beside the files that hold its data"
+            }
             E::MissingWeights {
                 searched: false, ..
             } => "give the file that has them with --weights FILE.safetensors",
@@ -351,8 +365,9 @@ impl ModelError {
             E::DuplicateWeight { .. } => "give each weight once",
             E::Safetensors { .. } => "the file is incomplete or damaged; copy or download it again",
             E::Unsupported { nodes } => {
-                let advice = nodes.first().map(|n| advice_on(&n.op));
-                let of_all = advice.filter(|a| nodes.iter().all(|n| advice_on(&n.op) == *a));
+                let on = |n: &UnsupportedNode| advice_on(&n.op, n.reason.as_deref());
+                let advice = nodes.first().map(on);
+                let of_all = advice.filter(|a| nodes.iter().all(|n| on(n) == *a));
                 of_all.unwrap_or(WITHOUT_THEM)
             }
             E::NoCache => "set HOME or XDG_CACHE_HOME, or name a cache folder",
@@ -364,11 +379,34 @@ impl ModelError {
             }
         }
     }
+
+    /// The first node that the error is about, and its op.
+    fn node(&self) -> Option<(&str, &str)> {
+        match self {
+            ModelError::Unsupported { nodes } => nodes.first().map(|n| (&*n.node, &*n.op)),
+            ModelError::Node { node, op, .. } | ModelError::Attribute { node, op, .. } => {
+                Some((node, op))
+            }
+            ModelError::Graph { errors } => errors.iter().find_map(|e| match e {
+                GraphError::Op { node, op, .. } => Some((&**node, &**op)),
+                _ => None,
+            }),
+            _ => None,
+        }
+    }
 }
 
 impl From<ModelError> for Error {
     fn from(e: ModelError) -> Error {
-        Error::new(e.code(), e.to_string()).advise(e.advice())
+        let error = Error::new(e.code(), e.to_string()).advise(e.advice());
+        match e.node() {
+            None => error,
+            Some((node, op)) => error.at(Site {
+                node: Some(node.into()),
+                op: Some(op.into()),
+                ..Site::default()
+            }),
+        }
     }
 }
 
@@ -390,6 +428,34 @@ mod tests {
             e.to_string(),
             "12 weights without data: w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, and 2 more\n  \
              give the file that has them with --weights FILE.safetensors"
+        );
+    }
+
+    #[test]
+    fn the_place_of_an_error_is_its_first_node() {
+        let check = |e: ModelError, text: &str| {
+            let e = Error::from(e);
+            let site = e.site.as_deref().cloned().unwrap_or_default();
+            assert_eq!(
+                (site.node.as_deref(), site.op.as_deref()),
+                (Some("a"), Some("Add"))
+            );
+            assert!(e.to_string().starts_with(text), "{e}");
+        };
+        let (node, op, reason) = ("a".to_owned(), "Add".to_owned(), "no".to_owned());
+        let wrong = ModelError::Node { node, op, reason };
+        check(wrong, "node 'a' (Add): no\n");
+        let nodes = ["a", "b"].map(|node| UnsupportedNode {
+            node: node.into(),
+            op: "Add".into(),
+            opset: None,
+            reason: None,
+        });
+        let nodes = nodes.to_vec();
+        let unsupported = ModelError::Unsupported { nodes };
+        check(
+            unsupported,
+            "the model needs operations that are not supported: Add (2 nodes: a, b)\n",
         );
     }
 

@@ -117,6 +117,8 @@ fn options() -> PlanOptions {
         intent: Intent::Install,
         workers: WorkerCount::Exactly(WORKERS as u32),
         pins: vec![],
+        stages: vec![],
+        list_nodes: false,
         axes: Axes {
             bounds: vec![("n".into(), 32)],
         },

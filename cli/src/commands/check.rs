@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use convoke::{Code, Error, Phase};
+use convoke::{Error, Phase};
 use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
 use convoke_common::rpc::{Intent, Numerics, PlanOptions, PlanSummary, WorkerCount};
 use convoke_coordinator::place::{ClusterModel, PresentConstants, WorkerModel};
 use convoke_coordinator::plan::plan;
+use convoke_graph::Printable;
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::Function;
 use convoke_graph::ops;
@@ -118,12 +119,14 @@ pub fn check(args: CheckArgs, json: bool) -> Result<(), Failure> {
 /// The error of a model with nodes that are not supported. The report lists them.
 fn refused(nodes: Vec<UnsupportedNode>) -> Error {
     let count = nodes.len();
-    let full = Error::from(ModelError::Unsupported { nodes });
-    let msg = match count {
-        1 => "1 node of the model is not supported".to_owned(),
-        n => format!("{n} nodes of the model are not supported"),
+    let first = nodes.first().map_or(String::new(), |n| n.node.clone());
+    let mut error = Error::from(ModelError::Unsupported { nodes });
+    let first = Printable(&first);
+    error.message = match count {
+        1 => format!("1 node of the model is not supported: '{first}'"),
+        n => format!("{n} nodes of the model are not supported, '{first}' is the first"),
     };
-    Error::new(Code::UnsupportedOp, msg).advise(full.advice)
+    error
 }
 
 /// Imports the model; returns its nodes that are not supported, where there are any.
@@ -268,6 +271,8 @@ fn split(function: &Function, workers: usize, axes: &Axes) -> Result<PlanSummary
         intent: Intent::Explain,
         workers: WorkerCount::Exactly(workers as u32),
         pins: vec![],
+        stages: vec![],
+        list_nodes: false,
         axes: axes.clone(),
         expected: vec![],
         exact: false,

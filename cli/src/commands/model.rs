@@ -57,11 +57,10 @@ impl Arrays {
         Ok(all)
     }
 
-    /// Name and rank of each input.
-    pub fn ranks(&self) -> impl Iterator<Item = (&str, usize)> {
-        self.inputs
-            .iter()
-            .map(|(name, array)| (name.as_str(), array.shape.len()))
+    /// Name and shape of each input.
+    pub fn shapes(&self) -> impl Iterator<Item = (&str, &[usize])> {
+        let all = self.inputs.iter();
+        all.map(|(name, array)| (name.as_str(), &*array.shape))
     }
 
     /// Dtypes and shapes of the inputs, by name.
@@ -189,13 +188,13 @@ fn sequences<'n>(inputs: impl Iterator<Item = (&'n str, usize)>) -> BTreeMap<&'n
         .collect()
 }
 
-/// Makes the builder that loads the model, without pins and a number of workers. Of `inputs`, names and ranks say what
-/// sequences hold, which ranks the model need not declare, and which of its constants they replace.
+/// Makes the builder that loads the model, without pins and a number of workers. Of `inputs`, names and shapes say what
+/// sequences hold, what the model need not declare, and which of its constants they replace.
 pub fn builder<'n>(
     cluster: &Cluster,
     args: &LoadArgs,
     in_flight: u32,
-    inputs: impl Iterator<Item = (&'n str, usize)>,
+    inputs: impl Iterator<Item = (&'n str, &'n [usize])>,
 ) -> Result<ModelBuilder, Failure> {
     let mut b = cluster
         .load(&args.model)
@@ -205,15 +204,17 @@ pub fn builder<'n>(
     for w in &args.weights {
         b = b.weights(w);
     }
-    let inputs: Vec<(&str, usize)> = inputs.collect();
-    for (name, ranks) in sequences(inputs.iter().copied()) {
+    let inputs: Vec<(&str, &[usize])> = inputs.collect();
+    let ranks = inputs.iter().map(|(name, shape)| (*name, shape.len()));
+    for (name, ranks) in sequences(ranks) {
         b = b.sequence(name, ranks);
     }
-    for (name, rank) in inputs
-        .into_iter()
-        .filter(|(name, _)| numbered(name).is_none())
-    {
-        b = b.input(name, rank);
+    for (name, shape) in inputs {
+        b = match shape {
+            _ if numbered(name).is_some() => b,
+            [length] => b.list(name, *length),
+            shape => b.input(name, shape.len()),
+        };
     }
     if let Some(root) = &args.artifact_root {
         machine::readable_folder("--artifact-root", root)?;

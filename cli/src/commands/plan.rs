@@ -1,6 +1,6 @@
 //! `convoke plan`: shows how a model would be split over workers, without loading it.
 
-use convoke::{PartSummary, PinSummary, PlanSummary};
+use convoke::{Annotated, PartSummary, PinSummary, PlanSummary, StageSummary};
 use convoke_common::device_spec::device_name;
 use serde::Serialize;
 
@@ -41,13 +41,18 @@ pub async fn plan(args: PlanArgs, json: bool) -> Result<(), Failure> {
         let ModelArgs {
             load, in_flight, ..
         } = &args.model;
-        let b = builder(cluster, load, *in_flight, arrays.ranks())?;
+        let b = builder(cluster, load, *in_flight, arrays.shapes())?;
         let mut b = pinned(b, load);
         if let Some(n) = exactly(&args.cluster) {
             b = b.workers(n);
         }
         let b = b.on_progress(move |phase| told.phase(phase));
-        Ok(b.explain(arrays.inputs()).await?)
+        let Some(file) = &args.save_annotated else {
+            return Ok(b.explain(arrays.inputs()).await?);
+        };
+        let (summary, annotated) = b.save_annotated(arrays.inputs(), file).await?;
+        progress.note(&saved(&file.display().to_string(), annotated));
+        Ok(summary)
     })
     .await?;
     let model = args.model.load.model.display().to_string();
@@ -88,6 +93,33 @@ fn of_pin(pin: &PinSummary) -> String {
     format!("{} on {}: {parts}", short(&pin.pattern), pin.devices)
 }
 
+/// Says what was written to a file.
+fn saved(file: &str, annotated: Annotated) -> String {
+    let divided = match annotated.divided {
+        0 => String::new(),
+        n => format!(
+            "; {n} of them run in parts on several workers, and are written as of the one with the most"
+        ),
+    };
+    format!(
+        "{file} has the plan as annotations of {} nodes{divided}",
+        annotated.nodes
+    )
+}
+
+/// Describes a stage of the model's file.
+fn of_stage(number: usize, stage: &StageSummary) -> String {
+    let device = stage.device.as_deref().unwrap_or("no device");
+    let nodes = match stage.nodes {
+        1 => "1 node".to_owned(),
+        n => format!("{n} nodes"),
+    };
+    format!(
+        "{number} of the model's file ({device}): {nodes} on {}",
+        stage.worker
+    )
+}
+
 fn text(model: &str, s: &PlanSummary) -> String {
     let mut text = format!("{model}\n");
     let row = |p: &PartSummary| {
@@ -117,6 +149,9 @@ fn text(model: &str, s: &PlanSummary) -> String {
     for p in s.parts.iter().filter(|p| !p.device.is_cpu()) {
         let (device, profile) = (device_name(&p.name, &p.device), &p.profile);
         text.push_str(&format!("device: {device}, numerics profile {profile}\n"));
+    }
+    if s.parts.iter().any(|p| p.peak_bytes > p.needed_bytes) {
+        text.push_str("PEAK MEMORY counts more than NEEDS: buffers in which weights arrive, and tensors on their way\n");
     }
     if !s.cut_edges.is_empty() {
         let (count, size) = (s.cut_edges.len(), bytes(cut_bytes(s)));
@@ -150,6 +185,12 @@ fn text(model: &str, s: &PlanSummary) -> String {
     }
     if s.pins.len() > LISTED {
         text.push_str(&format!("  and {} more pins\n", s.pins.len() - LISTED));
+    }
+    for (number, stage) in s.stages.iter().enumerate().take(LISTED) {
+        text.push_str(&format!("stage: {}\n", of_stage(number, stage)));
+    }
+    if s.stages.len() > LISTED {
+        text.push_str(&format!("  and {} more stages\n", s.stages.len() - LISTED));
     }
     for p in &s.passes {
         text.push_str(&format!("pass: {p}\n"));

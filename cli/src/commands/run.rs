@@ -212,7 +212,7 @@ async fn run_split(
         in_flight,
         ..
     } = &args.model;
-    let b = builder(cluster, of, *in_flight, arrays.ranks())?;
+    let b = builder(cluster, of, *in_flight, arrays.shapes())?;
     let mut b = pinned(b, of).retry(args.retry.into());
     if let Some(n) = exactly(&args.cluster) {
         b = b.workers(n);
@@ -366,13 +366,11 @@ async fn run_single(
 ) -> Result<Outputs, Failure> {
     let progress = Progress::new();
     let told = progress.clone();
-    let ranks = inputs
-        .iter()
-        .map(|(name, t)| (name.as_str(), t.shape().len()));
+    let shapes = inputs.iter().map(|(name, t)| (name.as_str(), t.shape()));
     let ModelArgs {
         load, in_flight, ..
     } = &args.model;
-    let mut b = builder(cluster, load, *in_flight, ranks)?.workers(1);
+    let mut b = builder(cluster, load, *in_flight, shapes)?.workers(1);
     if let Some(profile) = profile {
         b = b.profile(profile);
     }

@@ -87,6 +87,7 @@ impl Progress {
             }
             Phase::Loading { done, total } => self.bytes("loading weights", done, total),
             Phase::Rerun(rerun) => self.note(&rerun.to_string()),
+            Phase::Remark(remark) => self.note(&remark),
         }
     }
 

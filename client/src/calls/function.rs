@@ -60,6 +60,8 @@ impl Inner {
                 intent: Intent::Install,
                 workers: b.workers,
                 pins: b.pins.clone(),
+                stages: vec![],
+                list_nodes: false,
                 axes: Axes::default(),
                 expected: vec![],
                 exact: b.exact,

@@ -133,12 +133,13 @@ impl Progress {
         })))
     }
 
-    /// Notes a phase, on any thread. It replaces the latest waiting phase where both are of one kind, and no reruns.
+    /// Notes a phase, on any thread. It replaces the latest waiting phase where both are of one kind, and neither reruns nor
+    /// remarks.
     pub(crate) fn note(&self, phase: Phase) {
         if let Some(listener) = &self.0 {
             let kind = std::mem::discriminant(&phase);
-            let rerun = matches!(phase, Phase::Rerun(_));
-            let replaces = |former: &Phase| !rerun && std::mem::discriminant(former) == kind;
+            let stays = matches!(phase, Phase::Rerun(_) | Phase::Remark(_));
+            let replaces = |former: &Phase| !stays && std::mem::discriminant(former) == kind;
             listener.reports.note(phase, replaces);
         }
     }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::rpc::{Numerics, WorkerCount};
+use convoke_common::rpc::{Numerics, Stage, WorkerCount};
 use convoke_graph::graph::Function;
-use convoke_models::onnx::GivenInput;
+use convoke_models::onnx::{GivenInput, Origins};
 use convoke_models::{LoadOptions, Source, onnx};
 
 use crate::calls::attempts::Rerun;
@@ -57,6 +57,8 @@ pub enum Phase {
         /// Bytes in all.
         total: u64,
     },
+    /// The model has something that is ignored.
+    Remark(String),
     /// A worker was lost: a step runs again on other workers, or the model was loaded again on them.
     Rerun(Rerun),
 }
@@ -67,6 +69,17 @@ pub(crate) enum Origin {
     File(PathBuf),
     /// A function, and the files that its literals are ranges of.
     Function(Arc<Function>, Vec<Source>),
+}
+
+/// A model that was read.
+pub(crate) struct ReadModel {
+    pub(crate) function: Arc<Function>,
+    /// The files of the function's artifacts.
+    pub(crate) sources: Vec<Source>,
+    /// The stages that its file divides it into.
+    stages: Vec<Stage>,
+    /// What became of the nodes of its file.
+    pub(crate) origins: Origins,
 }
 
 /// The options of a load; await the builder to load the model.
@@ -136,6 +149,13 @@ impl ModelBuilder {
     /// It has no effect on other inputs.
     pub fn input(mut self, name: impl Into<String>, rank: usize) -> Self {
         self.inputs.insert(name.into(), GivenInput::Tensor(rank));
+        self
+    }
+
+    /// Says that calls give the input `name` a list of `length` elements: as [`Self::input`] with rank 1. Where the elements
+    /// are a shape or axes that decide the rank of a tensor, and the model leaves their number open, calls must give as many.
+    pub fn list(mut self, name: impl Into<String>, length: usize) -> Self {
+        self.inputs.insert(name.into(), GivenInput::List(length));
         self
     }
 
@@ -223,26 +243,44 @@ impl ModelBuilder {
         self
     }
 
-    /// Reads the function, and the files of its artifacts.
-    pub(crate) async fn read(&self) -> Result<(Arc<Function>, Vec<Source>)> {
+    /// Reads the model, and says what of it is ignored.
+    pub(crate) async fn read(&self) -> Result<ReadModel> {
         match &self.origin {
             Origin::File(path) => {
                 let imported = import(&self.cluster.session, path.clone(), self).await?;
-                Ok((Arc::new(imported.function), imported.sources))
+                for remark in imported.remarks {
+                    self.progress.note(Phase::Remark(remark));
+                }
+                Ok(ReadModel {
+                    function: Arc::new(imported.function),
+                    sources: imported.sources,
+                    stages: imported.stages,
+                    origins: imported.origins,
+                })
             }
             Origin::Function(function, sources) => {
                 let verified = function.verify();
                 verified.map_err(|e| Error::new(Code::InvalidGraph, e.to_string()))?;
-                Ok((function.clone(), sources.clone()))
+                Ok(ReadModel {
+                    function: function.clone(),
+                    sources: sources.clone(),
+                    stages: vec![],
+                    origins: vec![],
+                })
             }
         }
     }
 
     /// Imports the model and waits for its workers; plans nothing yet.
     pub(crate) async fn import(&self) -> Result<Inner> {
+        let read = self.read().await?;
+        self.prepared(read).await
+    }
+
+    /// Waits for the workers of a model that was read; plans nothing yet.
+    pub(crate) async fn prepared(&self, read: ReadModel) -> Result<Inner> {
         let session = self.cluster.session.clone();
-        let (function, sources) = self.read().await?;
-        let served = session.sources.serve(sources);
+        let served = session.sources.serve(read.sources);
         if let WorkerCount::Exactly(need) = self.workers {
             let progress = self.progress.clone();
             let mut told = move |have| progress.note(Phase::Workers { have, need });
@@ -250,7 +288,9 @@ impl ModelBuilder {
                 .await_workers(need, WORKERS_BOUND, &mut told)
                 .await?;
         }
-        Inner::new(session, function, served, self)
+        let mut inner = Inner::new(session, read.function, served, self)?;
+        inner.options.stages = read.stages;
+        Ok(inner)
     }
 
     async fn load(self) -> Result<Model> {

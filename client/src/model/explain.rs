@@ -1,13 +1,17 @@
 //! Plans that are explained, and not installed.
 
+use std::collections::HashMap;
+use std::path::Path;
+
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::rpc::{Intent, PlanSummary};
+use convoke_common::rpc::{Intent, PlanAnswer, PlanSummary};
 use convoke_graph::dim::Bindings;
 use convoke_graph::printable;
+use convoke_models::onnx::{Annotated, Origins, annotate};
 
-use crate::calls::function::typed;
+use crate::calls::function::{Inner, typed};
 use crate::model::ArrayType;
-use crate::model::builder::ModelBuilder;
+use crate::model::builder::{ModelBuilder, Origin};
 
 impl ModelBuilder {
     /// Plans the model for inputs of these types (tensors, or [`ArrayType`]), and returns which worker would get which
@@ -19,25 +23,76 @@ impl ModelBuilder {
     ) -> Result<PlanSummary> {
         let given = typed(inputs);
         let (net, progress) = (self.cluster.net.clone(), self.progress.clone());
-        let planned = net.run(async move {
-            let inner = self.import().await?;
-            let bindings = match given.is_empty() {
-                true => Bindings::new(),
-                false => inner.sizes(given)?,
-            };
-            let open = inner.unbounded(&inner.bounds_for(&bindings));
-            if !open.is_empty() {
-                let msg = format!(
-                    "the sizes of these dynamic axes are not known: {}",
-                    printable::list(open.iter().map(|s| &**s))
-                );
-                return Err(Error::new(Code::InvalidArgument, msg)
-                    .advise("give inputs, or bound each axis, for example with --dim seq=512"));
-            }
-            inner
-                .planned(&bindings, vec![], None, Intent::Explain)
-                .await
-        });
+        let planned = net.run(async move { explained(&self.import().await?, given).await });
         Ok(progress.awaiting(&net, planned).await?.summary)
     }
+
+    /// Plans the model as [`ModelBuilder::explain`] does, and writes its file once more to `path`, with the plan as ONNX's
+    /// annotations of devices: whoever loads that file on workers of the same names gets the same placement. The rest of
+    /// the file stays as it is, so that the data of a model which lies in other files must lie beside the new file, too.
+    pub async fn save_annotated<N: Into<String>, T: Into<ArrayType>>(
+        self,
+        inputs: impl IntoIterator<Item = (N, T)>,
+        path: impl AsRef<Path>,
+    ) -> Result<(PlanSummary, Annotated)> {
+        let Origin::File(from) = &self.origin else {
+            let msg = "a function has no file that could be annotated";
+            return Err(Error::new(Code::InvalidArgument, msg));
+        };
+        let (from, to) = (from.clone(), path.as_ref().to_owned());
+        let given = typed(inputs);
+        let (net, progress) = (self.cluster.net.clone(), self.progress.clone());
+        let world = self.cluster.session.world.clone();
+        let saved = net.run(async move {
+            let mut read = self.read().await?;
+            let origins = std::mem::take(&mut read.origins);
+            let mut inner = self.prepared(read).await?;
+            inner.options.list_nodes = true;
+            let planned = explained(&inner, given).await?;
+            let summary = planned.summary.clone();
+            let (done, result) = tokio::sync::oneshot::channel();
+            world.store.run_blocking(Box::new(move || {
+                // The receiver is gone when the caller gave up.
+                drop(done.send(write(&from, &to, &origins, &planned)));
+            }));
+            let result = result.await;
+            let annotated =
+                result.map_err(|_| Error::internal("the writer ended without a result"))??;
+            Ok((summary, annotated))
+        });
+        progress.awaiting(&net, saved).await
+    }
+}
+
+/// Plans `inner` for inputs of these types.
+async fn explained(inner: &Inner, given: Vec<(String, ArrayType)>) -> Result<PlanAnswer> {
+    let bindings = match given.is_empty() {
+        true => Bindings::new(),
+        false => inner.sizes(given)?,
+    };
+    let open = inner.unbounded(&inner.bounds_for(&bindings));
+    if !open.is_empty() {
+        let msg = format!(
+            "the sizes of these dynamic axes are not known: {}",
+            printable::list(open.iter().map(|s| &**s))
+        );
+        return Err(Error::new(Code::InvalidArgument, msg)
+            .advise("give inputs, or bound each axis, for example with --dim seq=512"));
+    }
+    let planned = inner.planned(&bindings, vec![], None, Intent::Explain);
+    planned.await
+}
+
+/// Writes the model at `from` to `to`, with the parts of the plan as stages.
+fn write(from: &Path, to: &Path, origins: &Origins, planned: &PlanAnswer) -> Result<Annotated> {
+    let parts = planned.summary.parts.iter();
+    let devices: Vec<String> = parts.map(|p| p.name.clone()).collect();
+    let mut part_of: HashMap<&str, usize> = HashMap::new();
+    for (part, names) in planned.nodes.iter().enumerate().take(devices.len()) {
+        // A fused node lists the names of the nodes that it was made of.
+        let names = names.iter().flat_map(|name| name.split('+'));
+        part_of.extend(names.map(|name| (name, part)));
+    }
+    let device_of = |name: &str| part_of.get(name).copied();
+    Ok(annotate(from, to, &devices, origins, &device_of)?)
 }

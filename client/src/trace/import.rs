@@ -49,8 +49,11 @@ impl IntoFuture for ImportBuilder {
             let cluster = self.0.cluster.clone();
             let progress = self.0.progress.clone();
             let read = cluster.net.run(async move { self.0.read().await });
-            let (graph, sources) = progress.awaiting(&cluster.net, read).await?;
-            let model = Arc::new(Files { graph, sources });
+            let read = progress.awaiting(&cluster.net, read).await?;
+            let model = Arc::new(Files {
+                graph: read.function,
+                sources: read.sources,
+            });
             Ok(Imported { model, cluster })
         })
     }

@@ -39,11 +39,13 @@ fn planned() -> PlanAnswer {
             parts: vec![],
             cut_edges: vec![],
             pins: vec![],
+            stages: vec![],
             step_ns: 0,
             single_ns: None,
             passes: vec![],
             warnings: vec![],
         },
+        nodes: vec![],
     }
 }
 

@@ -21,7 +21,7 @@ use convoke_graph::program::{DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, 
 
 use crate::place::{NONE, Placed};
 
-pub use summary::summarise;
+pub use summary::{names, summarise};
 
 /// A tensor that one worker sends to another in every step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,10 @@
 //! The summary of a plan, which `plan` prints.
 
-use convoke_common::rpc::{CutEdge, PartSummary, PinPart, PinSummary, PlanSummary, WorkerCount};
+use convoke_common::rpc::{
+    CutEdge, PartSummary, PinPart, PinSummary, PlanSummary, StageSummary, WorkerCount,
+};
+
+use convoke_graph::Printable;
 
 use super::Partition;
 use crate::place::Placed;
@@ -22,6 +26,7 @@ pub fn summarise(placed: &Placed, parts: &Partition, passes: Vec<String>) -> Pla
         step_ns: placed.schedule.step_ns,
         single_ns: placed.single_ns,
         pins: pins(placed),
+        stages: stages(placed),
         passes,
         warnings: warnings(placed),
     }
@@ -86,10 +91,42 @@ fn pins(placed: &Placed) -> Vec<PinSummary> {
     each.collect()
 }
 
+/// Summarises what runs where because of the stages of the model's file.
+fn stages(placed: &Placed) -> Vec<StageSummary> {
+    let each = placed.pins.stages().map(|(stage, positions)| StageSummary {
+        device: stage.device.clone(),
+        worker: stage.worker.clone(),
+        nodes: positions.count() as u32,
+    });
+    each.collect()
+}
+
+/// The names of the nodes that each participant runs in a step.
+pub fn names(placed: &Placed) -> Vec<Vec<String>> {
+    let mut names = vec![vec![]; placed.team.size()];
+    for (node, participant) in placed.work.steps.iter().zip(&placed.participant) {
+        let name = &placed.function.nodes[*node as usize].name;
+        names[usize::from(*participant)].push(name.to_string());
+    }
+    names
+}
+
 fn warnings(placed: &Placed) -> Vec<String> {
     let idle =
         |p: &str| format!("the pin '{p}' has no effect: what it names does not run in a step");
     let mut warnings: Vec<String> = placed.pins.without_effect().map(idle).collect();
+    let elsewhere = placed.pins.stages().filter(|(stage, _)| !stage.is_named);
+    let elsewhere: Vec<&str> = elsewhere
+        .filter_map(|(stage, _)| stage.device.as_deref())
+        .collect();
+    if let Some(device) = elsewhere.first() {
+        warnings.push(format!(
+            "{} of the devices that the model's file names are no workers ('{}' is the first): their stages run on workers in \
+             order",
+            elsewhere.len(),
+            Printable(device)
+        ));
+    }
     let used = placed.team.size();
     if let WorkerCount::Exactly(n) = placed.asked
         && n as usize > used

@@ -109,7 +109,7 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
     work.identify(&function, profile)
         .map_err(|e| Error::internal(format!("constants cannot be encoded: {e}")))?;
     let cluster = &cluster.for_work(&work);
-    let pins = Pins::resolve(&function, &work, cluster, &options.pins)?;
+    let pins = Pins::resolve(&function, &work, cluster, options)?;
     let able = Eligibility::new(&function, &work, cluster, &pins, &options.ops)?;
     let search = Search::new(&work, cluster, &pins.fixed, &able, options.in_flight);
     let single = search.single();

@@ -2,8 +2,13 @@
 //!
 //! A pin whose set holds one worker fixes where its nodes run. If the set holds several, the search chooses among them.
 //! If it holds all workers, the pin only exempts its nodes from later pins.
+//!
+//! Behind the pins come the stages that a model's file divides the model into: each fixes the worker of its nodes.
+
+use std::collections::HashMap;
 
 use convoke_common::device_spec::{DeviceSpec, matches_pattern};
+use convoke_common::rpc::{PlanOptions, WorkerCount};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
 use convoke_graph::printable;
@@ -16,7 +21,8 @@ use super::work::{NONE, Work};
 #[derive(Debug, Clone)]
 pub struct Pins {
     pins: Vec<Pin>,
-    /// The pin that each position obeys, or [`UNPINNED`].
+    stages: Vec<PlacedStage>,
+    /// The pin that each position obeys, or [`UNPINNED`]; numbers behind those of the pins are those of stages.
     of: Vec<u16>,
     /// The worker that each position is pinned to, or `UNPINNED`.
     pub fixed: Vec<u16>,
@@ -33,6 +39,18 @@ pub struct Pin {
     workers: Vec<bool>,
     /// Whether a node that runs in a step matches the pattern.
     matched: bool,
+}
+
+/// A stage of the model's file with its worker.
+#[derive(Debug, Clone)]
+pub struct PlacedStage {
+    /// The name of the stage's device in the file.
+    pub device: Option<String>,
+    /// The name of the stage's worker.
+    pub worker: String,
+    /// Whether the worker was found by the name of the device.
+    pub is_named: bool,
+    index: u16,
 }
 
 impl Pin {
@@ -62,28 +80,33 @@ pub fn check(f: &Function, pins: &[(String, String)]) -> Result<()> {
 }
 
 impl Pins {
-    /// Resolves pins for the positions of `work`; the first pattern that matches a node applies. Fails if no device of
-    /// the cluster is in a pin's set.
+    /// Resolves pins and stages for the positions of `work`; the first pattern that matches a node applies, and its stage
+    /// where none does. Fails if no device of the cluster is in a pin's set.
     pub fn resolve(
         f: &Function,
         work: &Work,
         cluster: &ClusterModel,
-        pins: &[(String, String)],
+        options: &PlanOptions,
     ) -> Result<Pins> {
         let none = || vec![UNPINNED; work.positions()];
-        let pins: Result<Vec<Pin>> = pins
-            .iter()
-            .map(|(p, d)| Pin::resolve(p, d, cluster))
-            .collect();
+        let given = options.pins.iter();
+        let pins: Result<Vec<Pin>> = given.map(|(p, d)| Pin::resolve(p, d, cluster)).collect();
         let mut all = Pins {
             pins: pins?,
+            stages: staged(cluster, options),
             of: none(),
             fixed: none(),
             choices: none(),
         };
-        if all.pins.is_empty() {
+        if all.pins.is_empty() && all.stages.is_empty() {
             return Ok(all);
         }
+        let first = all.pins.len();
+        let stage_of = options.stages.iter().enumerate().flat_map(|(i, stage)| {
+            let number = (first + i) as u16;
+            stage.nodes.iter().map(move |name| (name.as_str(), number))
+        });
+        let stage_of: HashMap<&str, u16> = stage_of.collect();
         for (p, node) in work.steps.iter().enumerate() {
             let name = &f.nodes[*node as usize].name;
             for (i, pin) in all.pins.iter_mut().enumerate() {
@@ -94,20 +117,34 @@ impl Pins {
                     }
                 }
             }
+            if all.of[p] == UNPINNED {
+                let stage = name.split('+').find_map(|part| stage_of.get(part));
+                all.of[p] = stage.copied().unwrap_or(UNPINNED);
+            }
         }
         work.join(&mut all.of);
-        for p in 0..work.positions() {
-            let Some(pin) = all.pins.get(usize::from(all.of[p])) else {
+        all.settle();
+        all.settle_companions(work);
+        Ok(all)
+    }
+
+    /// Notes which positions have one worker, and which a choice among some of them.
+    fn settle(&mut self) {
+        for (p, number) in self.of.iter().enumerate() {
+            let at = usize::from(*number);
+            let stage = at.checked_sub(self.pins.len());
+            if let Some(stage) = stage.and_then(|at| self.stages.get(at)) {
+                self.fixed[p] = stage.index;
+            }
+            let Some(pin) = self.pins.get(at) else {
                 continue;
             };
             match pin.only() {
-                Some(worker) => all.fixed[p] = worker,
+                Some(worker) => self.fixed[p] = worker,
                 None if pin.leaves_all() => {}
-                None => all.choices[p] = all.of[p],
+                None => self.choices[p] = *number,
             }
         }
-        all.settle_companions(work);
-        Ok(all)
     }
 
     /// Settles each position that has a choice and runs beside another position, its head, whose worker it then shares.
@@ -152,6 +189,16 @@ impl Pins {
         })
     }
 
+    /// Returns the stages of the model's file, each with the positions that obey it.
+    pub fn stages(&self) -> impl Iterator<Item = (&PlacedStage, impl Iterator<Item = usize>)> {
+        self.stages.iter().enumerate().map(|(i, stage)| {
+            let number = self.pins.len() + i;
+            let of = self.of.iter().enumerate();
+            let of = of.filter(move |(_, stage)| usize::from(**stage) == number);
+            (stage, of.map(|(p, _)| p))
+        })
+    }
+
     /// Returns the patterns that match no node that runs in a step: those nodes were removed, merged, or run at
     /// install.
     pub fn without_effect(&self) -> impl Iterator<Item = &str> {
@@ -182,6 +229,47 @@ impl Pin {
             matched: false,
         })
     }
+}
+
+/// Chooses a worker for each stage: the one that the stage's device names, else the next in order. Where a plan may use fewer
+/// workers than that would be, neighbouring stages share one.
+fn staged(cluster: &ClusterModel, options: &PlanOptions) -> Vec<PlacedStage> {
+    let named = options.stages.iter().map(|stage| {
+        let devices: DeviceSpec = stage.device.as_ref()?.parse().ok()?;
+        let workers = cluster.workers.iter().enumerate();
+        let mut there = workers.filter(|(_, w)| devices.contains(&w.name, &w.device));
+        let (index, _) = there.next()?;
+        there.next().is_none().then_some(index)
+    });
+    let named: Vec<Option<usize>> = named.collect();
+    let most = match options.workers {
+        WorkerCount::Exactly(n) => (n as usize).min(cluster.workers.len()),
+        WorkerCount::Auto => cluster.workers.len(),
+    };
+    let mut order: Vec<usize> = Vec::new();
+    for index in named.iter().copied().flatten() {
+        if !order.contains(&index) {
+            order.push(index);
+        }
+    }
+    let by_name = order.len() <= most;
+    if by_name {
+        order = (0..cluster.workers.len()).collect();
+    }
+    order.truncate(most.max(1));
+    let count = options.stages.len().max(order.len());
+    let stages = options.stages.iter().zip(named).enumerate();
+    let placed = stages.map(|(i, (stage, named))| {
+        let named = named.filter(|_| by_name);
+        let index = named.unwrap_or_else(|| order[i * order.len() / count]);
+        PlacedStage {
+            device: stage.device.clone(),
+            worker: cluster.workers[index].name.clone(),
+            is_named: named.is_some(),
+            index: index as u16,
+        }
+    });
+    placed.collect()
 }
 
 /// Returns whether `pattern` matches the name, or one of the names that a fused node lists.

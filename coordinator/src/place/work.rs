@@ -274,11 +274,13 @@ impl Work {
     }
 }
 
-/// Returns the bytes of a value; `None` if they depend on data, and far above any memory on overflow.
+/// Returns the bytes of a value; `None` if they depend on data, and far above any memory on overflow. A value with a negative
+/// dimension takes none: its node refuses to run with operands of these sizes, and says why.
 fn bytes_of(ty: &TensorType, bounds: &Bindings) -> Option<u64> {
     const ABSURD: u64 = 1 << 56;
-    if ty.shape.iter().any(|d| d.eval(bounds).is_none()) {
-        return None;
+    let sizes: Option<Vec<i64>> = ty.shape.iter().map(|d| d.eval(bounds)).collect();
+    if sizes?.iter().any(|size| *size < 0) {
+        return Some(0);
     }
     Some(ops::value_bytes(ty, bounds).map_or(ABSURD, |b| b.min(ABSURD)))
 }

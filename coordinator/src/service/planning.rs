@@ -128,6 +128,7 @@ fn check(function: &Function, options: &PlanOptions) -> Result<()> {
     }
     let names = [
         options.pins.len(),
+        options.stages.len(),
         options.axes.bounds.len(),
         options.expected.len(),
         options.avoid.len(),
@@ -317,6 +318,7 @@ impl Service {
             driver: planned.driver,
             axes: planned.axes,
             summary: planned.summary,
+            nodes: planned.nodes,
         })
     }
 }

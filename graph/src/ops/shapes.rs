@@ -115,6 +115,12 @@ impl<'a> Infer<'a> {
         Ok((0..rank).map(|axis| self.fresh(0, axis)).collect())
     }
 
+    /// Whether operand `i` is a vector whose length is not known.
+    pub fn has_open_length(&self, i: usize) -> bool {
+        let shape = self.opt(i).map(|o| o.ty.shape.as_slice());
+        matches!(shape, Some([d]) if d.as_const().is_none())
+    }
+
     /// Length of operand `i`, a vector called `name`.
     pub fn vector_len(&self, i: usize, name: &'static str) -> Result<usize, OpError> {
         match self.shape(i)? {

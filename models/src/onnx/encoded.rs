@@ -16,6 +16,7 @@ use convoke_graph::artifact::{ArtifactMeta, CHUNK};
 
 use super::proto::TensorProto;
 use super::skeleton::Piece;
+use super::sparse::Scattered;
 use super::wire;
 use crate::artifact_index::{ArtifactIndex, write_atomically};
 use crate::error::ModelError;
@@ -120,6 +121,8 @@ pub(super) enum Input {
     Pieces(Vec<Piece>),
     /// The elements are already decoded.
     Bytes(Vec<u8>),
+    /// Elements that lie among zeros.
+    Scattered(Scattered),
 }
 
 /// Decodes a tensor that is known to be small.
@@ -146,6 +149,7 @@ fn stream(
     };
     let pieces = match &job.input {
         Input::Bytes(b) => return sink(b),
+        Input::Scattered(s) => return scatter(s, job, sink),
         Input::Pieces(p) => p,
     };
     let mut out = Vec::new();
@@ -192,6 +196,33 @@ fn stream(
     }
     sink(&out)
 }
+
+/// Passes on the dense tensor that has the elements of `s` at their positions, and zeros elsewhere.
+fn scatter(
+    s: &Scattered,
+    job: &Job,
+    sink: &mut dyn FnMut(&[u8]) -> Result<(), ModelError>,
+) -> Result<(), ModelError> {
+    let width = job.dtype.width();
+    let mut at = 0u64;
+    let mut zeros_to = |end: u64, sink: &mut dyn FnMut(&[u8]) -> Result<(), ModelError>| {
+        while at < end {
+            let len = (end - at).min(ZEROS.len() as u64);
+            sink(&ZEROS[..len as usize])?;
+            at += len;
+        }
+        at = end + width as u64;
+        Ok::<(), ModelError>(())
+    };
+    for (position, element) in s.positions.iter().zip(s.elements.chunks_exact(width)) {
+        zeros_to(position * width as u64, sink)?;
+        sink(element)?;
+    }
+    zeros_to(job.bytes, sink)
+}
+
+/// What lies between the elements of sparse tensors.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Alignment of decoded tensors in the sidecar, in bytes.
 const ALIGN: u64 = 64;
@@ -262,6 +293,12 @@ fn key(model: &ArtifactMeta, jobs: &[Job]) -> String {
         match &job.input {
             Input::Bytes(b) => {
                 h.update(b);
+            }
+            Input::Scattered(s) => {
+                for at in &s.positions {
+                    h.update(&at.to_le_bytes());
+                }
+                h.update(&s.elements);
             }
             Input::Pieces(pieces) => pieces.iter().for_each(|p| {
                 for v in [u64::from(p.field), p.offset, p.len, u64::from(p.packed)] {

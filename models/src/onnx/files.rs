@@ -5,6 +5,7 @@
 //!    model is in a cache of Hugging Face's hub, directly in the folder of that cache that holds the content of files.
 //! 2. A range lies inside its file.
 //! 3. Content of at most [`INLINE_LIMIT`] bytes is read and becomes part of the graph.
+//! 4. Sparse tensors expand to a bounded multiple of what they take in the model.
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
@@ -18,6 +19,10 @@ use crate::error::ModelError;
 use crate::file::{DataFile, Identity};
 use crate::safetensors::Weights;
 
+/// Sparse tensors may expand to at most `DENSE` bytes, plus `EXPANSION` times the bytes of their elements and positions.
+const DENSE: u64 = 64 << 20;
+const EXPANSION: u64 = 1 << 10;
+
 /// The files of one model.
 pub(super) struct Files<'a> {
     model: &'a DataFile,
@@ -29,6 +34,8 @@ pub(super) struct Files<'a> {
     resolved: HashMap<String, (PathBuf, Identity)>,
     /// Tensors to decode into the sidecar.
     jobs: Vec<Job>,
+    /// Bytes that sparse tensors may still expand to.
+    dense: u64,
     missing: Vec<String>,
 }
 
@@ -49,6 +56,7 @@ impl<'a> Files<'a> {
             index,
             resolved,
             jobs: vec![],
+            dense: DENSE,
             missing: vec![],
         }
     }
@@ -106,6 +114,19 @@ impl<'a> Files<'a> {
                 }
                 StoredConstant::Literal(inline(name, &c, &encoded::decode(self.model, &job)?)?)
             }
+            Content::Scattered(s) => {
+                let stored = s.elements.len() as u64 + size_of_val(&*s.positions) as u64;
+                let most = self.dense.saturating_add(EXPANSION.saturating_mul(stored));
+                self.dense = most.checked_sub(c.bytes).ok_or(ModelError::TooLarge {
+                    what: "bytes of expanded sparse tensors",
+                    limit: most,
+                })?;
+                let job = job(Input::Scattered(s.clone()));
+                if c.bytes > INLINE_LIMIT as u64 {
+                    return Ok(self.later(job));
+                }
+                StoredConstant::Literal(inline(name, &c, &encoded::decode(self.model, &job)?)?)
+            }
             Content::Model(offset) => {
                 let model = self.model;
                 StoredConstant::Literal(self.range(
@@ -117,16 +138,7 @@ impl<'a> Files<'a> {
                 )?)
             }
             Content::External { location, offset } => {
-                let (path, identity) = self.resolve(name, location)?;
-                let len = identity.len;
-                if offset.checked_add(c.bytes).is_none_or(|end| end > len) {
-                    return Err(ModelError::Truncated {
-                        path,
-                        at: *offset,
-                        need: c.bytes,
-                        len,
-                    });
-                }
+                let (path, identity) = self.external(name, location, *offset, c.bytes)?;
                 StoredConstant::Literal(self.range(name, &c, &path, identity, *offset)?)
             }
             Content::Missing => match self.weights.find(name, c.dtype, &c.shape)? {
@@ -146,8 +158,8 @@ impl<'a> Files<'a> {
         })
     }
 
-    /// The content of a constant that lies in the model's own file.
-    pub(super) fn read(&self, name: &str, c: &Constant) -> Result<Tensor, ModelError> {
+    /// The content of a constant, which is read into memory.
+    pub(super) fn read(&mut self, name: &str, c: &Constant) -> Result<Tensor, ModelError> {
         let wrong = |reason: String| ModelError::Tensor {
             tensor: name.into(),
             reason,
@@ -167,9 +179,12 @@ impl<'a> Files<'a> {
                 };
                 encoded::decode(self.model, &job)?
             }
-            Content::External { .. } | Content::Missing => {
-                return Err(wrong("its content is not in the model's file".into()));
+            Content::External { location, offset } => {
+                let (path, identity) = self.external(name, location, *offset, c.bytes)?;
+                bytes_of(&path, identity, *offset, c.bytes)?
             }
+            Content::Missing => return Err(wrong("has no content".into())),
+            Content::Scattered(_) => return Err(wrong("is sparse".into())),
         };
         Tensor::from_bytes(c.dtype, &c.shape, &bytes).map_err(|e| wrong(e.to_string()))
     }
@@ -195,11 +210,27 @@ impl<'a> Files<'a> {
                 len: c.bytes,
             });
         }
-        let file = DataFile::open(path)?;
-        if file.identity() != identity {
-            return Err(ModelError::Changed { path: path.into() });
+        inline(name, c, &bytes_of(path, identity, offset, c.bytes)?)
+    }
+
+    /// The file that `location` names, which has `len` bytes at `offset`.
+    fn external(
+        &mut self,
+        name: &str,
+        location: &str,
+        offset: u64,
+        len: u64,
+    ) -> Result<(PathBuf, Identity), ModelError> {
+        let (path, identity) = self.resolve(name, location)?;
+        if offset.checked_add(len).is_none_or(|end| end > identity.len) {
+            return Err(ModelError::Truncated {
+                path,
+                at: offset,
+                need: len,
+                len: identity.len,
+            });
         }
-        inline(name, c, &file.bytes(offset, c.bytes)?)
+        Ok((path, identity))
     }
 
     /// Resolves `location` to a file in the model's folder or beneath it.
@@ -239,6 +270,15 @@ impl<'a> Files<'a> {
 fn blobs_of(folder: &Path) -> Option<PathBuf> {
     let snapshots = folder.ancestors().find(|f| f.ends_with("snapshots"))?;
     Some(snapshots.parent()?.join("blobs"))
+}
+
+/// The `len` bytes at `offset` of the file at `path`, which must be the one that was found there before.
+fn bytes_of(path: &Path, identity: Identity, offset: u64, len: u64) -> Result<Vec<u8>, ModelError> {
+    let file = DataFile::open(path)?;
+    if file.identity() != identity {
+        return Err(ModelError::Changed { path: path.into() });
+    }
+    file.bytes(offset, len)
 }
 
 fn inline(name: &str, c: &Constant, bytes: &[u8]) -> Result<Literal, ModelError> {

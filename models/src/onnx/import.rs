@@ -2,19 +2,19 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use convoke_graph::Tensor;
-use convoke_graph::graph::{Attr, Attrs, Literal, TensorType, ValueId};
+use convoke_graph::graph::{Attr, Attrs, TensorType, ValueId};
 use convoke_graph::ops::{self, Op};
 use prost::Message as _;
 
 use super::builder::Builder;
-use super::files::{Files, StoredConstant};
+use super::devices::{self, Origins};
+use super::files::Files;
 use super::inputs::{self, GivenInput, GraphInput, sequence_name};
 use super::normalize::{self, Block, ImportFailure, ImportedNode, Outputs};
 use super::proto::{AttributeProto, ModelProto, NodeProto};
 use super::scope::{Functions, Meaning, Scope, domain, functions, opsets};
 use super::skeleton::Payload;
-use super::{attrs, sort, tensor};
+use super::{attrs, lengths, sort, tensor};
 use crate::error::ModelError;
 
 /// The supported versions of ONNX's own operator set.
@@ -43,17 +43,20 @@ pub(super) struct Importer<'a> {
     /// The functions that enclose it, where it is one that a control-flow op runs; the outermost one first.
     pub(super) enclosing: Vec<Builder>,
     pub files: Files<'a>,
-    payloads: &'a [Payload],
+    pub(super) payloads: &'a [Payload],
     pub(super) functions: Functions<'a>,
     pub(super) scopes: Vec<Scope<'a>>,
     /// The constants of the outermost function that stand for constants of the functions in it, by the address of the
     /// message that has them and their full names.
-    outermost: HashMap<(usize, String), ValueId>,
+    pub(super) outermost: HashMap<(usize, String), ValueId>,
     /// The type of each constant that is decoded into the sidecar, and the index of the job that decodes it, by the
     /// address of the message that has it. A function that is expanded again uses what its first copy decodes.
-    decoded: HashMap<usize, (TensorType, usize)>,
+    pub(super) decoded: HashMap<usize, (TensorType, usize)>,
     /// The nodes that are imported as part of a branch, by the address of the branch.
     pub(super) moved: HashMap<usize, Vec<&'a NodeProto>>,
+    /// By node of the outermost function, the address of the model's node that it came from. A node of a model-local function
+    /// counts as the node that calls the function.
+    came_from: Vec<usize>,
     /// Number of symbols made so far.
     pub(super) symbols: usize,
     /// Every name that something reads.
@@ -79,6 +82,7 @@ pub(super) fn import<'a>(
     };
     let mut scope = Scope {
         opsets: opsets(&model.opset_import),
+        ranks: lengths::declared(graph.value_info.iter().chain(&graph.output)),
         ..Scope::default()
     };
     if !scope.opsets.contains_key("") {
@@ -127,6 +131,7 @@ pub(super) fn import<'a>(
         outermost: HashMap::new(),
         decoded: HashMap::new(),
         moved: HashMap::new(),
+        came_from: vec![],
         symbols: 0,
         read,
         block: normalize::block_of(graph),
@@ -215,7 +220,10 @@ impl<'a> Importer<'a> {
         for i in order {
             match branches[i] {
                 Some(_) => {}
-                None if needed[i] => self.node(nodes[i], i)?,
+                None if needed[i] => {
+                    self.node(nodes[i], i)?;
+                    self.note_origin(nodes[i]);
+                }
                 None => {
                     self.count_nodes(1)?;
                     for output in nodes[i].output.iter().filter(|o| !o.is_empty()) {
@@ -225,6 +233,24 @@ impl<'a> Importer<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Notes that the newest nodes of the outermost function came from `node`.
+    fn note_origin(&mut self, node: &NodeProto) {
+        if self.enclosing.is_empty() && self.scopes.iter().all(|s| s.function.is_none()) {
+            let address = std::ptr::from_ref(node) as usize;
+            self.came_from.resize(self.b.f.nodes.len(), address);
+        }
+    }
+
+    /// What became of the nodes of `model`, which was imported.
+    pub(super) fn origins(&self, model: &ModelProto) -> Origins {
+        let nodes = self.b.f.nodes.iter().map(|n| n.name.clone());
+        let nodes: Vec<_> = nodes.zip(self.came_from.iter().copied()).collect();
+        model
+            .graph
+            .as_ref()
+            .map_or(vec![], |g| devices::origins(g, &nodes))
     }
 
     /// The value that `name` stands for, or `None` for an optional operand that was left out. A constant becomes a
@@ -240,12 +266,9 @@ impl<'a> Importer<'a> {
             if let Some(id) = scope.names.get(name).copied() {
                 return Ok(id.map(|id| self.captured(id, level, self.enclosing.len())));
             }
-            if let Some((key, t)) = scope.pending.remove_entry(name) {
+            if let Some((key, constant)) = scope.pending.remove_entry(name) {
                 let full = format!("{}{name}", scope.prefix);
-                let address = std::ptr::from_ref(t) as usize;
-                let id = self.place(address, &full, level, |payloads| {
-                    tensor::constant(t, &full, payloads)
-                })?;
+                let id = self.initializer(constant, &full, level)?;
                 self.scopes[s].names.insert(key, Some(id));
                 return Ok(Some(self.captured(id, level, self.enclosing.len())));
             }
@@ -299,50 +322,8 @@ impl<'a> Importer<'a> {
         Ok(id.map_or(Meaning::Nothing, Meaning::Tensor))
     }
 
-    /// Adds a constant, which `make` reads, to the function that `level` others enclose. The constant is known by the
-    /// address of the message that has it. Content that lies in a file belongs to the outermost function, whose value the
-    /// others capture.
-    fn place(
-        &mut self,
-        address: usize,
-        full: &str,
-        level: usize,
-        make: impl FnOnce(&[Payload]) -> Result<tensor::Constant, ModelError>,
-    ) -> Result<ValueId, ModelError> {
-        let key = (address, full.to_owned());
-        if let Some(known) = self.outermost.get(&key) {
-            return Ok(self.captured(*known, 0, level));
-        }
-        let (ty, stored) = match self.decoded.get(&address) {
-            Some((ty, job)) => (ty.clone(), StoredConstant::Sidecar(*job)),
-            None => {
-                let c = make(self.payloads)?;
-                (c.ty(), self.files.place(full, c)?)
-            }
-        };
-        match stored {
-            StoredConstant::Literal(Literal::Inline(t)) => {
-                if self.scopes.len() > 1 {
-                    self.count_bytes(t.byte_len() as u64)?;
-                }
-                let inline = StoredConstant::Literal(Literal::Inline(t));
-                Ok(self.builder(level).constant(full, ty, inline))
-            }
-            placed => {
-                if let StoredConstant::Sidecar(job) = &placed {
-                    self.decoded.insert(address, (ty.clone(), *job));
-                }
-                let id = self.builder(0).constant(full, ty, placed);
-                if level > 0 {
-                    self.outermost.insert(key, id);
-                }
-                Ok(self.captured(id, 0, level))
-            }
-        }
-    }
-
     /// The function that `level` others enclose.
-    fn builder(&mut self, level: usize) -> &mut Builder {
+    pub(super) fn builder(&mut self, level: usize) -> &mut Builder {
         self.enclosing.get_mut(level).unwrap_or(&mut self.b)
     }
 
@@ -406,6 +387,15 @@ impl<'a> Importer<'a> {
                 self.resolve(i, &name)?
             });
         }
+        let rank = n
+            .output
+            .first()
+            .and_then(|o| self.scope().ranks.get(o.as_str()).copied());
+        if let Some(reason) = lengths::settle(&mut self.b, &name, n, &mut inputs, rank)? {
+            let out = Err(ImportFailure::Unsupported(reason.into()));
+            let out = self.reported(out, domain, n.op_type(), &name, outputs)?;
+            return self.define_all(outputs, out);
+        }
         let out = match (domain, n.op_type()) {
             ("", "Constant") => self.constant(&name, outputs, &bound),
             ("", "If") => return self.branch(&name, n, &inputs, &bound),
@@ -417,7 +407,11 @@ impl<'a> Importer<'a> {
             _ => self.op(domain, n.op_type(), &name, inputs, &bound, outputs),
         };
         let out = self.reported(out, domain, n.op_type(), &name, outputs)?;
-        for (o, id) in outputs.iter().zip(out).filter(|(o, _)| !o.is_empty()) {
+        self.define_all(outputs, out)
+    }
+
+    fn define_all(&mut self, outputs: &'a [String], ids: Vec<ValueId>) -> Result<(), ModelError> {
+        for (o, id) in outputs.iter().zip(ids).filter(|(o, _)| !o.is_empty()) {
             self.scope().define(o, Some(id))?;
         }
         Ok(())
@@ -527,29 +521,6 @@ impl<'a> Importer<'a> {
         Ok(attributes)
     }
 
-    /// Adds a constant that was made of attributes.
-    pub(super) fn table(&mut self, full: &str, t: Tensor) -> Result<ValueId, ModelError> {
-        let c = tensor::Constant {
-            dtype: t.dtype(),
-            shape: t.shape().to_vec(),
-            bytes: t.byte_len() as u64,
-            content: tensor::Content::Inline(t),
-        };
-        if self.scopes.len() > 1 {
-            self.count_bytes(c.bytes)?;
-        }
-        let (ty, level) = (c.ty(), self.enclosing.len());
-        match self.files.place(full, c)? {
-            inline @ StoredConstant::Literal(Literal::Inline(_)) => {
-                Ok(self.b.constant(full, ty, inline))
-            }
-            placed => {
-                let id = self.builder(0).constant(full, ty, placed);
-                Ok(self.captured(id, 0, level))
-            }
-        }
-    }
-
     fn op(
         &mut self,
         domain: &str,
@@ -638,57 +609,5 @@ impl<'a> Importer<'a> {
             }
         };
         names.iter().map(full).collect()
-    }
-
-    /// Imports a Constant node.
-    fn constant(
-        &mut self,
-        name: &str,
-        outputs: &[String],
-        bound: &[(&str, &AttributeProto)],
-    ) -> Outputs {
-        let full = self.full_names(outputs);
-        let full = full.first().filter(|n| !n.is_empty()).map_or(name, |n| n);
-        let error = |reason: &str| ModelError::Node {
-            node: name.into(),
-            op: "Constant".into(),
-            reason: reason.into(),
-        };
-        let [(form, a)] = bound else {
-            return Err(error("must have one attribute").into());
-        };
-        let tensor =
-            |t: Result<_, convoke_graph::tensor::TensorError>| t.map_err(|e| error(&e.to_string()));
-        let utf8 = |s| std::str::from_utf8(s).map_err(|_| error("is not valid UTF-8"));
-        let t = match *form {
-            "value" => {
-                let t = a.t.as_ref().ok_or_else(|| error("has no value"))?;
-                let address = std::ptr::from_ref(t) as usize;
-                let level = self.enclosing.len();
-                let read = |payloads: &[Payload]| tensor::constant(t, full, payloads);
-                return Ok(vec![self.place(address, full, level, read)?]);
-            }
-            "value_int" => Tensor::scalar(a.i()),
-            "value_float" => Tensor::scalar(a.f()),
-            "value_ints" => tensor(Tensor::from_slice(&[a.ints.len()], &a.ints))?,
-            "value_floats" => tensor(Tensor::from_slice(&[a.floats.len()], &a.floats))?,
-            "value_string" => tensor(Tensor::from_strings(&[], &[utf8(a.s())?]))?,
-            "value_strings" => {
-                let all = a.strings.iter().map(|s| utf8(s));
-                let all = all.collect::<Result<Vec<_>, _>>()?;
-                tensor(Tensor::from_strings(&[all.len()], &all))?
-            }
-            other => return Err(ImportFailure::Unsupported(format!("attribute '{other}'"))),
-        };
-        let (dtype, shape, bytes) = (t.dtype(), t.shape().to_vec(), t.byte_len() as u64);
-        let c = tensor::Constant {
-            dtype,
-            shape,
-            bytes,
-            content: tensor::Content::Inline(t),
-        };
-        let address = std::ptr::from_ref(*a) as usize;
-        let level = self.enclosing.len();
-        Ok(vec![self.place(address, full, level, |_| Ok(c))?])
     }
 }

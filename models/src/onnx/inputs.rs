@@ -7,10 +7,9 @@ use convoke_graph::tensor::{MAX_RANK, byte_size};
 use convoke_graph::{DType, Dim, Printable};
 
 use super::nested::MOST;
-use super::proto::{
-    GraphProto, TensorProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto,
-};
-use super::tensor;
+use super::proto::{GraphProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto};
+use super::scope::Initializer;
+use super::{lengths, tensor};
 use crate::error::ModelError;
 
 /// What is known of an input when a model is loaded.
@@ -19,10 +18,24 @@ pub enum GivenInput {
     /// Calls give the input a tensor of this rank. It decides for an input whose rank the model does not declare, and for one
     /// that has a constant of the model as its default, which otherwise is that constant; it has no effect on others.
     Tensor(usize),
+    /// Calls give the input a list of this many elements. As for [`GivenInput::Tensor`]; and where its elements are a shape or
+    /// axes that decide the rank of a tensor, all calls must give as many.
+    List(usize),
     /// The optional input is left out.
     Nothing,
     /// The sequence has a tensor of each of these ranks. In calls they are the inputs `NAME[0]`, `NAME[1]` and so on.
     Sequence(Vec<usize>),
+}
+
+impl GivenInput {
+    /// The rank of the tensor that calls give.
+    fn rank(&self) -> Option<usize> {
+        match self {
+            GivenInput::Tensor(rank) => Some(*rank),
+            GivenInput::List(_) => Some(1),
+            GivenInput::Nothing | GivenInput::Sequence(_) => None,
+        }
+    }
 }
 
 /// An input of the graph.
@@ -41,10 +54,10 @@ pub(super) fn sequence_name(name: &str, at: usize) -> String {
 /// replaced.
 pub(super) fn types<'a>(
     graph: &'a GraphProto,
-    initializers: &HashMap<&'a str, &'a TensorProto>,
+    initializers: &HashMap<&'a str, Initializer<'a>>,
     given: &BTreeMap<String, GivenInput>,
 ) -> Result<Vec<(&'a str, GraphInput)>, ModelError> {
-    let is_fed = |name| matches!(given.get(name), Some(GivenInput::Tensor(_)));
+    let is_fed = |name| given.get(name).is_some_and(|g| g.rank().is_some());
     let declared = graph.input.iter();
     let fed = declared.filter(|i| is_fed(i.name()) || !initializers.contains_key(i.name()));
     let inputs: Vec<_> = fed.collect();
@@ -79,11 +92,14 @@ pub(super) fn types<'a>(
             let dtype = tensor::dtype(t.elem_type()).map_err(unsupported)?;
             let input = match (sequence, given) {
                 (None, _) => {
-                    let rank = match given {
-                        Some(GivenInput::Tensor(rank)) => Some(*rank),
-                        _ => None,
-                    };
-                    let shape = shape(i.name(), dtype, t, rank, &symbols).map_err(wrong)?;
+                    let rank = given.and_then(GivenInput::rank);
+                    let mut shape = shape(i.name(), dtype, t, rank, &symbols).map_err(wrong)?;
+                    if let (Some(GivenInput::List(length)), [dim]) = (given, &mut *shape)
+                        && dim.as_const().is_none()
+                        && lengths::decides(graph, i.name())
+                    {
+                        *dim = Dim::from(*length);
+                    }
                     GraphInput::Tensor(TensorType::new(dtype, shape))
                 }
                 (Some(_), Some(GivenInput::Sequence(ranks))) => {
@@ -126,15 +142,17 @@ fn check_given(
         match (given, ty) {
             (GivenInput::Sequence(_), None) if types.contains_key(&*sequence_name(name, 0)) => {}
             // A call that gives it says what it should have given.
-            (GivenInput::Tensor(_), None) => {}
+            (GivenInput::Tensor(_) | GivenInput::List(_), None) => {}
             (_, None) => return wrong("the model has no such input".into()),
-            (GivenInput::Tensor(_), Some(ty)) if sequence_type(held(ty)).is_some() => {
+            (GivenInput::Tensor(_) | GivenInput::List(_), Some(ty))
+                if sequence_type(held(ty)).is_some() =>
+            {
                 let first = sequence_name(name, 0);
                 return wrong(format!(
                     "is a sequence, whose tensors are '{first}' and so on"
                 ));
             }
-            (GivenInput::Tensor(_), Some(_)) => {}
+            (GivenInput::Tensor(_) | GivenInput::List(_), Some(_)) => {}
             (GivenInput::Nothing, Some(ty)) => {
                 // A sequence says itself what must be given for it.
                 if !is_optional(ty) && sequence_type(ty).is_none() {

@@ -9,16 +9,20 @@
 
 mod attrs;
 mod builder;
+mod constants;
+mod devices;
 mod encoded;
 mod files;
 mod import;
 mod inputs;
+mod lengths;
 mod nested;
 mod normalize;
 mod proto;
 mod scope;
 mod skeleton;
 mod sort;
+mod sparse;
 mod tensor;
 #[cfg(test)]
 mod tests;
@@ -27,6 +31,7 @@ mod wire;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use convoke_common::rpc::Stage;
 use convoke_graph::Tensor;
 use convoke_graph::artifact::ArtifactMeta;
 use convoke_graph::graph::Function;
@@ -37,6 +42,7 @@ use crate::artifact_index::{ArtifactIndex, OnProgress, Source, default_cache_dir
 use crate::error::ModelError;
 use crate::file::DataFile;
 use crate::safetensors::Weights;
+pub use devices::{Annotated, Origins, annotate};
 pub use inputs::GivenInput;
 
 /// Options for loading a model.
@@ -77,6 +83,12 @@ pub struct ImportedModel {
     /// The files of `function.artifacts`, in the same order.
     pub sources: Vec<Source>,
     pub info: ModelInfo,
+    /// The stages of a pipeline that the model's annotations divide it into, in their order.
+    pub stages: Vec<Stage>,
+    /// What became of the nodes of the file.
+    pub origins: Origins,
+    /// What the model has that is ignored, one sentence each.
+    pub remarks: Vec<String>,
 }
 
 /// Imports the model at `path`.
@@ -89,6 +101,11 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
     let mut imported = import::import(&skeleton.model, &skeleton.payloads, files, &options.inputs)?;
     imported.b.check_supported()?;
     imported.files.check_missing()?;
+    let origins = imported.origins(&skeleton.model);
+    let (stages, mut remarks) = devices::stages(&skeleton.model, &origins)?;
+    if skeleton.has_training {
+        remarks.push("the model has information for training, which is ignored".into());
+    }
 
     let cache = options.cache_dir.clone().or_else(default_cache_dir);
     let index = ArtifactIndex::new(cache.as_deref(), options.artifact_root.as_deref());
@@ -121,6 +138,9 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
         function: b.f,
         sources,
         info,
+        stages,
+        origins,
+        remarks,
     })
 }
 

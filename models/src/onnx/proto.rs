@@ -1,7 +1,7 @@
 //! The protobuf messages of ONNX (onnx 1.23, `onnx.proto`), as prost types.
 //!
 //! Generated once with prost-build from the part of `onnx.proto` that describes inference graphs: documentation
-//! strings, training information, sharding and quantisation annotations are left out and skipped when a
+//! strings, training information, the details of sharding and quantisation annotations are left out and skipped when a
 //! file has them. One field is added: [`TensorProto::stored`].
 //!
 //! Licence of `onnx.proto`: Apache-2.0, Copyright (c) ONNX Project Contributors.
@@ -115,6 +115,31 @@ pub struct NodeProto {
     pub overload: Option<String>,
     #[prost(message, repeated, tag = "5")]
     pub attribute: Vec<AttributeProto>,
+    #[prost(message, repeated, tag = "10")]
+    pub device_configurations: Vec<NodeDeviceConfigurationProto>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NodeDeviceConfigurationProto {
+    #[prost(string, optional, tag = "1")]
+    pub configuration_id: Option<String>,
+    #[prost(message, repeated, tag = "2")]
+    pub sharding_spec: Vec<ShardingSpecProto>,
+    #[prost(int32, optional, tag = "3")]
+    pub pipeline_stage: Option<i32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShardingSpecProto {
+    #[prost(string, optional, tag = "1")]
+    pub tensor_name: Option<String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeviceConfigurationProto {
+    #[prost(string, optional, tag = "1")]
+    pub name: Option<String>,
+    #[prost(int32, optional, tag = "2")]
+    pub num_devices: Option<i32>,
+    #[prost(string, repeated, tag = "3")]
+    pub device: Vec<String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ModelProto {
@@ -134,6 +159,8 @@ pub struct ModelProto {
     pub graph: Option<GraphProto>,
     #[prost(message, repeated, tag = "25")]
     pub functions: Vec<FunctionProto>,
+    #[prost(message, repeated, tag = "26")]
+    pub configuration: Vec<DeviceConfigurationProto>,
     #[prost(message, repeated, tag = "14")]
     pub metadata_props: Vec<StringStringEntryProto>,
 }

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
-use convoke_graph::Printable;
 use convoke_graph::graph::ValueId;
 
-use super::proto::{AttributeProto, FunctionProto, GraphProto, OperatorSetIdProto, TensorProto};
+use super::lengths::Ranks;
+use super::proto::{
+    AttributeProto, FunctionProto, GraphProto, OperatorSetIdProto, SparseTensorProto, TensorProto,
+};
 use crate::error::ModelError;
 
 /// The version of each operator set, by domain.
@@ -21,6 +23,36 @@ pub(super) enum Meaning {
     Sequence(Vec<ValueId>),
 }
 
+/// A constant of a graph, as the file has it.
+#[derive(Clone, Copy)]
+pub(super) enum Initializer<'a> {
+    Dense(&'a TensorProto),
+    Sparse(&'a SparseTensorProto),
+}
+
+impl<'a> Initializer<'a> {
+    /// The constants of a graph, with their names.
+    pub(super) fn all(g: &'a GraphProto) -> impl Iterator<Item = (&'a str, Initializer<'a>)> {
+        let dense = g.initializer.iter();
+        let dense = dense.map(|t| (t.name(), Initializer::Dense(t)));
+        let sparse = g.sparse_initializer.iter();
+        // A sparse tensor has the name of its values.
+        let sparse = sparse.map(|s| {
+            let name = s.values.as_ref().map_or("", |v| v.name());
+            (name, Initializer::Sparse(s))
+        });
+        dense.chain(sparse)
+    }
+
+    /// The address of the message.
+    pub(super) fn address(self) -> usize {
+        match self {
+            Initializer::Dense(t) => std::ptr::from_ref(t) as usize,
+            Initializer::Sparse(s) => std::ptr::from_ref(s) as usize,
+        }
+    }
+}
+
 /// Names and what they stand for.
 #[derive(Default)]
 pub(super) struct Scope<'a> {
@@ -29,8 +61,10 @@ pub(super) struct Scope<'a> {
     /// The tensors of each name that is a sequence.
     pub sequences: HashMap<&'a str, Vec<ValueId>>,
     /// Constants that nothing has read yet.
-    pub pending: HashMap<&'a str, &'a TensorProto>,
+    pub pending: HashMap<&'a str, Initializer<'a>>,
     pub opsets: Opsets<'a>,
+    /// The ranks that the model declares for values.
+    pub ranks: Ranks<'a>,
     /// The attributes of the call, in the scope of a function.
     pub attrs: HashMap<&'a str, &'a AttributeProto>,
     /// The prefix of the names of values and nodes.
@@ -62,24 +96,12 @@ pub(super) fn opsets<'a>(imports: &'a [OperatorSetIdProto]) -> Opsets<'a> {
 impl<'a> Scope<'a> {
     /// Adds the initializers of `g` as pending constants.
     pub(super) fn add_initializers(&mut self, g: &'a GraphProto) -> Result<(), ModelError> {
-        for t in &g.initializer {
-            if self.pending.insert(t.name(), t).is_some() {
-                return Err(ModelError::Duplicate {
-                    value: t.name().into(),
-                });
+        for (name, constant) in Initializer::all(g) {
+            if self.pending.insert(name, constant).is_some() {
+                return Err(ModelError::Duplicate { value: name.into() });
             }
         }
-        match g.sparse_initializer.first() {
-            None => Ok(()),
-            Some(s) => {
-                let name = s.values.as_ref().map_or("", |v| v.name());
-                let reason = "sparse tensors are not supported".into();
-                Err(ModelError::UnsupportedType {
-                    what: format!("tensor '{}'", Printable(name)),
-                    reason,
-                })
-            }
-        }
+        Ok(())
     }
 
     /// Defines `name`. Fails where the scope already has the name.

@@ -33,6 +33,8 @@ const MAX_PIECES: usize = 1 << 16;
 pub(super) struct Skeleton {
     pub model: proto::ModelProto,
     pub payloads: Vec<Payload>,
+    /// Whether the model has information for training.
+    pub has_training: bool,
 }
 
 /// Tensor content that stayed in the file.
@@ -83,20 +85,20 @@ impl Msg {
     fn field(self, number: u32) -> Option<Msg> {
         use Msg::*;
         Some(match (self, number) {
-            (Model, 1 | 2 | 3 | 8 | 14) => Leaf,
+            (Model, 1 | 2 | 3 | 8 | 14 | 26) => Leaf,
             (Model, 7) => Graph,
             (Model, 25) => Function,
             (Graph, 1) => Node,
-            (Graph, 2 | 11 | 12) => Leaf,
+            (Graph, 2 | 11..=13) => Leaf,
             (Graph, 5) => Tensor,
             (Graph, 15) => Sparse,
-            (Node, 1..=4 | 7 | 8) => Leaf,
+            (Node, 1..=4 | 7 | 8 | 10) => Leaf,
             (Node, 5) => Attribute,
             (Attribute, 1..=4 | 7..=9 | 14 | 15 | 20 | 21) => Leaf,
             (Attribute, 5 | 10) => Tensor,
             (Attribute, 6 | 11) => Graph,
             (Attribute, 22 | 23) => Sparse,
-            (Function, 1 | 4 | 5 | 6 | 9 | 10 | 13) => Leaf,
+            (Function, 1 | 4 | 5 | 6 | 9 | 10 | 12 | 13) => Leaf,
             (Function, 7) => Node,
             (Function, 11) => Attribute,
             (Tensor, 1 | 2 | 3 | 6 | 8 | 13 | 14) => Leaf,
@@ -121,6 +123,7 @@ struct Walk<'a> {
     r: Reader<'a>,
     payloads: Vec<Payload>,
     messages: u64,
+    has_training: bool,
     /// Whether a field so far has shown that the file is a model.
     recognised: bool,
 }
@@ -144,6 +147,7 @@ pub(super) fn read(file: &DataFile) -> Result<Skeleton, ModelError> {
         r: Reader::new(file),
         payloads: Vec::new(),
         messages: 0,
+        has_training: false,
         recognised: false,
     };
     let mut encoded = Vec::new();
@@ -176,6 +180,7 @@ pub(super) fn read(file: &DataFile) -> Result<Skeleton, ModelError> {
     Ok(Skeleton {
         model,
         payloads: walk.payloads,
+        has_training: walk.has_training,
     })
 }
 
@@ -200,6 +205,7 @@ impl Walk<'_> {
         }
         while self.r.pos() < end {
             let f = wire::field(&mut self.r, end)?;
+            self.has_training |= (msg, f.number) == (Msg::Model, 20);
             match msg.field(f.number) {
                 None => self.r.seek(f.end),
                 // Lists of numbers have a field for each element, which takes at most 8 bytes when it is decoded.

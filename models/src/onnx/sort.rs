@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use super::proto::{GraphProto, NodeProto};
+use super::scope::Initializer;
 use crate::error::ModelError;
 
 /// Calls `see` with every name that is read by `node` or by a node of its nested graphs.
@@ -35,7 +36,7 @@ pub(super) fn reads<'a>(node: &'a NodeProto, see: &mut dyn FnMut(&'a str)) {
 /// Calls `see` with every name that a nested graph reads from the graphs around it.
 pub(super) fn graph_reads<'a>(g: &'a GraphProto, see: &mut dyn FnMut(&'a str)) {
     let inputs = g.input.iter().map(|i| i.name());
-    let constants = g.initializer.iter().map(|t| t.name());
+    let constants = Initializer::all(g).map(|(name, _)| name);
     let made = g.node.iter().flat_map(|n| &n.output).map(String::as_str);
     let own: HashSet<&str> = inputs.chain(constants).chain(made).collect();
     let mut see = |name: &'a str| {

@@ -6,6 +6,7 @@ use convoke_graph::{DType, Printable, Tensor};
 use super::encoded::Elements;
 use super::proto::{TensorProto, tensor_proto::DataLocation, tensor_proto::DataType};
 use super::skeleton::{Payload, Piece};
+use super::sparse::Scattered;
 use crate::error::ModelError;
 
 /// A constant of the model.
@@ -31,6 +32,8 @@ pub(super) enum Content {
     Encoded(Vec<Piece>),
     /// Decoded elements, which are too large to be inline.
     Decoded(Vec<u8>),
+    /// Elements that lie among zeros.
+    Scattered(Scattered),
     /// The model has no content: a weights file must have it.
     Missing,
 }
@@ -81,7 +84,7 @@ pub(super) fn dtype(code: i32) -> Result<DType, String> {
 }
 
 /// Converts declared dimensions. Fails where one is negative.
-fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
+pub(super) fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
     let one = |d: &i64| {
         usize::try_from(*d).map_err(|_| format!("dimension {d} is negative, in {dims:?}"))
     };

@@ -26,8 +26,8 @@ use crate::rpc::{
     JoinRequest, LeaseGrant, LeaseStatus, LinkReport, LinkStatus, MeasuredLink, MemberState,
     MemberStatus, Numerics, PartSummary, PinPart, PinSummary, PlanAnswer, PlanOptions, PlanSummary,
     ProgramStatus, ProgramStoreStatus, Progress, QuarantineStatus, Registration,
-    RegistrationAnswer, RendezvousStatus, Sources, StepFailure, WeightsStatus, WorkerCount,
-    WorkerStatus,
+    RegistrationAnswer, RendezvousStatus, Sources, Stage, StageSummary, StepFailure, WeightsStatus,
+    WorkerCount, WorkerStatus,
 };
 use crate::world::AccountId;
 
@@ -133,6 +133,11 @@ fn plan() -> Ask {
         intent: Intent::InstallInTurn { wait_ms: 1000 },
         workers: WorkerCount::Exactly(2),
         pins: vec![("/layer/*".into(), "w0".into())],
+        stages: vec![Stage {
+            device: Some("w1".into()),
+            nodes: vec!["add".into()],
+        }],
+        list_nodes: true,
         axes: graph::axes(),
         expected: vec![("n".into(), 3)],
         exact: true,
@@ -189,11 +194,17 @@ fn planned() -> PlanAnswer {
                     nodes: 1,
                 }],
             }],
+            stages: vec![StageSummary {
+                device: Some("w1".into()),
+                worker: "w1".into(),
+                nodes: 1,
+            }],
             step_ns: 1000,
             single_ns: Some(900),
             passes: vec!["fused 1".into()],
             warnings: vec!["slow".into()],
         },
+        nodes: vec![vec!["add".into()]],
     }
 }
 

@@ -58,6 +58,9 @@ fn slice_dim(dim: &Dim, start: &Dim, end: &Dim, step: &Dim) -> Option<Dim> {
 
 fn slice(i: &Infer<'_>) -> Rule {
     let x = i.shape(0)?;
+    if (1..=4).any(|k| i.has_open_length(k)) {
+        return one(i.dtype(0)?, i.unknown(Some(x.len()))?);
+    }
     let n = i.vector_len(1, "starts")?;
     check_len(i.vector_len(2, "ends")?, n, "ends")?;
     for (k, name) in [(3, "axes"), (4, "steps")] {
@@ -68,7 +71,7 @@ fn slice(i: &Infer<'_>) -> Rule {
     let axes = match (i.opt(3).is_some(), i.ints(3)) {
         (false, _) => normalize_axes(&(0..n as i64).collect::<Vec<_>>(), x.len())?,
         (true, Some(axes)) => normalize_axes(&axes, x.len())?,
-        (true, None) => return one(i.dtype(0)?, (0..x.len()).map(|k| i.fresh(0, k)).collect()),
+        (true, None) => return one(i.dtype(0)?, i.unknown(Some(x.len()))?),
     };
     let one_step = Dim::Const(1);
     let mut out = x.to_vec();
@@ -218,9 +221,13 @@ fn pad(i: &Infer<'_>) -> Rule {
     i.check_scalar(2, "constant_value")?;
     let x = i.shape(0)?;
     let axes = match (i.opt(3).is_some(), i.ints(3)) {
-        (false, _) => (0..x.len()).collect(),
-        (true, Some(axes)) => normalize_axes(&axes, x.len())?,
-        (true, None) => return one(i.dtype(0)?, (0..x.len()).map(|k| i.fresh(0, k)).collect()),
+        _ if i.has_open_length(1) => None,
+        (false, _) => Some((0..x.len()).collect()),
+        (true, Some(axes)) => Some(normalize_axes(&axes, x.len())?),
+        (true, None) => None,
+    };
+    let Some(axes) = axes else {
+        return one(i.dtype(0)?, i.unknown(Some(x.len()))?);
     };
     check_len(i.vector_len(1, "pads")?, axes.len() * 2, "pads")?;
     let mut out = x.to_vec();
@@ -235,9 +242,11 @@ fn pad(i: &Infer<'_>) -> Rule {
 
 fn tile(i: &Infer<'_>) -> Rule {
     let x = i.shape(0)?;
-    check_len(i.vector_len(1, "repeats")?, x.len(), "repeats")?;
+    if !i.has_open_length(1) {
+        check_len(i.vector_len(1, "repeats")?, x.len(), "repeats")?;
+    }
     let Some(repeats) = i.dims(1) else {
-        return one(i.dtype(0)?, (0..x.len()).map(|k| i.fresh(0, k)).collect());
+        return one(i.dtype(0)?, i.unknown(Some(x.len()))?);
     };
     if repeats.iter().any(|r| r.as_const().is_some_and(|r| r < 0)) {
         return Err(OpError::shape(format!(

@@ -3,6 +3,7 @@
 use convoke_graph::graph::ValueId;
 
 use super::super::import::{Importer, OPSETS, check_opset};
+use super::super::lengths;
 use super::super::proto::{AttributeProto, FunctionProto, GraphProto};
 use super::super::scope::{Meaning, Scope, opsets};
 use crate::error::ModelError;
@@ -79,13 +80,14 @@ impl<'a> Importer<'a> {
         name: &str,
     ) -> Result<Vec<Meaning>, ModelError> {
         self.check_depth()?;
-        self.count_nodes(g.initializer.len())?;
+        self.count_nodes(g.initializer.len() + g.sparse_initializer.len())?;
         let mut inner = Scope {
             open: true,
             prefix: format!("{name}/"),
             level: self.enclosing.len(),
             // A nested graph may refer to attributes of the enclosing function.
             attrs: self.scope().attrs.clone(),
+            ranks: lengths::declared(g.value_info.iter().chain(&g.output)),
             ..Scope::default()
         };
         inner.add_initializers(g)?;
@@ -140,6 +142,7 @@ impl<'a> Importer<'a> {
             prefix: format!("{name}/"),
             level: self.enclosing.len(),
             function: Some(key),
+            ranks: lengths::declared(f.value_info.iter()),
             ..Scope::default()
         };
         // A function that does not import a domain uses the version that the model imports.

@@ -6,7 +6,7 @@ use super::*;
 use crate::Source;
 
 /// The bytes of a literal, as a worker loads them.
-fn bytes(i: &ImportedModel, name: &str) -> Vec<u8> {
+pub(super) fn bytes(i: &ImportedModel, name: &str) -> Vec<u8> {
     match literal(&i.function, name) {
         Literal::Inline(t) => t.bytes().to_vec(),
         Literal::Range {

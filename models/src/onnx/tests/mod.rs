@@ -3,15 +3,18 @@
 mod content;
 mod contrib;
 mod control;
+mod devices;
 mod early;
 mod expansions;
 mod forms;
 mod hostile;
 mod learn;
+mod lengths;
 mod narrow;
 mod quantised;
 mod seeds;
 mod sequences;
+mod sparse;
 mod strings;
 mod structure;
 

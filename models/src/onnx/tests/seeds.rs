@@ -351,6 +351,39 @@ fn safetensors() -> Vec<u8> {
     [&len, header.as_bytes(), &[0; 11]].concat()
 }
 
+/// A sparse weight, stages of a pipeline, and a shape whose length only the declared rank of the result says.
+fn annotated() -> ModelProto {
+    let indices = raw("", I64, &[2], bytemuck::cast_slice(&[1i64, 3]).to_vec());
+    let w = SparseTensorProto {
+        values: Some(floats("w", &[2], &[1.5, -2.])),
+        indices: Some(indices),
+        dims: vec![2, 2],
+    };
+    let annotation = NodeDeviceConfigurationProto {
+        configuration_id: Some("c".into()),
+        sharding_spec: vec![],
+        pipeline_stage: Some(0),
+    };
+    let mut add = node("Add", "x w", "a", vec![]);
+    add.device_configurations = vec![annotation];
+    let nodes = vec![add, node("Reshape", "a s", "y", vec![])];
+    let inputs = vec![value("x", F32, &["2", "2"]), value("s", I64, &["k"])];
+    let g = GraphProto {
+        sparse_initializer: vec![w],
+        output: vec![value("y", F32, &["", "", ""])],
+        ..graph(inputs, vec![], nodes, "y")
+    };
+    let configuration = vec![DeviceConfigurationProto {
+        name: Some("c".into()),
+        num_devices: Some(1),
+        device: vec!["w0".into()],
+    }];
+    ModelProto {
+        configuration,
+        ..model(17, g)
+    }
+}
+
 fn seeds() -> Vec<Seed> {
     let mut models = vec![
         ("small", small()),
@@ -361,6 +394,7 @@ fn seeds() -> Vec<Seed> {
         ("scan", scan()),
         ("gru", gru()),
         ("shapes", shapes()),
+        ("annotated", annotated()),
     ];
     models.extend(older());
     models.extend(of_onnx_runtime());

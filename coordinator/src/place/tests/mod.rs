@@ -1,5 +1,7 @@
 //! Properties of placements.
 
+mod pins;
+
 use convoke_graph::graph::Literal;
 use convoke_graph::ops::CustomOp;
 
@@ -144,37 +146,6 @@ fn small_memories_get_less() {
     let mut c = cluster(3, 9 * MIB);
     c.workers[1].memory = 4 * MIB;
     check(&f, &c, &options(&f, WorkerCount::Exactly(3)));
-}
-
-#[test]
-fn pins_hold_and_must_match() {
-    let f = chain(8, 64);
-    let c = cluster(3, 100 * MIB);
-    let pinned = |pins: &[(&str, &str)], workers| PlanOptions {
-        pins: pins
-            .iter()
-            .map(|(p, w)| (p.to_string(), w.to_string()))
-            .collect(),
-        ..options(&f, workers)
-    };
-    let o = pinned(&[("x1", "w2"), ("x*", "w1")], WorkerCount::Auto);
-    let placed = check(&f, &c, &o);
-    assert_eq!(placed.team.indices, [1, 2]);
-    assert_eq!(placed.participant, [1, 0, 0, 0, 0, 0, 0, 0]);
-    let o = pinned(&[("x4", "w1")], WorkerCount::Exactly(2));
-    assert_eq!(
-        check(&f, &c, &o).team.workers[usize::from(check(&f, &c, &o).participant[3])].name,
-        "w1"
-    );
-    let o = pinned(&[("x1", "w2"), ("nothing*", "w1")], WorkerCount::Auto);
-    assert!(check(&f, &c, &o).pins.without_effect().eq(["nothing*"]));
-    let e = super::check_pins(&f, &o.pins).unwrap_err();
-    assert!(e.message.contains("'nothing*' matches no node"), "{e}");
-    let e = failure(&f, &c, &pinned(&[("x1", "w9")], WorkerCount::Auto));
-    assert!(
-        e.message.contains("'w9'") && e.advice.contains("w0, w1, w2"),
-        "{e}"
-    );
 }
 
 #[test]
@@ -429,81 +400,6 @@ fn custom_ops_run_where_their_kernel_is() {
     let c = able(3, 9 * MIB, &[2]);
     let team = check(&f, &c, WorkerCount::Auto, &[3]);
     assert_eq!((team.len(), team[1]), (2, 2));
-}
-
-/// Places a chain of eight nodes under these pins and returns the worker of each node.
-fn workers_of(c: &ClusterModel, pins: &[(&str, &str)], workers: WorkerCount) -> Vec<String> {
-    let f = chain(8, 64);
-    let pins = pins.iter().map(|(p, d)| (p.to_string(), d.to_string()));
-    let o = PlanOptions {
-        pins: pins.collect(),
-        ..options(&f, workers)
-    };
-    let placed = check(&f, c, &o);
-    let of = |m: &u16| placed.team.workers[usize::from(*m)].name.clone();
-    placed.participant.iter().map(of).collect()
-}
-
-#[test]
-fn a_pin_to_several_workers_leaves_a_choice_among_them() {
-    let mut c = cluster(4, 100 * MIB);
-    // Without pins, the plan would use the fastest worker, which the pins exclude.
-    for (worker, times) in [(0, 8.0), (2, 4.0)] {
-        c.workers[worker].flops *= times;
-        c.workers[worker].memory_bandwidth *= times;
-    }
-    let auto = WorkerCount::Auto;
-    assert_eq!(workers_of(&c, &[], auto), ["w0"; 8]);
-    for all in ["*", "cpu", "w*", "w*/cpu:0", "kind:cpu"] {
-        assert_eq!(workers_of(&c, &[("*", all)], auto), ["w0"; 8], "{all}");
-    }
-    c.workers[1].name = "big1".into();
-    c.workers[2].name = "big2".into();
-    assert_eq!(workers_of(&c, &[("*", "big*")], auto), ["big2"; 8]);
-    assert_eq!(workers_of(&c, &[("x4", "big*")], auto), ["big2"; 8]);
-    // A pin whose set holds all workers exempts its nodes from later pins.
-    let on = workers_of(&c, &[("x4", "cpu"), ("x*", "w3")], auto);
-    assert!(
-        on.iter().enumerate().all(|(i, w)| i == 3 || w == "w3"),
-        "{on:?}"
-    );
-    // Two pins whose sets have no worker in common need two workers.
-    let on = workers_of(&c, &[("x1", "big*"), ("x8", "w*")], auto);
-    assert!(on[0].starts_with("big") && on[7].starts_with('w'), "{on:?}");
-    let on = workers_of(&c, &[("x1", "big*")], WorkerCount::Exactly(4));
-    assert!(on[0].starts_with("big"), "{on:?}");
-}
-
-#[test]
-fn workers_that_pins_leave_nothing_are_not_used() {
-    let mut c = cluster(3, 100 * MIB);
-    let pins = [("x1", "w0"), ("x*", "w2")];
-    let used = workers_of(&c, &pins, WorkerCount::Exactly(3));
-    assert_eq!(used[0], "w0");
-    assert!(used[1..].iter().all(|w| w == "w2"), "{used:?}");
-    let used = workers_of(&c, &[("x*", "w1")], WorkerCount::Exactly(3));
-    assert!(used.iter().all(|w| w == "w1"), "{used:?}");
-    c.workers[2].name = "other".into();
-    let used = workers_of(&c, &[("x*", "w*")], WorkerCount::Exactly(3));
-    assert_eq!((&*used[0], &*used[7]), ("w0", "w1"), "{used:?}");
-}
-
-#[test]
-fn a_pin_says_where_its_nodes_run() {
-    let f = chain(8, 64);
-    let c = cluster(3, 100 * MIB);
-    let pins = [("x1", "w*"), ("x8", "w2/cpu:0")];
-    let o = PlanOptions {
-        pins: pins.map(|(p, d)| (p.to_string(), d.to_string())).to_vec(),
-        ..options(&f, WorkerCount::Auto)
-    };
-    let placed = check(&f, &c, &o);
-    let each = placed
-        .pins
-        .each()
-        .map(|(pin, at)| (pin.devices.to_string(), at.collect()));
-    let each: Vec<(String, Vec<usize>)> = each.collect();
-    assert_eq!(each, [("w*".into(), vec![0]), ("w2/cpu:0".into(), vec![7])]);
 }
 
 #[test]

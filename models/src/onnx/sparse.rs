@@ -1,0 +1,122 @@
+//! Reading of a `SparseTensorProto`: its elements are scattered into zeros, since tensors of a function are dense.
+//!
+//! Invariants
+//! 1. The positions of elements ascend strictly and lie inside the tensor, so that decoding is one pass over both.
+//! 2. Elements and positions are checked before anything of the dense size exists; [`super::files`] bounds that size.
+
+use convoke_graph::{DType, Printable, Tensor};
+
+use super::files::Files;
+use super::proto::SparseTensorProto;
+use super::skeleton::Payload;
+use super::tensor::{self, Constant, Content};
+use crate::error::ModelError;
+
+/// The elements of a dense tensor that are not zero.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Scattered {
+    /// The elements, one after the other.
+    pub elements: Vec<u8>,
+    /// The position of each element, counted in elements of the dense tensor; they ascend.
+    pub positions: Vec<u64>,
+}
+
+/// Reads the sparse constant `s`, which errors call `name`, as a dense one.
+pub(super) fn constant(
+    s: &SparseTensorProto,
+    name: &str,
+    files: &mut Files<'_>,
+    payloads: &[Payload],
+) -> Result<Constant, ModelError> {
+    let wrong = |reason: String| ModelError::Tensor {
+        tensor: name.into(),
+        reason,
+    };
+    let values = s.values.as_ref();
+    let values = values.ok_or_else(|| wrong("is sparse and has no values".into()))?;
+    let values = tensor::constant(values, name, payloads)?;
+    let dtype = values.dtype;
+    if dtype == DType::Str || dtype.is_narrow() {
+        return Err(ModelError::UnsupportedType {
+            what: format!("tensor '{}'", Printable(name)),
+            reason: format!("is sparse, which is not supported for {dtype}"),
+        });
+    }
+    let shape = tensor::shape(&s.dims).map_err(wrong)?;
+    let bytes = Tensor::size_of(dtype, &shape).map_err(|e| wrong(e.to_string()))?;
+    let [count] = *values.shape.as_slice() else {
+        let rank = values.shape.len();
+        return Err(wrong(format!("is sparse and has values of rank {rank}")));
+    };
+    let positions = match &s.indices {
+        Some(indices) => {
+            let what = format!("{name} (indices)");
+            let indices = tensor::constant(indices, &what, payloads)?;
+            if indices.dtype != DType::I64 {
+                return Err(wrong(format!("has indices of type {}", indices.dtype)));
+            }
+            let read = files.read(&what, &indices)?;
+            let read = read.as_slice::<i64>().map_err(|e| wrong(e.to_string()))?;
+            positions(&indices.shape, read, count, &shape).map_err(wrong)?
+        }
+        None if count == 0 => vec![],
+        None => return Err(wrong("is sparse and has no indices".into())),
+    };
+    let elements = files.read(name, &values)?.bytes().to_vec();
+    Ok(Constant {
+        dtype,
+        shape,
+        bytes: bytes as u64,
+        content: Content::Scattered(Scattered {
+            elements,
+            positions,
+        }),
+    })
+}
+
+/// The positions of `count` elements in a dense tensor of shape `shape`, from indices that are positions already, or rows of
+/// one number for each axis.
+fn positions(
+    form: &[usize],
+    indices: &[i64],
+    count: usize,
+    shape: &[usize],
+) -> Result<Vec<u64>, String> {
+    let rank = shape.len();
+    let total = shape.iter().try_fold(1u64, |n, d| n.checked_mul(*d as u64));
+    let total = total.unwrap_or(0);
+    let found: Vec<u64> = match *form {
+        [n] if n == count => {
+            let one = |v: &i64| u64::try_from(*v).ok().filter(|at| *at < total);
+            let all = indices.iter().map(|v| {
+                one(v).ok_or_else(|| format!("has the index {v}, outside of its {total} elements"))
+            });
+            all.collect::<Result<_, _>>()?
+        }
+        [n, axes] if n == count && axes == rank && rank > 0 => {
+            let all = indices.chunks_exact(rank).map(|row| {
+                position(row, shape)
+                    .ok_or_else(|| format!("has the index {row:?}, outside of its shape {shape:?}"))
+            });
+            all.collect::<Result<_, _>>()?
+        }
+        _ => {
+            return Err(format!(
+                "has indices of shape {form:?} for {count} values of a tensor of rank {rank}"
+            ));
+        }
+    };
+    match found.windows(2).find(|pair| pair[0] >= pair[1]) {
+        Some([a, b]) if a == b => Err(format!("has two values at position {a}")),
+        Some(_) => Err("has indices that do not ascend".into()),
+        None => Ok(found),
+    }
+}
+
+/// The position of the element at `row`; `None` where the shape has no such element.
+fn position(row: &[i64], shape: &[usize]) -> Option<u64> {
+    row.iter().zip(shape).try_fold(0u64, |at, (index, size)| {
+        let index = usize::try_from(*index).ok().filter(|i| i < size)?;
+        at.checked_mul(*size as u64)?.checked_add(index as u64)
+    })
+}
