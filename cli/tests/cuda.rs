@@ -12,7 +12,11 @@ use common::{fixture, run};
 #[track_caller]
 fn is_refused(args: &[&str], expected: &str) {
     let done = run(args).expect(1);
-    let errors: Vec<&str> = done.stderr.lines().filter(|l| l.starts_with("error: ")).collect();
+    let errors: Vec<&str> = done
+        .stderr
+        .lines()
+        .filter(|l| l.starts_with("error: "))
+        .collect();
     assert_eq!(errors.len(), 1, "{done:#?}");
     assert!(errors[0].contains(expected), "{done:#?}");
     assert!(!done.stderr.contains("panicked"), "{done:#?}");
@@ -31,8 +35,13 @@ fn a_missing_driver_is_one_error() {
     let model = fixture("digits/model.onnx").display().to_string();
     let inputs = fixture("digits/test.npz").display().to_string();
     is_refused(
-        &["run", &model, "--inputs", &inputs, "--local", "1", "--device", "cuda:0"],
+        &[
+            "run", &model, "--inputs", &inputs, "--local", "1", "--device", "cuda:0",
+        ],
         missing,
     );
-    is_refused(&["plan", &model, "--local", "1", "--device", "cuda"], missing);
+    is_refused(
+        &["plan", &model, "--local", "1", "--device", "cuda"],
+        missing,
+    );
 }

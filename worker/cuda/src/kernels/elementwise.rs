@@ -141,7 +141,7 @@ pub(super) fn unary(unary: UnaryOp, op: &DeviceOp<'_>) -> Option<Box<dyn Templat
     let x = dtype_of(op, 0)?;
     match unary {
         UnaryOp::Cast => cast(x, op.attrs.dtype("to")?),
-        UnaryOp::Not => kernel(&[x], DType::Bool, "(u8)!x", [0.; 2]),
+        UnaryOp::Not if x == DType::Bool => kernel(&[x], DType::Bool, "(u8)!x", [0.; 2]),
         UnaryOp::IsNaN if in_f32(x) => kernel(&[x], DType::Bool, "(u8)(x != x)", [0.; 2]),
         UnaryOp::Clip if in_f32(x) => clip(x, op),
         _ if in_f32(x) => {
@@ -196,9 +196,9 @@ pub(super) fn binary(binary: BinaryOp, op: &DeviceOp<'_>) -> Option<Box<dyn Temp
         B::LessOrEqual => "(u8)(x <= y)",
         B::Greater => "(u8)(x > y)",
         B::GreaterOrEqual => "(u8)(x >= y)",
-        B::And => "(u8)(x & y)",
-        B::Or => "(u8)(x | y)",
-        B::Xor => "(u8)(x ^ y)",
+        B::And if x == DType::Bool => "(u8)(x & y)",
+        B::Or if x == DType::Bool => "(u8)(x | y)",
+        B::Xor if x == DType::Bool => "(u8)(x ^ y)",
         _ => return None,
     };
     let comparable = in_f32(x) || whole || x == DType::Bool;

@@ -106,17 +106,19 @@ KERNEL(const Arguments a) {
 ";
 
 /// Layer normalisation, or by the root of the mean square where `RMS` is 1. Operand 1 is the scale; operand 2, where
-/// `BIAS` is 1, the bias. Both lie along the row.
+/// `BIAS` is 1, the bias. Both are broadcast to the operand.
 const NORM_TEXT: &str = r"
 KERNEL(const Arguments a) {
   SHARED f32 shared[256];
   const X* scale = (const X*)a.inputs[1];
   const X* bias = (const X*)a.inputs[2];
-  (void)bias;
   i64 n = a.sizes[1];
   for (i64 row = blockIdx.x; row < a.elements; row += gridDim.x) {
     const X* x = (const X*)a.inputs[0] + row * n;
     X* y = (X*)a.output + row * n;
+    const X* own_scale = scale + row_start(a, row, 1);
+    const X* own_bias = BIAS ? bias + row_start(a, row, 2) : bias;
+    (void)own_bias;
     f32 mean = 0.0f;
     if (!RMS) {
       for (i64 k = threadIdx.x; k < n; k += 256) mean = mean + widen(x[k]);
@@ -131,8 +133,8 @@ KERNEL(const Arguments a) {
     f32 inverse = 1.0f / sqrtf(squares + (f32)a.numbers[0]);
     for (i64 k = threadIdx.x; k < n; k += 256) {
       f32 normal = (widen(x[k]) - mean) * inverse;
-      f32 factor = widen(scale[in_row(a, k, 1)]);
-      f32 made = BIAS ? fmaf(normal, factor, widen(bias[in_row(a, k, 2)])) : normal * factor;
+      f32 factor = widen(own_scale[in_row(a, k, 1)]);
+      f32 made = BIAS ? fmaf(normal, factor, widen(own_bias[in_row(a, k, 2)])) : normal * factor;
       y[k] = narrow(X{}, made);
     }
   }
@@ -295,16 +297,16 @@ impl Template for Normalisation {
             return Ok(Work::none());
         }
         let axis = axis(&self.attrs, -1, shape.len()).map_err(op_error)?;
-        let (outer, row) = shape.split_at(axis);
+        let outer = &shape[..axis];
         let mut arguments = Arguments::of(count(outer));
         let in_row: Vec<usize> = (axis..shape.len()).collect();
         set_rows(&mut arguments, shape, &in_row);
         for i in 1..=usize::from(self.bias) + 1 {
             let (_, own) = planned.device(i)?;
-            let strides = broadcast(own, row);
-            let strides = strides
-                .ok_or_else(|| misfit(format!("{own:?} does not lie along rows of {row:?}")))?;
-            arguments.strides[i][outer.len()..shape.len()].copy_from_slice(&strides);
+            let strides = broadcast(own, shape);
+            let strides =
+                strides.ok_or_else(|| misfit(format!("{own:?} is not broadcast to {shape:?}")))?;
+            arguments.strides[i][..shape.len()].copy_from_slice(&strides);
         }
         arguments.numbers[0] = f64::from(epsilon(&self.attrs));
         let call = Call::of(

@@ -5,8 +5,6 @@
 #include <string.h>
 #include <ucontext.h>
 
-#include <vector>
-
 struct Index {
   int x;
 };
@@ -34,10 +32,10 @@ static inline double of_bits(unsigned long long x) { return same_bits<double>(x)
 // A thread of a block, with its stack.
 struct Fiber {
   ucontext_t context;
-  std::vector<char> stack;
+  char stack[16 << 10];
   bool ended;
 };
-static thread_local std::vector<Fiber> fibers;
+static thread_local Fiber* fibers;
 static thread_local ucontext_t scheduler;
 
 static void __syncthreads() { swapcontext(&fibers[threadIdx.x].context, &scheduler); }

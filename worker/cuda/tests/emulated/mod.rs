@@ -92,7 +92,7 @@ impl Emulated {
         let library = at.with_extension("so");
         let mut compiler = Command::new("g++");
         compiler.args([
-            "-O1",
+            "-O0",
             "-std=c++17",
             "-ffp-contract=off",
             "-shared",

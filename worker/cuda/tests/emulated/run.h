@@ -10,15 +10,15 @@ extern "C" void convoke_run(const Arguments* a, unsigned blocks) {
   arguments = a;
   blockDim.x = threads;
   gridDim.x = (int)blocks;
-  fibers.resize(threads);
+  fibers = new Fiber[threads];
   for (int block = 0; block < gridDim.x; block++) {
     blockIdx.x = block;
-    for (Fiber& f : fibers) {
-      f.stack.resize(64 << 10);
+    for (int t = 0; t < threads; t++) {
+      Fiber& f = fibers[t];
       f.ended = false;
       getcontext(&f.context);
-      f.context.uc_stack.ss_sp = f.stack.data();
-      f.context.uc_stack.ss_size = f.stack.size();
+      f.context.uc_stack.ss_sp = f.stack;
+      f.context.uc_stack.ss_size = sizeof(f.stack);
       f.context.uc_link = &scheduler;
       makecontext(&f.context, fiber, 0);
     }
@@ -32,4 +32,5 @@ extern "C" void convoke_run(const Arguments* a, unsigned blocks) {
       }
     }
   }
+  delete[] fibers;
 }
