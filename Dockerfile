@@ -15,6 +15,7 @@ COPY common/Cargo.toml common/
 COPY models/Cargo.toml models/
 COPY rendezvous/Cargo.toml rendezvous/
 COPY worker/Cargo.toml worker/
+COPY worker/cuda/Cargo.toml worker/cuda/
 COPY worker/kernels/Cargo.toml worker/kernels/
 COPY coordinator/Cargo.toml coordinator/
 COPY client/Cargo.toml client/

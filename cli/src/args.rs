@@ -206,8 +206,8 @@ impl Command {
 /// Flags that give the workers of a command their devices.
 #[derive(Debug, Clone, Default, Args)]
 pub struct DeviceArgs {
-    /// Devices of the workers that this command starts, given out in turns: cpu, or simgpu, a simulated GPU
-    /// [default: cpu]
+    /// Devices of the workers that this command starts, given out in turns: cpu, cuda:0, an NVIDIA GPU, or simgpu, a
+    /// simulated one [default: cpu]
     #[arg(
         long,
         value_name = "DEVICE,…",
@@ -535,7 +535,7 @@ pub struct WorkerArgs {
     /// Memory of the whole process [default: 80 % of the machine's or the container's]
     #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size)]
     pub memory: Option<u64>,
-    /// The worker's device: cpu, or simgpu, a simulated GPU
+    /// The worker's device: cpu, cuda:0, an NVIDIA GPU, or simgpu, a simulated one
     #[arg(
         long,
         value_name = "DEVICE",

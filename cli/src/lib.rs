@@ -65,6 +65,10 @@ fn run_with(arguments: Vec<OsString>) -> ExitCode {
         Err(e) => return failure::usage(&e, wants_json),
     };
     let json = cli.json;
+    #[cfg(feature = "cuda")]
+    if let Err(e) = convoke_cuda::register() {
+        return Failure::from(e).report(json);
+    }
     if let Some(cluster) = cli.command.cluster_mut()
         && let Err(e) = cluster.settle()
     {

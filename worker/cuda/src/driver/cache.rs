@@ -1,0 +1,142 @@
+//! Compiled sources on disk, by the hash of source and options, compiler and architecture.
+//!
+//! What is in the folder is loaded into the GPU, so the folder must be its owner's alone: one that others can enter, or
+//! that somebody else owns, is refused. A file comes into its place complete, by a rename.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use convoke_common::error::{Code, Error, Result};
+use rustix::fs::{self, AtFlags, Mode, OFlags};
+
+/// The most bytes that a compiled source may have.
+const MOST: u64 = 64 << 20;
+
+/// The folder of compiled sources.
+pub struct Cache {
+    folder: OwnedFd,
+}
+
+fn refused(path: &Path, why: impl std::fmt::Display) -> Error {
+    let msg = format!(
+        "the folder of compiled CUDA kernels, {}, {why}",
+        path.display()
+    );
+    Error::new(Code::Io, msg).advise(
+        "make it a folder of this user that nobody else can enter (chmod 700), or set XDG_CACHE_HOME to another place",
+    )
+}
+
+/// The place of the folder: beneath the user's folder for caches. `None` where the user has none.
+pub fn default_place() -> Option<PathBuf> {
+    let given = |name| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    let caches = given("XDG_CACHE_HOME").or_else(|| Some(given("HOME")?.join(".cache")))?;
+    caches
+        .is_absolute()
+        .then(|| caches.join("convoke").join("cuda"))
+}
+
+impl Cache {
+    /// Opens the folder, which is made where it is not there.
+    ///
+    /// # Errors
+    /// `io` where it cannot be made, is not this user's, or can be entered by others.
+    pub fn open(path: &Path) -> Result<Cache> {
+        if let Some(above) = path.parent() {
+            std::fs::create_dir_all(above)
+                .map_err(|e| refused(path, format!("cannot be made: {e}")))?;
+        }
+        match fs::mkdir(path, Mode::RWXU) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(e) => return Err(refused(path, format!("cannot be made: {e}"))),
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = fs::open(path, flags, Mode::empty())
+            .map_err(|e| refused(path, format!("cannot be opened: {e}")))?;
+        let stat = fs::fstat(&folder).map_err(|e| refused(path, format!("cannot be read: {e}")))?;
+        if stat.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(refused(path, "belongs to another user"));
+        }
+        if stat.st_mode & 0o077 != 0 {
+            return Err(refused(path, "can be entered by other users"));
+        }
+        Ok(Cache { folder })
+    }
+
+    /// The compiled source of this name; `None` where it is not there, or cannot be read.
+    pub fn get(&self, name: &str) -> Option<Vec<u8>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(fs::openat(&self.folder, name, flags, Mode::empty()).ok()?);
+        let mut contents = vec![];
+        file.take(MOST).read_to_end(&mut contents).ok()?;
+        (!contents.is_empty()).then_some(contents)
+    }
+
+    /// Keeps a compiled source. A cache that cannot be written costs time at the next start, and nothing else.
+    pub fn put(&self, name: &str, contents: &[u8]) {
+        if let Err(error) = self.write(name, contents) {
+            tracing::warn!(%error, name, "a compiled CUDA kernel cannot be kept");
+        }
+    }
+
+    fn write(&self, name: &str, contents: &[u8]) -> std::io::Result<()> {
+        let new = format!("{name}.{}", std::process::id());
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let mut file = File::from(fs::openat(&self.folder, &*new, flags, mode)?);
+        let written = file.write_all(contents);
+        let kept =
+            written.and_then(|()| Ok(fs::renameat(&self.folder, &*new, &self.folder, name)?));
+        if kept.is_err() {
+            let _ = fs::unlinkat(&self.folder, &*new, AtFlags::empty());
+        }
+        kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn place(name: &str) -> PathBuf {
+        let at = std::env::temp_dir().join(format!("convoke-cuda-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&at);
+        at
+    }
+
+    #[test]
+    fn what_is_kept_is_found_by_the_next_process() {
+        let at = place("kept").join("below");
+        let cache = Cache::open(&at).unwrap();
+        assert_eq!(cache.get("a"), None);
+        cache.put("a", b"cubin");
+        assert_eq!(Cache::open(&at).unwrap().get("a").unwrap(), b"cubin");
+        let mode = std::fs::metadata(&at).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        std::fs::remove_dir_all(at).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_others_can_enter_is_refused() {
+        let at = place("open");
+        std::fs::create_dir(&at).unwrap();
+        std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o711)).unwrap();
+        let refused = Cache::open(&at).err().unwrap();
+        assert!(refused.message.contains("other users"), "{refused}");
+        std::fs::remove_dir_all(&at).unwrap();
+        std::os::unix::fs::symlink("/", &at).unwrap();
+        assert!(Cache::open(&at).is_err(), "a link is not followed");
+        std::fs::remove_file(at).unwrap();
+    }
+}

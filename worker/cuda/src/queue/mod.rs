@@ -1,0 +1,498 @@
+//! A queue of the device: three streams, and a thread that calls back.
+//!
+//! ```text
+//! inward    memory, copy in           ┄┄ event ┄┐
+//! compute   memory, launch, launch, ...         └> waits before the next launch ┄┄ event ┄┐
+//! outward   copy out                                                                      └> waits before the copy
+//! thread    events in the order of the queue ──> callbacks
+//! ```
+//! Invariants
+//! 1. A launch is enqueued behind every copy to the device and every launch of the queue that came before it; a copy to the
+//!    host behind every launch. A tensor of another queue is read once an event of that queue has come.
+//! 2. Memory is freed on a stream that is ordered behind all users of the memory (`memory`).
+//! 3. Callbacks are called by the thread alone, in order, and never under the queue's lock.
+//! 4. What the driver refuses at once fails at once; what fails later is found at the next event, with the nodes that were
+//!    launched since the last one. A lost context fails everything from then on.
+
+mod completion;
+mod faults;
+mod memory;
+pub(crate) mod staging;
+
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use convoke_common::error::{Code, Error, Result};
+use convoke_common::memory::{Ledger, Pool, Purpose};
+use convoke_graph::{DType, Shape, Tensor};
+use convoke_worker::device::{
+    CopiedCallback, DeviceFailure, DeviceLaunch, DeviceOperand, DeviceQueue, DeviceStep,
+    DeviceTensor, EventCallback, LaunchResults,
+};
+use smallvec::SmallVec;
+
+use self::completion::{Behind, Completion, Copy, Region, Then, failed};
+use self::faults::{FaultWord, Faults};
+use self::memory::{Allowance, Buffer, Lanes, Memory};
+use crate::device::{CudaKernel, Gpu};
+use crate::driver::{DriverResult, EventId, FunctionId, StreamId};
+use crate::kernels::{Call, Given, Place, Planned, Work};
+
+type Failed<T> = std::result::Result<T, Arc<DeviceFailure>>;
+
+/// What is enqueued is enqueued under the lock of this, so that streams and completions have one order.
+struct State {
+    completions: Sender<Completion>,
+    /// Launches since the last event.
+    behind: Behind,
+}
+
+/// A queue.
+pub(crate) struct CudaQueue {
+    gpu: Arc<Gpu>,
+    lanes: Arc<Lanes>,
+    allowance: Arc<Allowance>,
+    faults: Arc<Faults>,
+    state: Mutex<State>,
+}
+
+/// The operands of a launch: those in device memory with their buffers, which are held until the launch is enqueued.
+struct Operands {
+    given: SmallVec<[LaunchOperand; 4]>,
+}
+
+enum LaunchOperand {
+    Nothing,
+    Host(Tensor),
+    Device(DType, Shape, Arc<Buffer>),
+}
+
+impl Operands {
+    /// Fails where an operand is another device's, or was not made.
+    fn of(node: u32, operands: SmallVec<[DeviceOperand; 4]>) -> Failed<Operands> {
+        let given = operands.into_iter().map(|operand| {
+            Ok(match operand {
+                DeviceOperand::Nothing => LaunchOperand::Nothing,
+                DeviceOperand::Host(tensor) => LaunchOperand::Host(tensor),
+                DeviceOperand::Device(tensor) => {
+                    let (dtype, shape) = (tensor.dtype, tensor.shape.clone());
+                    LaunchOperand::Device(dtype, shape, buffer_of(node, tensor)?)
+                }
+            })
+        });
+        Ok(Operands {
+            given: given.collect::<Failed<_>>()?,
+        })
+    }
+
+    fn planned(&self) -> SmallVec<[Given<'_>; 4]> {
+        let each = self.given.iter().map(|operand| match operand {
+            LaunchOperand::Nothing => Given::Nothing,
+            LaunchOperand::Host(tensor) => Given::Host(tensor),
+            LaunchOperand::Device(dtype, shape, _) => Given::Device(*dtype, shape),
+        });
+        each.collect()
+    }
+
+    /// The memory of operand `i`, which a plan names only where it is in device memory.
+    fn memory(&self, i: usize) -> Option<(DType, &Memory)> {
+        match self.given.get(i) {
+            Some(LaunchOperand::Device(dtype, _, buffer)) => match &**buffer {
+                Buffer::Memory(memory) => Some((*dtype, memory)),
+                Buffer::Failed(_) => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// The buffer of a tensor that `node` reads. Fails where another device made it, or where nothing did.
+fn buffer_of(node: u32, tensor: DeviceTensor) -> Failed<Arc<Buffer>> {
+    let buffer: Arc<Buffer> = tensor.buffer.downcast().map_err(|_| {
+        let error = Error::internal("cuda: an operand is another device's");
+        failed(node, Some(error))
+    })?;
+    match &*buffer {
+        Buffer::Failed(failure) => Err(failure.clone()),
+        Buffer::Memory(_) => Ok(buffer),
+    }
+}
+
+/// The address of a place in a tensor's memory.
+fn address(base: u64, dtype: DType, place: Place) -> u64 {
+    let size = Tensor::size_of(dtype, &[1]).unwrap_or(0) as u64;
+    base.wrapping_add((place.elements as u64).wrapping_mul(size))
+}
+
+fn tensor(dtype: DType, shape: Shape, buffer: Arc<Buffer>) -> DeviceTensor {
+    DeviceTensor {
+        dtype,
+        shape,
+        buffer,
+    }
+}
+
+impl CudaQueue {
+    /// Opens a queue that reserves `bytes` of device memory.
+    pub fn open(gpu: Arc<Gpu>, ledger: &Ledger, purpose: Purpose, bytes: u64) -> Result<CudaQueue> {
+        let allowance = Arc::new(Allowance::new(ledger, purpose, bytes)?);
+        let lanes = Lanes::new(gpu.driver.clone()).map_err(|e| gpu.error(&e))?;
+        let faults = Faults::new(&gpu.staging).map_err(|e| gpu.error(&e))?;
+        let (sender, completions) = channel();
+        let of_thread = gpu.clone();
+        let thread = std::thread::Builder::new().name("cuda-events".into());
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the thread sleeps in the driver; it ends with the queue's last work"
+        )]
+        thread
+            .spawn(move || completion::run(&of_thread, &completions))
+            .map_err(|e| Error::new(Code::Io, format!("no thread for a queue of the GPU: {e}")))?;
+        Ok(CudaQueue {
+            gpu,
+            lanes: Arc::new(lanes),
+            allowance,
+            faults: Arc::new(faults),
+            state: Mutex::new(State {
+                completions: sender,
+                behind: Behind::default(),
+            }),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The failure of a call that the driver refused.
+    fn refused<T>(&self, node: u32, result: DriverResult<T>) -> Failed<T> {
+        result.map_err(|e| failed(node, Some(self.gpu.error(&e))))
+    }
+
+    /// Fails where the step is cancelled or the GPU is lost.
+    fn begins(&self, step: &DeviceStep, node: u32) -> Failed<()> {
+        if let Some(lost) = self.gpu.lost() {
+            return Err(failed(node, Some(lost.clone())));
+        }
+        match step.is_cancelled() {
+            true => Err(failed(node, None)),
+            false => Ok(()),
+        }
+    }
+
+    fn allocate(
+        &self,
+        node: u32,
+        stream: StreamId,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Failed<Memory> {
+        let bytes = Tensor::size_of(dtype, shape)
+            .map_err(|e| failed(node, Some(Error::internal(e.to_string()))))?;
+        let charge = self.allowance.charge(bytes as u64);
+        let charge = charge.map_err(|e| failed(node, Some(e)))?;
+        self.refused(node, Memory::allocate(&self.lanes, stream, bytes, charge))
+    }
+
+    /// Enqueues a completion behind an event, where the event could be recorded.
+    fn complete(
+        &self,
+        state: &mut State,
+        event: DriverResult<EventId>,
+        behind: Behind,
+        then: Then,
+    ) {
+        let event = event.map_err(|e| self.gpu.error(&e)).ok();
+        // The thread takes completions as long as this end is there.
+        let _ = state.completions.send(Completion {
+            event,
+            behind,
+            then,
+        });
+    }
+
+    fn copied_in(&self, step: &DeviceStep, node: u32, tensor: &Tensor) -> Failed<Memory> {
+        self.begins(step, node)?;
+        let bytes = tensor.bytes();
+        let mut block = self.refused(node, self.gpu.staging.block(bytes.len()))?;
+        block.contents(bytes.len()).copy_from_slice(bytes);
+        let mut state = self.lock();
+        let driver = &self.gpu.driver;
+        let memory = self.allocate(node, self.lanes.inward, tensor.dtype(), tensor.shape())?;
+        if !bytes.is_empty() {
+            // SAFETY: both sides have as many bytes; the block is held until the event behind the copy has come, and the
+            // memory is freed behind it.
+            let copied = unsafe {
+                driver.copy_in(
+                    self.lanes.inward,
+                    memory.address,
+                    block.address(),
+                    bytes.len(),
+                )
+            };
+            self.refused(node, copied)?;
+        }
+        let event = driver.record(self.lanes.inward);
+        let ordered = match &event {
+            Ok(event) => driver.order(self.lanes.compute, *event),
+            Err(e) => Err(e.clone()),
+        };
+        self.complete(&mut state, event, Behind::default(), Then::Release(block));
+        self.refused(node, ordered)?;
+        Ok(memory)
+    }
+
+    fn launched(&self, launch: DeviceLaunch<'_>) -> Failed<LaunchResults> {
+        let node = launch.node;
+        self.begins(launch.step, node)?;
+        let kernel: &CudaKernel = launch.kernel.downcast_ref().ok_or_else(|| {
+            failed(
+                node,
+                Some(Error::internal("cuda: a kernel of another device")),
+            )
+        })?;
+        let operands = Operands::of(node, launch.operands)?;
+        let work = kernel.template.plan(&Planned {
+            operands: &operands.planned(),
+            outputs: launch.outputs,
+        });
+        let calls = match work.map_err(|e| failed(node, Some(e)))? {
+            Work::Share => return self.shared(node, &operands, launch.outputs),
+            Work::Calls(calls) => calls,
+        };
+        let function = match &kernel.function {
+            Some(function) => self.refused(node, function.clone())?,
+            None => {
+                return Err(failed(
+                    node,
+                    Some(Error::internal("cuda: a kernel without a function")),
+                ));
+            }
+        };
+        let mut state = self.lock();
+        let mut made: SmallVec<[Memory; 2]> = SmallVec::new();
+        for (dtype, shape) in launch.outputs {
+            made.push(self.allocate(node, self.lanes.compute, *dtype, shape)?);
+        }
+        let types: SmallVec<[DType; 2]> = launch.outputs.iter().map(|(dtype, _)| *dtype).collect();
+        for call in calls {
+            let word = self.fault_word(&call, launch.step, node)?;
+            self.call(
+                node,
+                function,
+                call,
+                &operands,
+                (&types, &made),
+                word.as_ref(),
+            )?;
+            state.behind.faults.extend(word);
+        }
+        state.behind.note(launch.step, node);
+        drop(state);
+        let results = made
+            .into_iter()
+            .zip(launch.outputs)
+            .map(|(memory, (dtype, shape))| {
+                tensor(*dtype, shape.clone(), Arc::new(Buffer::Memory(memory)))
+            });
+        Ok(results.collect())
+    }
+
+    /// The result that is operand 0 under another shape.
+    fn shared(
+        &self,
+        node: u32,
+        operands: &Operands,
+        outputs: &convoke_graph::ops::ConcreteOutputs,
+    ) -> Failed<LaunchResults> {
+        match (operands.given.first(), outputs.first()) {
+            (Some(LaunchOperand::Device(_, _, buffer)), Some((dtype, shape))) => {
+                Ok([tensor(*dtype, shape.clone(), buffer.clone())]
+                    .into_iter()
+                    .collect())
+            }
+            _ => Err(failed(
+                node,
+                Some(Error::internal("cuda: a view of nothing")),
+            )),
+        }
+    }
+
+    fn fault_word(
+        &self,
+        call: &Call,
+        step: &Arc<DeviceStep>,
+        node: u32,
+    ) -> Failed<Option<FaultWord>> {
+        if !call.faults {
+            return Ok(None);
+        }
+        let word = self.faults.take(step, node).ok_or_else(|| {
+            let msg = "too many launches that check indices are in flight";
+            failed(node, Some(Error::new(Code::Busy, msg)))
+        })?;
+        Ok(Some(word))
+    }
+
+    /// Enqueues a call, with the addresses of its operands and result.
+    fn call(
+        &self,
+        node: u32,
+        function: FunctionId,
+        call: Call,
+        operands: &Operands,
+        (types, made): (&[DType], &[Memory]),
+        word: Option<&FaultWord>,
+    ) -> Failed<()> {
+        let mut arguments = call.arguments;
+        for (input, place) in arguments.inputs.iter_mut().zip(call.inputs) {
+            let Some(place) = place else { continue };
+            let (dtype, memory) = operands.memory(place.tensor).ok_or_else(|| {
+                failed(
+                    node,
+                    Some(Error::internal("cuda: a plan reads what is not there")),
+                )
+            })?;
+            memory.read_by(&self.lanes);
+            *input = address(memory.address, dtype, place);
+        }
+        let out = call.output;
+        let (dtype, memory) = types
+            .get(out.tensor)
+            .zip(made.get(out.tensor))
+            .ok_or_else(|| {
+                failed(
+                    node,
+                    Some(Error::internal("cuda: a plan writes what is not there")),
+                )
+            })?;
+        arguments.output = address(memory.address, *dtype, out);
+        arguments.fault = word.map_or(0, FaultWord::address);
+        // SAFETY: the function is of the source that the plan belongs to; operands and results are memory of the types and
+        // shapes that were planned for, and are freed behind this launch.
+        let launched = unsafe {
+            self.gpu
+                .driver
+                .launch(self.lanes.compute, function, call.blocks, &arguments)
+        };
+        self.refused(node, launched)
+    }
+
+    /// Enqueues the copy of a tensor into pinned memory; returns the memory and the event behind the copy.
+    fn staged(
+        &self,
+        step: &DeviceStep,
+        node: u32,
+        tensor: DeviceTensor,
+    ) -> Failed<(staging::StagingBlock, EventId)> {
+        self.begins(step, node)?;
+        let bytes = Tensor::size_of(tensor.dtype, &tensor.shape)
+            .map_err(|e| failed(node, Some(Error::internal(e.to_string()))))?;
+        let buffer = buffer_of(node, tensor)?;
+        let block = self.refused(node, self.gpu.staging.block(bytes))?;
+        let (driver, lanes) = (&self.gpu.driver, &self.lanes);
+        self.refused(node, lanes.order(lanes.compute, lanes.outward))?;
+        if let (Buffer::Memory(memory), true) = (&*buffer, bytes > 0) {
+            memory.read_by(lanes);
+            memory.copied_out.store(true, Ordering::Relaxed);
+            // SAFETY: both sides have as many bytes; the block is held until the event behind the copy has come, and the
+            // memory is freed behind it.
+            let copied =
+                unsafe { driver.copy_out(lanes.outward, block.address(), memory.address, bytes) };
+            self.refused(node, copied)?;
+        }
+        let event = self.refused(node, driver.record(lanes.outward))?;
+        Ok((block, event))
+    }
+}
+
+impl Behind {
+    /// Notes a launch.
+    fn note(&mut self, step: &Arc<DeviceStep>, node: u32) {
+        let known = self.regions.iter_mut().find(|r| Arc::ptr_eq(&r.step, step));
+        match known {
+            Some(region) => region.last = node,
+            None => self.regions.push(Region {
+                step: step.clone(),
+                first: node,
+                last: node,
+            }),
+        }
+    }
+}
+
+/// Notes a failure in the step, and returns a tensor that carries it.
+fn carrying(
+    step: &DeviceStep,
+    failure: &Arc<DeviceFailure>,
+    dtype: DType,
+    shape: Shape,
+) -> DeviceTensor {
+    step.fail(failure);
+    tensor(dtype, shape, Arc::new(Buffer::Failed(failure.clone())))
+}
+
+impl DeviceQueue for CudaQueue {
+    fn copy_in(&self, step: &Arc<DeviceStep>, node: u32, given: Tensor) -> DeviceTensor {
+        let (dtype, shape) = (given.dtype(), Shape::from_slice(given.shape()));
+        match self.copied_in(step, node, &given) {
+            Ok(memory) => tensor(dtype, shape, Arc::new(Buffer::Memory(memory))),
+            Err(failure) => carrying(step, &failure, dtype, shape),
+        }
+    }
+
+    fn launch(&self, launch: DeviceLaunch<'_>) -> LaunchResults {
+        let (step, outputs) = (launch.step, launch.outputs);
+        match self.launched(launch) {
+            Ok(results) => results,
+            Err(failure) => {
+                let each = outputs.iter();
+                each.map(|(dtype, shape)| carrying(step, &failure, *dtype, shape.clone()))
+                    .collect()
+            }
+        }
+    }
+
+    fn copy_out(
+        &self,
+        step: &Arc<DeviceStep>,
+        node: u32,
+        tensor: DeviceTensor,
+        pool: &Pool,
+        then: CopiedCallback,
+    ) {
+        let mut copy = Box::new(Copy {
+            step: step.clone(),
+            node,
+            dtype: tensor.dtype,
+            shape: tensor.shape.clone(),
+            pool: pool.clone(),
+            then,
+            staged: Err(failed(node, None)),
+        });
+        let mut state = self.lock();
+        let (staged, event) = match self.staged(step, node, tensor) {
+            Ok((block, event)) => (Ok(block), Some(event)),
+            Err(failure) => (Err(failure), None),
+        };
+        copy.staged = staged;
+        // Without an event nothing is known about the launches so far, and the next one answers for them.
+        let behind = match event {
+            Some(_) => std::mem::take(&mut state.behind),
+            None => Behind::default(),
+        };
+        let _ = state.completions.send(Completion {
+            event,
+            behind,
+            then: Then::Copied(copy),
+        });
+    }
+
+    fn event(&self, then: EventCallback) {
+        let mut state = self.lock();
+        let event = self.gpu.driver.record(self.lanes.compute);
+        let behind = std::mem::take(&mut state.behind);
+        self.complete(&mut state, event, behind, Then::Call(then));
+    }
+}

@@ -1,0 +1,41 @@
+// What a source needs in order to be compiled for the CPU: the qualifiers, the places of threads, and the conversions of
+// halves. The threads of a block are contexts of one thread of the CPU, which change places at a barrier.
+
+#include <math.h>
+#include <string.h>
+#include <ucontext.h>
+
+struct Index {
+  int x;
+};
+static thread_local Index blockIdx, threadIdx, blockDim, gridDim;
+
+#define CONVOKE_HOST
+#define DEVICE static inline
+#define DEVICE_MEMBER
+#define KERNEL static void kernel
+#define SHARED static thread_local
+
+template <typename To, typename From>
+static inline To same_bits(From x) {
+  To y;
+  memcpy(&y, &x, sizeof(y));
+  return y;
+}
+static inline float half_to_f32(unsigned short x) { return (float)same_bits<_Float16>(x); }
+static inline unsigned short f32_to_half(float x) { return same_bits<unsigned short>((_Float16)x); }
+static inline unsigned int bits_of(float x) { return same_bits<unsigned int>(x); }
+static inline float of_bits(unsigned int x) { return same_bits<float>(x); }
+static inline unsigned long long bits_of(double x) { return same_bits<unsigned long long>(x); }
+static inline double of_bits(unsigned long long x) { return same_bits<double>(x); }
+
+// A thread of a block, with its stack.
+struct Fiber {
+  ucontext_t context;
+  char stack[16 << 10];
+  bool ended;
+};
+static thread_local Fiber* fibers;
+static thread_local ucontext_t scheduler;
+
+static void __syncthreads() { swapcontext(&fibers[threadIdx.x].context, &scheduler); }
