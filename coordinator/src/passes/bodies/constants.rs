@@ -16,7 +16,7 @@ pub struct CapturedConstants(Vec<Option<TensorType>>);
 impl CapturedConstants {
     /// Makes the parameters of function `body` that stand for constants literals: copies of small constants, and ranges
     /// whose offset is the number of the captured value.
-    pub fn as_literals(e: &Edit, bodies: &mut Bodies, body: usize) -> CapturedConstants {
+    pub fn make_literals(e: &Edit, bodies: &mut Bodies, body: usize) -> CapturedConstants {
         let mut constants = vec![None; bodies.captured.len()];
         for (k, v) in bodies.captured.clone().into_iter().enumerate() {
             let param = bodies.param(body, k);
@@ -40,7 +40,7 @@ impl CapturedConstants {
 
     /// Makes the literals that stand for captured constants parameters again. A constant that the function does not read
     /// any longer gets a parameter that nothing reads.
-    pub fn as_params(self, bodies: &mut Bodies, body: usize) {
+    pub fn into_params(self, bodies: &mut Bodies, body: usize) {
         let own = bodies.own_params();
         let f = &mut bodies.functions[body];
         let mut stands: Vec<Option<ValueId>> = vec![None; self.0.len()];

@@ -83,13 +83,13 @@ fn enter(e: &mut Edit, at: usize, op: ControlOp, moved: &mut Moved) -> Option<()
     let functions = ops::typed_bodies(op, &e.f.nodes[at], &e.f.values).ok()?;
     let mut bodies = Bodies::of(op, &e.f.nodes[at], functions)?;
     for b in 0..bodies.functions.len() {
-        let constants = CapturedConstants::as_literals(e, &mut bodies, b);
+        let constants = CapturedConstants::make_literals(e, &mut bodies, b);
         let mut f = std::mem::take(&mut bodies.functions[b]);
         for pass in PASSES {
             f = pass(f).0;
         }
         bodies.set(b, f);
-        constants.as_params(&mut bodies, b);
+        constants.into_params(&mut bodies, b);
         let hoist = Hoist {
             e,
             at,

@@ -286,3 +286,95 @@ fn as_program(f: &Function) -> Program {
         sends: (0..).zip(&f.results).map(send).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use convoke_common::memory::{Ledger, Purpose};
+    use convoke_graph::graph::{Attrs, RunsAt};
+    use convoke_graph::{DType, Dim};
+
+    use super::*;
+    use crate::cpu::evaluate::{evaluate, inline_only};
+    use crate::cpu::testing::counting;
+
+    /// The chain `tanh((x + y) · ½)`, whose sum is a result as well, of parameters with the dimensions `dims`.
+    fn chain(dims: [&[Dim]; 2]) -> Arc<Function> {
+        let mut f = Function::default();
+        let ty = |dims: &[Dim]| TensorType::new(DType::F32, dims.to_vec());
+        let [x, y] = [("x", dims[0]), ("y", dims[1])].map(|(name, d)| f.add_value(name, ty(d)));
+        let half = f.add_value("half", ty(&[]));
+        f.params = vec![x, y];
+        f.literals = vec![(half, Literal::Inline(Tensor::scalar(0.5f32)))];
+        let mut last = x;
+        for (op, other) in [("Add", Some(y)), ("Mul", Some(half)), ("Tanh", None)] {
+            let out = f.add_value(op, ty(&[]));
+            f.nodes.push(Node {
+                name: op.into(),
+                op: op.into(),
+                attrs: Attrs::default(),
+                inputs: [Some(last)]
+                    .into_iter()
+                    .chain([other].into_iter().filter(Option::is_some))
+                    .collect(),
+                outputs: vec![out],
+                runs_at: RunsAt::Step,
+            });
+            last = out;
+        }
+        f.results = vec![
+            ("sum".into(), f.nodes[0].outputs[0]),
+            ("y".into(), last),
+            ("x".into(), x),
+        ];
+        ops::infer_types(&mut f).unwrap();
+        f.into()
+    }
+
+    /// Checks a run on parameters of these shapes against the reference, and which code it takes.
+    fn check(f: &Arc<Function>, shapes: [&[usize]; 2], typed: bool) {
+        let body = Body::new(f).unwrap();
+        let params: Vec<Tensor> = shapes.iter().map(|shape| counting(shape)).collect();
+        assert_eq!(body.fits(&params), typed, "{shapes:?}");
+        let want = evaluate(f, &params, &inline_only).unwrap();
+        let cancel = AtomicBool::new(false);
+        let pool = Pool::new(&Ledger::new("test", 1 << 20), Purpose::Handles, 0).unwrap();
+        let mut registers = vec![];
+        for _ in 0..2 {
+            let params = params.iter().cloned().collect();
+            let made = body.run(params, &mut registers, Exec::single(&cancel), &pool);
+            assert_eq!(made.unwrap().as_slice(), want, "{shapes:?}");
+            assert!(registers.iter().all(Option::is_none));
+        }
+    }
+
+    #[test]
+    fn parameters_of_declared_and_of_other_sizes() {
+        let (n, two) = ([Dim::sym("n")], [Dim::Const(2)]);
+        let fixed = chain([&two, &two]);
+        check(&fixed, [&[2], &[2]], true);
+        check(&fixed, [&[3], &[3]], false);
+        check(&fixed, [&[3, 2], &[2]], false);
+        let symbolic = chain([&n, &n]);
+        check(&symbolic, [&[5], &[5]], true);
+        // The sizes would broadcast, which nodes that are fused because of their types do not expect.
+        check(&symbolic, [&[1], &[5]], false);
+        check(&symbolic, [&[5], &[1]], false);
+        // The expression is met before its symbol.
+        let twice = chain([&[n[0].clone() * two[0].clone()], &n]);
+        check(&twice, [&[6], &[1]], false);
+    }
+
+    #[test]
+    fn chains_are_fused_once_for_the_declared_types() {
+        let body = Body::new(&chain([&[Dim::Const(2)], &[Dim::Const(2)]])).unwrap();
+        let instructions = |code: &LoweredProgram| {
+            let all = code.sequences.iter().map(|s| s.end - s.first);
+            all.sum::<u32>()
+        };
+        // The sum is a result, so that it stays a node of its own.
+        assert_eq!(body.typed.as_ref().map(instructions), Some(2));
+        assert_eq!(instructions(&body.lowered(Given::Untyped)), 3);
+    }
+}
