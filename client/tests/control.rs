@@ -66,6 +66,85 @@ async fn one_branch_runs() {
 }
 
 #[tokio::test]
+async fn what_only_the_other_branch_needs_is_not_computed() {
+    let cluster = cluster(1).await;
+    let device = cluster.device("w0").unwrap();
+    // Outside of the branches, the one that is not taken needs a division of integers by zero, which fails where it runs.
+    let f = cluster.function(|t| {
+        let (pred, x) = (&t[0], &t[1]);
+        let never = x.div(&x.sub(x)?)?;
+        let once = x.mul(3)?;
+        cond(
+            pred,
+            &[],
+            |_| Ok(vec![once.add(1)?]),
+            |_| Ok(vec![never.add(1)?]),
+        )
+    });
+    let x = device.put(ints(&[2], &[5, 7])).unwrap();
+    for (taken, want) in [(true, Ok([16, 22])), (false, Err(Code::KernelFailed))] {
+        let pred = device.put(HostTensor::from_bools(&[], &[taken]).unwrap());
+        let made = f.call(&[pred.unwrap(), x.clone()]).await;
+        let fetched = match made {
+            Ok(made) => made[0].fetch::<HostTensor>().await,
+            Err(e) => Err(e),
+        };
+        let want = want.map(|n| ints(&[2], &n));
+        assert_eq!(fetched.map_err(|e| e.code), want);
+    }
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn passes_keep_the_bits_of_bodies() {
+    /// Numbers that a sum in another order would round otherwise.
+    fn wild(shape: &[usize]) -> HostTensor {
+        let n: usize = shape.iter().product();
+        let data: Vec<f32> = (0..n)
+            .map(|i| ((i * 37 % 101) as f32 - 50.) / 7.3)
+            .collect();
+        floats(shape, &data)
+    }
+    let cluster = cluster(1).await;
+    let device = cluster.device("w0").unwrap();
+    let put = |t: HostTensor| device.put(t).unwrap();
+    // Loops and scans with constant weights, with nodes that do not change from iteration to iteration, and with chains.
+    let home = device.clone();
+    let f = move |t: &[Tensor]| -> Result<Vec<Tensor>> {
+        let (w, b) = (home.constant(wild(&[16, 16]))?, home.constant(wild(&[16]))?);
+        let scale = t[1].clone();
+        let layer = |x: &Tensor| {
+            let fixed = w.mul(0.01)?.transpose([1, 0])?;
+            let gate = scale.sigmoid()?.mul(0.5)?;
+            x.matmul(&fixed)?
+                .add(&b)?
+                .relu()?
+                .mul(&gate)?
+                .tanh()?
+                .add(x)
+        };
+        let looped = for_loop(4, &t[..1], |_, t| Ok(vec![layer(&t[0])?]))?;
+        let (last, all) = scan(&looped, &looped, |state, x| {
+            let next = layer(&state[0].add(&x[0])?)?;
+            Ok((vec![next.clone()], vec![next.reduce_sum(1, false, None)?]))
+        })?;
+        let none = for_loop(0, &last, |_, t| Ok(vec![layer(&t[0])?]))?;
+        Ok(last.into_iter().chain(all).chain(none).collect())
+    };
+    let given = [put(wild(&[3, 16])), put(wild(&[16]))];
+    let eager = f(&given).unwrap();
+    let called = cluster.function(f).call(&given).await.unwrap();
+    for (a, b) in eager.iter().zip(&called) {
+        let (a, b) = (
+            a.fetch::<HostTensor>().await.unwrap(),
+            b.fetch::<HostTensor>().await.unwrap(),
+        );
+        assert_eq!((a.shape(), a.bytes()), (b.shape(), b.bytes()));
+    }
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_loop_runs_as_long_as_its_condition_holds() {
     // The loop counts the Collatz steps until 1.
     let f = |t: &[Tensor]| {

@@ -15,11 +15,12 @@ use convoke_common::grant::Participant;
 use convoke_common::rpc::{PlanOptions, PlanSummary};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
+use convoke_graph::ops::ControlOp;
 use convoke_graph::program::{Axes, ConstantId, DriverProgram, HashedProgram};
 
 use crate::partition::{names, partition, summarise};
-use crate::passes::optimise;
-use crate::place::{ClusterModel, check_pins, place};
+use crate::passes::optimise_in_place;
+use crate::place::{ClusterModel, Placed, check_pins, is_pinned, place};
 
 /// What a part of a plan needs of its worker's memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -91,8 +92,7 @@ pub fn plan(
     let id = function
         .id()
         .map_err(|e| Error::internal(format!("function cannot be encoded: {e}")))?;
-    let optimised = optimise(function, options.exact)?;
-    let placed = place(optimised.function, cluster, options)?;
+    let (placed, report) = optimised_and_placed(function, cluster, options)?;
     let mut parts = partition(&placed);
     for program in &mut parts.programs {
         program.function = id;
@@ -100,7 +100,7 @@ pub fn plan(
             .check()
             .map_err(|e| Error::internal(format!("partition: {e}")))?;
     }
-    let summary = summarise(&placed, &parts, optimised.report);
+    let summary = summarise(&placed, &parts, report);
     let programs = parts.programs.into_iter().map(|program| {
         HashedProgram::new(Arc::new(program))
             .map_err(|e| Error::internal(format!("program cannot be encoded: {e}")))
@@ -135,6 +135,39 @@ pub fn plan(
     })
 }
 
+/// Optimises and places a function. What only one branch of an `If` needs moves into the branch, which runs on one worker
+/// as a whole. Where that does not fit, it stays outside, and runs whichever branch is taken. A node that is pinned, or that
+/// a stage of the model's file places, always stays.
+fn optimised_and_placed(
+    function: Function,
+    cluster: &ClusterModel,
+    options: &PlanOptions,
+) -> Result<(Placed, Vec<String>)> {
+    let branches = function.nodes.iter().any(|n| n.is(ControlOp::If));
+    let whole = branches.then(|| function.clone());
+    let staged: BTreeSet<&str> = options
+        .stages
+        .iter()
+        .flat_map(|s| &s.nodes)
+        .map(|n| &**n)
+        .collect();
+    let stays = |node: &str| staged.contains(node) || is_pinned(&options.pins, node);
+    let made = optimise_in_place(function, options.exact, &stays)?;
+    let refused = match place(made.function, cluster, options) {
+        Ok(placed) => return Ok((placed, made.report)),
+        Err(e) => e,
+    };
+    let too_small = matches!(refused.code, Code::ClusterTooSmall | Code::OutOfMemory);
+    let Some(whole) = whole.filter(|_| too_small) else {
+        return Err(refused);
+    };
+    let made = optimise_in_place(whole, options.exact, &|_| true)?;
+    match place(made.function, cluster, options) {
+        Ok(placed) => Ok((placed, made.report)),
+        Err(_) => Err(refused),
+    }
+}
+
 /// Checks that each symbol of the parameters has one bound.
 fn check_axes(f: &Function, axes: &Axes) -> Result<()> {
     let bad = |msg: String| {
@@ -167,7 +200,13 @@ mod tests {
     use convoke_common::rpc::WorkerCount;
 
     use super::*;
-    use crate::testing::{cluster, options, parse};
+    use crate::testing::{cluster, options, parse, parse_with};
+
+    const NO_BRANCH: &str = "param h: f32[256]
+        const zeros: f32[1] = 0
+        const n: i64[1] = 256
+        z = Expand(zeros, n)
+        result z";
 
     fn net() -> Function {
         parse(
@@ -272,5 +311,42 @@ mod tests {
             "axis 'batch' is bounded twice"
         );
         assert!(fails(&[("batch", i64::MAX)]).starts_with("the model needs"));
+    }
+
+    #[test]
+    fn what_a_branch_needs_stays_outside_where_it_is_pinned_or_does_not_fit_one_worker() {
+        let branch = |op: &str| {
+            let text = format!(
+                "param h: f32[256]
+                 r = {op}(h)
+                 result r"
+            );
+            parse(&text)
+        };
+        let outside = |memory: u64, pins: &[(&str, &str)]| {
+            let f = parse_with(
+                "param c: bool[]
+                 param x: f32[256]
+                 weight w1: f32[256, 256]
+                 weight w2: f32[256, 256]
+                 h1 = MatMul(x, w1)
+                 h2 = MatMul(h1, w2)
+                 z = If(c, h2) {then_branch=&yes; else_branch=&no}
+                 result z",
+                &[("yes", &branch("Relu")), ("no", &parse(NO_BRANCH))],
+            );
+            let mut options = options(&f, WorkerCount::Auto);
+            let pin = |(n, d): &(&str, &str)| (n.to_string(), d.to_string());
+            options.pins = pins.iter().map(pin).collect();
+            let planned = plan(f, &cluster(2, memory), &options).unwrap();
+            let programs = planned.programs.iter();
+            let nodes =
+                programs.flat_map(|p| &p.program().nodes[p.program().init_nodes as usize..]);
+            nodes.map(|n| n.name.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(outside(64 << 20, &[]), ["z"]);
+        assert_eq!(outside(64 << 20, &[("h1", "w*")]), ["h1", "z"]);
+        // Each of the weights takes 256 KiB.
+        assert_eq!(outside(400 << 10, &[]), ["h1", "h2", "z"]);
     }
 }

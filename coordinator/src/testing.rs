@@ -5,7 +5,8 @@
 //! y, z = Split(x, two) {axis=1}   init p = PackGemmB(w)       result y
 //! ```
 //!
-//! A weight is a range of one artifact without bytes. Attributes: `1`, `0.5`, `[1, 2]`, `"text"`, `@f32`.
+//! A weight is a range of one artifact without bytes. Attributes: `1`, `0.5`, `[1, 2]`, `"text"`, `@f32`, and `&name` for a
+//! function that is given beside the text.
 //! Types of node outputs are inferred. A node is named after its first output.
 
 use std::collections::BTreeMap;
@@ -25,7 +26,17 @@ use crate::place::{ClusterModel, PresentConstants, WorkerModel};
 
 /// Parses the function that `text` describes, with inferred types, and verifies it.
 pub fn parse(text: &str) -> Function {
-    let mut b = Builder::default();
+    parse_with(text, &[])
+}
+
+/// As [`parse`]; attributes may name these functions.
+pub fn parse_with(text: &str, functions: &[(&str, &Function)]) -> Function {
+    let functions = functions.iter();
+    let functions = functions.map(|(name, f)| (name.to_string(), Arc::new(Function::clone(f))));
+    let mut b = Builder {
+        functions: functions.collect(),
+        ..Builder::default()
+    };
     text.lines()
         .map(str::trim)
         .filter(|l| !l.is_empty())
@@ -47,6 +58,7 @@ pub fn parse(text: &str) -> Function {
 struct Builder {
     f: Function,
     names: BTreeMap<String, ValueId>,
+    functions: BTreeMap<String, Arc<Function>>,
     bytes: u64,
 }
 
@@ -107,7 +119,10 @@ impl Builder {
         let attrs = rest.trim().trim_start_matches('{').trim_end_matches('}');
         let attrs = attrs.split(';').filter(|a| !a.trim().is_empty()).map(|a| {
             let (name, value) = a.split_once('=').unwrap();
-            (name.trim().into(), attr(value.trim()))
+            let value = value.trim();
+            let function = value.strip_prefix('&').map(|f| self.functions[f].clone());
+            let value = function.map_or_else(|| attr(value), Attr::Function);
+            (name.trim().into(), value)
         });
         let attrs = Attrs(attrs.collect());
         let unknown = TensorType::new(DType::F32, vec![]);
@@ -232,6 +247,7 @@ fn show(a: &Attr) -> String {
         Attr::Str(v) => format!("{v:?}"),
         Attr::Ints(v) => format!("{v:?}"),
         Attr::DType(d) => format!("@{d}"),
+        Attr::Function(f) => format!("{} nodes", f.nodes.len()),
         other => format!("{other:?}"),
     }
 }

@@ -1,7 +1,7 @@
 //! Optimisation: passes from function to function, all before placement.
 //!
 //! ```text
-//! prune, fold, transpose, identity, cse -> init -> rewrite, batch norm -> fuse, pack -> cse, prune
+//! prune, fold, transpose, identity, cse -> init -> sink, bodies -> rewrite, batch norm -> fuse, pack -> cse, prune
 //! ```
 //!
 //! Invariants
@@ -13,6 +13,7 @@
 //! 4. Each pass is linear in the graph, and is given and yields a function that verifies.
 
 mod batch_norm;
+mod bodies;
 mod cse;
 mod edit;
 mod fold;
@@ -22,10 +23,13 @@ mod init;
 mod pack;
 mod prune;
 mod rewrite;
+mod sink;
 mod transpose;
 
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::{Function, GraphError};
+
+pub use sink::StaysInPlace;
 
 /// An optimised function, and one line for each pass that changed something.
 #[derive(Debug, Clone)]
@@ -37,24 +41,45 @@ pub struct OptimisedFunction {
 /// A pass returns the new function, and a description of its changes if it made any.
 type Pass = fn(Function) -> (Function, Option<String>);
 
-/// Each pass with its name, and whether it may change values.
-const PASSES: &[(&str, bool, Pass)] = &[
-    ("prune", false, prune::run),
-    ("fold", false, fold::run),
-    ("transpose", false, transpose::run),
-    ("identity", false, identity::run),
-    ("cse", false, cse::run),
-    ("init", false, init::run),
-    ("rewrite", true, rewrite::run),
-    ("batch norm", true, batch_norm::run),
-    ("fuse", false, fuse::run),
-    ("pack", false, pack::run),
-    ("cse", false, cse::run),
-    ("prune", false, prune::run),
+/// What a pass may do.
+enum PassKind {
+    /// It keeps every bit of every value.
+    Exact(Pass),
+    /// It may change values.
+    Approximate(Pass),
+    /// It keeps values, and leaves nodes of these names where they are.
+    Moving(fn(Function, StaysInPlace<'_>) -> (Function, Option<String>)),
+}
+
+/// Each pass with its name.
+const PASSES: &[(&str, PassKind)] = &[
+    ("prune", PassKind::Exact(prune::run)),
+    ("fold", PassKind::Exact(fold::run)),
+    ("transpose", PassKind::Exact(transpose::run)),
+    ("identity", PassKind::Exact(identity::run)),
+    ("cse", PassKind::Exact(cse::run)),
+    ("init", PassKind::Exact(init::run)),
+    ("sink", PassKind::Moving(sink::run)),
+    ("bodies", PassKind::Exact(bodies::run)),
+    ("rewrite", PassKind::Approximate(rewrite::run)),
+    ("batch norm", PassKind::Approximate(batch_norm::run)),
+    ("fuse", PassKind::Exact(fuse::run)),
+    ("pack", PassKind::Exact(pack::run)),
+    ("cse", PassKind::Exact(cse::run)),
+    ("prune", PassKind::Exact(prune::run)),
 ];
 
 /// Optimises `function`. With `exact` no value changes in any bit.
 pub fn optimise(function: Function, exact: bool) -> Result<OptimisedFunction> {
+    optimise_in_place(function, exact, &|_| false)
+}
+
+/// As [`optimise`]. A node that `stays` names does not move into a branch of control flow.
+pub fn optimise_in_place(
+    function: Function,
+    exact: bool,
+    stays: StaysInPlace<'_>,
+) -> Result<OptimisedFunction> {
     function.verify().map_err(|e| {
         let code = match e {
             GraphError::Unsupported { .. } => Code::UnsupportedOp,
@@ -63,11 +88,12 @@ pub fn optimise(function: Function, exact: bool) -> Result<OptimisedFunction> {
         Error::new(code, e.to_string())
     })?;
     let (mut function, mut report) = (function, Vec::new());
-    for (name, changes_values, pass) in PASSES {
-        if *changes_values && exact {
-            continue;
-        }
-        let (next, line) = pass(function);
+    for (name, pass) in PASSES {
+        let (next, line) = match pass {
+            PassKind::Approximate(_) if exact => continue,
+            PassKind::Exact(pass) | PassKind::Approximate(pass) => pass(function),
+            PassKind::Moving(pass) => pass(function, stays),
+        };
         function = next;
         report.extend(line.map(|l| format!("{name}: {l}")));
         if cfg!(debug_assertions) {

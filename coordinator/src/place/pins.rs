@@ -272,6 +272,11 @@ fn staged(cluster: &ClusterModel, options: &PlanOptions) -> Vec<PlacedStage> {
     placed.collect()
 }
 
+/// Returns whether a pin names the node.
+pub fn is_pinned(pins: &[(String, String)], node: &str) -> bool {
+    pins.iter().any(|(pattern, _)| matches_node(pattern, node))
+}
+
 /// Returns whether `pattern` matches the name, or one of the names that a fused node lists.
 fn matches_node(pattern: &str, name: &str) -> bool {
     matches_pattern(pattern, name)

@@ -16,7 +16,7 @@
 
 use crate::Dim;
 use crate::dim::Bindings;
-use crate::graph::{Attrs, Function, Node, RunsAt, TensorType};
+use crate::graph::{Attrs, Function, Node, RunsAt, TensorType, Value, ValueId};
 use crate::ops::cost::moved;
 use crate::ops::def::*;
 use crate::ops::kind::{Op, family};
@@ -30,6 +30,8 @@ const MOST_WORK: usize = 100_000;
 const ROUNDS: usize = 4;
 /// The most results of an op, which are as many as an eager op may have.
 const MOST_OUTPUTS: usize = 255;
+/// The functions of an `If`.
+const BRANCHES: [&str; 2] = ["then_branch", "else_branch"];
 /// How many iterations the cost of a `Loop` assumes.
 const ITERATIONS: f64 = 1000.0;
 
@@ -126,6 +128,12 @@ fn check_body(name: &str, f: &Function) -> Result<(), OpError> {
 
 /// Types of a function's results for parameters of these types.
 fn results(i: &Infer<'_>, name: &str, params: &[TensorType]) -> Result<Vec<TensorType>, OpError> {
+    let f = typed(i, name, params)?;
+    Ok(f.results.iter().map(|(_, id)| f.ty(*id).clone()).collect())
+}
+
+/// A function with the types that its values have for parameters of these types.
+fn typed(i: &Infer<'_>, name: &str, params: &[TensorType]) -> Result<Function, OpError> {
     let bad = |why: String| crate::ops::attrs::bad(name, why);
     let f = i.attrs.function(name);
     let f = f.ok_or_else(|| bad("is required".into()))?;
@@ -152,7 +160,48 @@ fn results(i: &Infer<'_>, name: &str, params: &[TensorType]) -> Result<Vec<Tenso
     crate::ops::verify::verify_untyped(&f).map_err(|e| bad(e.to_string()))?;
     crate::ops::infer_types(&mut f)
         .map_err(|e| bad(e.first().map_or_else(String::new, ToString::to_string)))?;
-    Ok(f.results.iter().map(|(_, id)| f.ty(*id).clone()).collect())
+    Ok(f)
+}
+
+/// The functions of a node of control flow, by attribute, with types that hold in each of their runs. `values` are those
+/// of the function that the node is a part of.
+pub fn typed_bodies(
+    op: ControlOp,
+    node: &Node,
+    values: &[Value],
+) -> Result<Vec<(&'static str, Function)>, OpError> {
+    let operand = |id: &Option<ValueId>| {
+        let ty = &values.get((*id)?.ix())?.ty;
+        Some(Operand {
+            ty,
+            value: None,
+            tensor: None,
+        })
+    };
+    let inputs: Vec<_> = node.inputs.iter().map(operand).collect();
+    let fresh = |output: usize, axis: usize| Dim::sym(&format!("{}.{output}#{axis}", node.name));
+    let i = Infer {
+        attrs: &node.attrs,
+        inputs: &inputs,
+        outputs: node.outputs.len(),
+        fresh: &fresh,
+    };
+    let one = |name, params: &[TensorType]| Ok((name, typed(&i, name, params)?));
+    match op {
+        ControlOp::If => {
+            let given = types(&i, 1)?;
+            BRANCHES.iter().map(|name| one(*name, &given)).collect()
+        }
+        ControlOp::Loop => {
+            let l = loop_types(&i)?;
+            Ok(vec![one("body", &loop_params(&l.carried, &l.captured))?])
+        }
+        ControlOp::Scan => {
+            let s = scan_types(&i)?;
+            let params = s.carried.iter().chain(&s.slices).chain(&s.captured);
+            Ok(vec![one("body", &params.cloned().collect::<Vec<_>>())?])
+        }
+    }
 }
 
 /// The types of the operands from `from` on. Fails where one is left out.
@@ -223,7 +272,7 @@ fn check_cond(i: &Infer<'_>, operand: usize) -> Result<(), OpError> {
 fn if_rule(i: &Infer<'_>) -> Rule {
     check_cond(i, 0)?;
     let given = types(i, 1)?;
-    let [yes, no] = ["then_branch", "else_branch"].map(|name| results(i, name, &given));
+    let [yes, no] = BRANCHES.map(|name| results(i, name, &given));
     let (yes, no) = (yes?, no?);
     if yes.len() != no.len() {
         let (a, b) = (yes.len(), no.len());
@@ -298,24 +347,30 @@ fn collected(n: &Dim, ty: &TensorType) -> InferredOutput {
     of(TensorType::new(ty.dtype, shape.collect()))
 }
 
-fn loop_rule(i: &Infer<'_>) -> Rule {
-    if let Some(m) = i.opt(0)
-        && m.ty.dtype != I64
-    {
-        let msg = format!("'M' must be i64, not {}", m.ty.dtype);
-        return Err(OpError::shape(msg));
-    }
-    i.check_scalar(0, "M")?;
-    check_cond(i, 1)?;
+/// The types of a loop's values that hold in every iteration.
+struct LoopTypes {
+    /// The operands that are carried and captured, as they are given.
+    given: Vec<TensorType>,
+    carried: Vec<TensorType>,
+    captured: Vec<TensorType>,
+    /// The results of an iteration that are collected.
+    scanned: Vec<TensorType>,
+}
+
+/// The types of the parameters of a loop's body.
+fn loop_params(carried: &[TensorType], captured: &[TensorType]) -> Vec<TensorType> {
+    let own = [I64, Bool].map(|dtype| TensorType::new(dtype, vec![]));
+    let all = own.iter().chain(carried).chain(captured);
+    all.cloned().collect()
+}
+
+fn loop_types(i: &Infer<'_>) -> Result<LoopTypes, OpError> {
     let (count, _) = split_loop(i.attrs, i.inputs.len())?;
     let mut carried = types(i, 2)?;
+    let given = carried.clone();
     let captured = carried.split_off(count);
-    let given: Vec<_> = carried.iter().chain(&captured).cloned().collect();
-    let scalar = |dtype| TensorType::new(dtype, vec![]);
     let run = |carried: &[TensorType]| {
-        let own = [scalar(I64), scalar(Bool)];
-        let all = own.iter().chain(carried).chain(&captured);
-        let made = results(i, "body", &all.cloned().collect::<Vec<_>>())?;
+        let made = results(i, "body", &loop_params(carried, &captured))?;
         match made.first() {
             Some(c) if c.dtype == Bool && c.shape.iter().all(|d| !known_other(d, 1)) => Ok(made),
             Some(c) => Err(crate::ops::attrs::bad(
@@ -326,18 +381,49 @@ fn loop_rule(i: &Infer<'_>) -> Rule {
         }
     };
     let (carried, scanned) = settled(i, carried, run, 1)?;
-    check_outputs(i, carried.len() + scanned.len())?;
-    let kept = carried.len();
-    let carried = carried.into_iter().enumerate();
-    let carried = carried.map(|(o, ty)| of(outside(i, o, ty, &given)));
-    let scanned = scanned.into_iter().enumerate().map(|(s, ty)| {
-        let inner = outside(i, kept + s, ty, &given);
+    Ok(LoopTypes {
+        given,
+        carried,
+        captured,
+        scanned,
+    })
+}
+
+fn loop_rule(i: &Infer<'_>) -> Rule {
+    if let Some(m) = i.opt(0)
+        && m.ty.dtype != I64
+    {
+        let msg = format!("'M' must be i64, not {}", m.ty.dtype);
+        return Err(OpError::shape(msg));
+    }
+    i.check_scalar(0, "M")?;
+    check_cond(i, 1)?;
+    let l = loop_types(i)?;
+    check_outputs(i, l.carried.len() + l.scanned.len())?;
+    let kept = l.carried.len();
+    let carried = l.carried.into_iter().enumerate();
+    let carried = carried.map(|(o, ty)| of(outside(i, o, ty, &l.given)));
+    let scanned = l.scanned.into_iter().enumerate().map(|(s, ty)| {
+        let inner = outside(i, kept + s, ty, &l.given);
         collected(&i.fresh(kept + s, inner.shape.len()), &inner)
     });
     Ok(carried.chain(scanned).collect())
 }
 
-fn scan_rule(i: &Infer<'_>) -> Rule {
+/// The types of a scan's values that hold in every iteration.
+struct ScanTypes {
+    /// The operands as they are given.
+    given: Vec<TensorType>,
+    carried: Vec<TensorType>,
+    slices: Vec<TensorType>,
+    captured: Vec<TensorType>,
+    /// The results of an iteration that are collected.
+    made: Vec<TensorType>,
+    /// The number of iterations.
+    length: Dim,
+}
+
+fn scan_types(i: &Infer<'_>) -> Result<ScanTypes, OpError> {
     let (count, scanned, _) = split_scan(i.attrs, i.inputs.len())?;
     let mut carried = types(i, 0)?;
     let given = carried.clone();
@@ -360,15 +446,27 @@ fn scan_rule(i: &Infer<'_>) -> Rule {
         results(i, "body", &all.cloned().collect::<Vec<_>>())
     };
     let (carried, made) = settled(i, carried, run, 0)?;
-    check_outputs(i, carried.len() + made.len())?;
+    Ok(ScanTypes {
+        given,
+        carried,
+        slices,
+        captured,
+        made,
+        length: length.unwrap_or(Dim::Const(0)),
+    })
+}
+
+fn scan_rule(i: &Infer<'_>) -> Rule {
+    let (_, scanned, _) = split_scan(i.attrs, i.inputs.len())?;
+    let s = scan_types(i)?;
+    check_outputs(i, s.carried.len() + s.made.len())?;
     check_directions(i.attrs, "scan_input_directions", scanned)?;
-    check_directions(i.attrs, "scan_output_directions", made.len())?;
-    let length = length.unwrap_or(Dim::Const(0));
-    let kept = carried.len();
-    let carried = carried.into_iter().enumerate();
-    let carried = carried.map(|(o, ty)| of(outside(i, o, ty, &given)));
-    let made = made.into_iter().enumerate();
-    let made = made.map(|(s, ty)| collected(&length, &outside(i, kept + s, ty, &given)));
+    check_directions(i.attrs, "scan_output_directions", s.made.len())?;
+    let kept = s.carried.len();
+    let carried = s.carried.into_iter().enumerate();
+    let carried = carried.map(|(o, ty)| of(outside(i, o, ty, &s.given)));
+    let made = s.made.into_iter().enumerate();
+    let made = made.map(|(o, ty)| collected(&s.length, &outside(i, kept + o, ty, &s.given)));
     Ok(carried.chain(made).collect())
 }
 
@@ -393,7 +491,7 @@ fn times(n: f64, cost: Cost) -> Cost {
 }
 
 fn if_cost(attrs: &Attrs, _: &[Option<&TensorType>], _: &[&TensorType]) -> Cost {
-    let [yes, no] = ["then_branch", "else_branch"].map(|name| of_body(attrs, name));
+    let [yes, no] = BRANCHES.map(|name| of_body(attrs, name));
     match yes.flops + yes.bytes > no.flops + no.bytes {
         true => yes,
         false => no,

@@ -11,7 +11,7 @@ use convoke_graph::{DType, Shape, Tensor};
 use super::fusion::{self, Candidate, Kind};
 use super::schedule;
 use super::sequences::{SetId, Sets};
-use super::{DeviceInstr, InstrKind};
+use super::{DeviceInstr, Given, InstrKind};
 use crate::cpu::chain::{self, Head, Step, Tail};
 use crate::cpu::{Kernel, Spec};
 use crate::executor::HandleAccess;
@@ -43,6 +43,7 @@ pub(super) struct Graph<'a> {
     pub constants: &'a [Option<Tensor>],
     pub nodes: &'a [ProgramNode],
     kind: Vec<InstrKind>,
+    given: Given,
     /// By value, the number of nodes that read it and of sends of it.
     uses: Vec<u32>,
     /// By value, its dtype and shape if they never change.
@@ -54,6 +55,7 @@ impl<'a> Graph<'a> {
         program: &'a Program,
         constants: &'a [Option<Tensor>],
         kind: Vec<InstrKind>,
+        given: Given,
     ) -> Graph<'a> {
         let nodes = &program.nodes[program.init_nodes as usize..];
         let mut uses = vec![0; program.values.len()];
@@ -64,6 +66,7 @@ impl<'a> Graph<'a> {
         let fixed = constants.iter();
         Graph {
             kind,
+            given,
             fixed: fixed
                 .map(|c| c.as_ref().map(|t| (t.dtype(), t.shape().into())))
                 .collect(),
@@ -146,7 +149,8 @@ impl<'a> Graph<'a> {
         kernels: &[Arc<dyn Kernel>],
     ) -> Vec<Option<ConcreteOutputs>> {
         // Arriving tensors are checked against their declared type.
-        for v in self.arrivals().collect::<Vec<_>>() {
+        let typed = self.arrivals().filter(|_| self.given != Given::Untyped);
+        for v in typed.collect::<Vec<_>>() {
             let ty = &self.program.values[v as usize].ty;
             self.fixed[v as usize] = ty.fixed_shape().map(|shape| (ty.dtype, shape.into()));
         }
@@ -183,7 +187,8 @@ impl<'a> Graph<'a> {
         let mut sets = Sets::default();
         let none = sets.none();
         let mut of_value = vec![none; self.program.values.len()];
-        for v in self.arrivals() {
+        let apart = self.arrivals().filter(|_| self.given == Given::OneByOne);
+        for v in apart {
             of_value[v as usize] = sets.arrival();
         }
         let mut sequences: Vec<Vec<u32>> = Vec::new();
@@ -304,6 +309,7 @@ impl<'a> Graph<'a> {
         let [fixed_a, fixed_b] = [a, b].map(|v| &self.fixed[v as usize]);
         match (fixed_a, fixed_b) {
             (Some(a), Some(b)) => a == b,
+            _ if self.given == Given::Untyped => false,
             _ => self.program.values[a as usize].ty == self.program.values[b as usize].ty,
         }
     }

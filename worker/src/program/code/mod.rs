@@ -63,6 +63,17 @@ pub enum DeviceInstr {
     Shape,
 }
 
+/// What lowering may rely on of the tensors that a program gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Given {
+    /// They arrive one by one, with the types that are declared.
+    OneByOne,
+    /// All are there before the first node runs, with the types that are declared.
+    Together,
+    /// All are there before the first node runs, with the dtypes that are declared.
+    Untyped,
+}
+
 /// One instruction. Its entries in the arrays of [`LoweredProgram`] reach from its indices to those of the next instruction.
 #[derive(Debug, Clone, Copy)]
 pub struct Instr {
@@ -147,9 +158,23 @@ impl LoweredProgram {
             let msg = format!("a program of {} values", program.values.len());
             return Err(Error::new(Code::ProtocolViolation, msg));
         }
-        let mut graph = Graph::new(program, constants, kinds);
+        let mut graph = Graph::new(program, constants, kinds, Given::OneByOne);
         let sequences = graph.units(kernels);
         Ok(assemble::code(&graph, sequences))
+    }
+
+    /// Lowers a function that an op runs, as a program whose recv slots are the parameters and whose send slots are the
+    /// results. All nodes form one sequence.
+    pub fn of_function(
+        program: &Program,
+        constants: &[Option<Tensor>],
+        kernels: &[Arc<dyn Kernel>],
+        given: Given,
+    ) -> LoweredProgram {
+        let kinds = vec![InstrKind::Kernel; program.nodes.len()];
+        let mut graph = Graph::new(program, constants, kinds, given);
+        let sequences = graph.units(kernels);
+        assemble::code(&graph, sequences)
     }
 
     /// Whether the worker's device runs any of the nodes.
