@@ -473,7 +473,7 @@ fn elements_are_moved() {
             })
             .collect();
         let x = of_floats(dtype, &[4, 5, 6], &count);
-        let perm = Attrs::default().with("perm", Attr::Ints(vec![2, 0, 1].into()));
+        let perm = Attrs::default().with("perm", Attr::Ints(vec![2, 0, 1]));
         check(
             &device,
             "Transpose",

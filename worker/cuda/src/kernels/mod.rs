@@ -23,7 +23,6 @@ use convoke_common::error::{Code, Error, Result};
 use convoke_graph::ops::{ConcreteOutputs, Op, OpError};
 use convoke_graph::{DType, Tensor};
 use convoke_worker::device::DeviceOp;
-use smallvec::SmallVec;
 
 use self::args::{Arguments, OPERANDS};
 
@@ -82,7 +81,7 @@ pub enum Work {
     /// The result has the memory of operand 0.
     Share,
     /// These calls, in order, make the results.
-    Calls(SmallVec<[Call; 1]>),
+    Calls(Vec<Call>),
 }
 
 /// A kernel of the device: what its sources need, and how it is called.
@@ -261,11 +260,11 @@ impl Call {
 
 impl Work {
     fn one(call: Call) -> Work {
-        Work::Calls([call].into())
+        Work::Calls(vec![call])
     }
 
     /// Nothing, for results without elements.
     fn none() -> Work {
-        Work::Calls(SmallVec::new())
+        Work::Calls(vec![])
     }
 }

@@ -6,7 +6,6 @@ use convoke_graph::graph::Attrs;
 use convoke_graph::ops::attrs::{axis, slice_range, transpose_perm};
 use convoke_graph::ops::{IndexOp, MovementOp, ShapeOp, SliceOp, UnaryOp, normalize_axis};
 use convoke_worker::device::DeviceOp;
-use smallvec::SmallVec;
 
 use super::args::{Arguments, Grid, broadcast, dense, dims};
 use super::{
@@ -261,7 +260,7 @@ impl Template for Copies {
             Move::Transpose | Move::Expand | Move::Slice => vec![self.filled(planned)?],
         };
         let some = moved.into_iter().filter(|m| !m.shape.contains(&0));
-        Ok(Work::Calls(some.map(Moved::call).collect::<SmallVec<_>>()))
+        Ok(Work::Calls(some.map(Moved::call).collect()))
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -39,9 +38,9 @@ struct Handles {
     functions: HashMap<String, FunctionId>,
 }
 
-/// The driver, with the folder of compiled sources.
+/// The driver. Its name is part of the names of the files of compiled sources.
 pub struct Emulated {
-    folder: PathBuf,
+    name: String,
     handles: Mutex<Handles>,
     next: AtomicUsize,
     /// Bytes of device memory by address.
@@ -54,11 +53,8 @@ type Run = unsafe extern "C" fn(*const Arguments, u32);
 
 impl Emulated {
     pub fn new(name: &str) -> Emulated {
-        let folder =
-            std::env::temp_dir().join(format!("convoke-cuda-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
         Emulated {
-            folder,
+            name: format!("convoke-cuda-{name}-{}", std::process::id()),
             handles: Mutex::default(),
             next: AtomicUsize::new(1),
             memory: Arc::default(),
@@ -86,7 +82,8 @@ impl Emulated {
     }
 
     fn compile(&self, source: &str) -> FunctionId {
-        let at = self.folder.join(format!("{}.cpp", self.id()));
+        let file = format!("{}-{}.cpp", self.name, self.id());
+        let at = std::env::temp_dir().join(file);
         let parts = [include_str!("host.h"), source, include_str!("run.h")];
         std::fs::write(&at, parts.concat()).unwrap();
         let library = at.with_extension("so");
@@ -114,13 +111,11 @@ impl Emulated {
             libc::dlsym(library, c"convoke_run".as_ptr())
         };
         assert!(!run.is_null());
+        // What is loaded needs its file no longer.
+        for file in [&at, &library] {
+            let _ = std::fs::remove_file(file);
+        }
         FunctionId(run as usize)
-    }
-}
-
-impl Drop for Emulated {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -140,7 +135,7 @@ fn take(bytes: usize) -> *mut u8 {
 
 impl Driver for Emulated {
     fn name(&self) -> &str {
-        "emulated"
+        &self.name
     }
 
     fn stream(&self) -> DriverResult<StreamId> {
