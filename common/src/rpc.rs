@@ -186,7 +186,7 @@ pub struct LinkReport {
     pub peer: String,
     /// Round trip in nanoseconds.
     pub round_trip: u64,
-    /// Bandwidth in bytes per second.
+    /// Bandwidth in bytes per second; 0 where it was not measured.
     pub bandwidth: f64,
     /// Why the peer could not be reached, if that is so.
     pub failure: Option<String>,

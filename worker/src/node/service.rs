@@ -142,7 +142,8 @@ impl ServedPeer {
         let linked =
             remote::accept_lane(world, hub, watched, self.role, &self.name, send, recv).await;
         if let Err(e) = linked {
-            tracing::warn!(peer = self.name, "no link: {e}");
+            // Where the peer cannot reach this worker at all, it says so itself.
+            tracing::info!(peer = self.name, "no link: {e}");
             holdings.refused.count("lane_greeting");
             connection.close(close::REFUSED.into(), b"no lane");
         }

@@ -78,27 +78,24 @@ impl Holdings {
         })
     }
 
-    /// Measures the links to other workers.
+    /// Measures the links to other workers. Only a peer that no link leads to is a failure: one that answers a probe too late
+    /// is busy, or about to end, and its link is reported without a speed.
     pub async fn probe(self: &Arc<Self>, peers: Vec<Participant>) -> Vec<LinkReport> {
         let mut reports = Vec::new();
         for p in peers {
-            let measured = match self.link_to(&p, Role::Worker, true).await {
-                Ok(link) => self.measured(&link).await,
-                Err(e) => Err(e),
+            let (measured, failure) = match self.link_to(&p, Role::Worker, true).await {
+                Ok(link) => (self.measured(&link).await, None),
+                Err(e) => (Ok(Default::default()), Some(e.to_string())),
             };
-            reports.push(match measured {
-                Ok((rtt, bandwidth)) => LinkReport {
-                    peer: p.name,
-                    round_trip: rtt.as_nanos() as u64,
-                    bandwidth,
-                    failure: None,
-                },
-                Err(e) => LinkReport {
-                    peer: p.name,
-                    round_trip: 0,
-                    bandwidth: 0.0,
-                    failure: Some(e.to_string()),
-                },
+            let (round_trip, bandwidth) = measured.unwrap_or_else(|e| {
+                tracing::info!(peer = p.name, "the link is not measured: {e}");
+                Default::default()
+            });
+            reports.push(LinkReport {
+                peer: p.name,
+                round_trip: round_trip.as_nanos() as u64,
+                bandwidth,
+                failure,
             });
         }
         reports
