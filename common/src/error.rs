@@ -162,7 +162,7 @@ impl Error {
             op: site.op.clone(),
             ..Site::default()
         };
-        *site == bare && self.message.contains(&Printable(node).to_string())
+        *site == bare && has_word(&self.message, &Printable(node).to_string())
     }
 
     /// Makes the participant that the error is about its place, unless a place is known. That participant may be
@@ -211,6 +211,16 @@ impl Error {
     pub fn internal(message: impl Into<String>) -> Error {
         Error::new(Code::Internal, message).advise("this is a defect in Convoke; please report it")
     }
+}
+
+/// Whether a text has a name as a word of its own, not as a part of a longer name.
+fn has_word(text: &str, name: &str) -> bool {
+    let of_name = |c: char| c.is_alphanumeric() || c == '_' || c == '/';
+    let mut found = text.match_indices(name);
+    found.any(|(at, name)| {
+        let (before, behind) = (&text[..at], &text[at + name.len()..]);
+        !before.ends_with(of_name) && !behind.starts_with(of_name)
+    })
 }
 
 impl fmt::Display for Site {
@@ -330,6 +340,23 @@ mod tests {
              op Gather(f32[4, 8], i64[1]), worker w1]\n  feed indices below 4"
         );
         assert_eq!(e.code.name(), "kernel_failed");
+    }
+
+    #[test]
+    fn the_place_is_left_out_only_where_the_message_has_the_node() {
+        let check = |message: &str, shown: bool| {
+            let error = Error::new(Code::InvalidModel, message).at(Site {
+                node: Some("/conv".into()),
+                ..Site::default()
+            });
+            assert_eq!(error.to_string().contains('['), shown, "{message}");
+        };
+        check("node '/conv' has no input", false);
+        check("/conv: it has no input", false);
+        check("node '/conv1' has no input", true);
+        check("node '/deep/conv' has no input", true);
+        check("an input of /a/conv, or '/conv'", false);
+        check("it has no input", true);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Every error that a peer cannot be reached says whether that peer is a worker: [`convoke_common::error::Error::unreachable`]
-//! asks for it, and nothing makes such an error in another way.
+//! Errors that a peer cannot be reached say whether that peer is a worker: [`convoke_common::error::Error::unreachable`] asks
+//! for it. No source makes such an error in one of the other ways that are usual here; the search is for their text.
 
 use std::path::{Path, PathBuf};
 

@@ -3,13 +3,12 @@
 //! A run is single-threaded, so batches of seeds run in processes of their own to use all cores. Each batch prints one
 //! report per line.
 
+mod batch;
 mod folder;
 mod seeds;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, IsTerminal, Write};
-use std::ops::Range;
-use std::process::{Command, Stdio};
+use std::io::IsTerminal;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -20,22 +19,24 @@ use crate::invariants::Violation;
 use crate::run::{Report, run};
 use crate::scenario::{Scenario, smaller};
 
+pub use batch::{Batch, Cell};
 pub use folder::FailureFolder;
 pub use seeds::{SeedPlan, duration, fresh_from, read_corpus};
 
 /// The number of seeds from which every cell of the table has to be met.
 pub const COMPLETE: u64 = 1000;
 
-/// The number of seeds from which every fault has to have met a step.
+/// The number of seeds from which every fault has to have met a step, most calls have to succeed, and scenarios aim at the
+/// cells that no seed met.
 pub const ROWS: u64 = 200;
 
 /// The least share of calls that have to succeed. Nearly three quarters of them do.
 const LEAST_OK: f64 = 0.6;
 
-/// How many of the failing seeds are shrunk where they are only printed, and where they are written to a folder.
+/// How many of the failures are shrunk where they are only printed, and where they are written to a folder.
 const SHRUNK: (usize, usize) = (3, 50);
 
-/// How many scenarios aim at a cell that no seed met.
+/// The most scenarios that aim at a cell that no seed met.
 const AIMED: u64 = 12;
 
 /// How many runs the shrinking of one scenario may take.
@@ -54,7 +55,10 @@ pub struct Summary {
     pub hours_per_minute: f64,
     pub steps: BTreeMap<String, u64>,
     pub calls: BTreeMap<String, u64>,
+    /// What the seeds met.
     pub cells: Cells,
+    /// What the aimed scenarios met.
+    pub aimed_cells: Cells,
     pub failures: Vec<Failure>,
 }
 
@@ -64,72 +68,66 @@ pub struct Failure {
     /// The seed, or the number of the aimed scenario.
     pub seed: u64,
     /// The cell of the table that the scenario aimed at; `None` for a seed.
-    pub aimed_at: Option<String>,
+    pub aimed_at: Option<Cell>,
     pub violations: Vec<Violation>,
     /// The smallest scenario found that violates one of the same invariants.
     pub shrunk: Option<Scenario>,
 }
 
 impl Summary {
-    /// Adds the report of a seed.
-    fn add(&mut self, report: Report) {
-        self.seeds += 1;
-        let seed = report.seed;
-        let violations = self.count(report);
-        if !violations.is_empty() {
+    /// Adds the report of a seed, or of a scenario that aimed at a cell. The latter counts neither in what seeds met nor
+    /// in how calls ended: it is made for one cell.
+    fn add(&mut self, aimed_at: Option<Cell>, report: Report) {
+        if aimed_at.is_some() {
+            self.aimed += 1;
+            self.aimed_cells.add(&report.cells);
+        } else {
+            self.seeds += 1;
+            self.simulated_hours += report.simulated as f64 / 3.6e6;
+            add_counts(&mut self.steps, report.steps);
+            add_counts(&mut self.calls, report.calls);
+            self.cells.add(&report.cells);
+        }
+        if !report.violations.is_empty() {
             self.failures.push(Failure {
-                seed,
-                aimed_at: None,
-                violations,
+                seed: report.seed,
+                aimed_at,
+                violations: report.violations,
                 shrunk: None,
             });
         }
     }
 
-    /// Runs scenarios that aim at the cells that no seed met, until each is met or its scenarios are used up.
-    fn aim(&mut self) {
-        for (row, state) in self.cells.empty() {
-            for number in 0..AIMED {
-                if self.cells.get(row, state) > 0 {
-                    break;
-                }
-                let scenario = Scenario::aimed(row, state, number);
-                self.aimed += 1;
-                let violations = self.count(run(&scenario, None));
-                if !violations.is_empty() {
-                    self.failures.push(Failure {
-                        seed: number,
-                        aimed_at: Some(format!("{} × {}", row.name(), state.name())),
-                        shrunk: Some(shrink(scenario, &violations)),
-                        violations,
-                    });
-                }
-            }
-        }
+    /// The cells that neither a seed nor an aimed scenario met.
+    fn not_met(&self) -> Vec<Cell> {
+        let mut all = self.cells.clone();
+        all.add(&self.aimed_cells);
+        all.empty()
     }
 
-    /// Counts what a run did and met, and returns what it violated.
-    fn count(&mut self, report: Report) -> Vec<Violation> {
-        self.simulated_hours += report.simulated as f64 / 3.6e6;
-        for (all, one) in [
-            (&mut self.steps, report.steps),
-            (&mut self.calls, report.calls),
-        ] {
-            for (outcome, n) in one {
-                *all.entry(outcome).or_default() += n;
-            }
-        }
-        self.cells.add(&report.cells);
-        report.violations
-    }
-
-    /// Whether nothing was violated and, given enough seeds, every fault met a step and most calls succeeded. Where
-    /// next to nothing succeeds, the invariants check next to nothing.
+    /// Whether nothing was violated and, given enough seeds, these met every fault, or every cell, and most calls
+    /// succeeded. Where next to nothing succeeds, the invariants check next to nothing.
     pub fn is_good(&self) -> bool {
         let rows = self.seeds < ROWS || self.cells.empty_rows().is_empty();
         let cells = self.seeds < COMPLETE || self.cells.empty().is_empty();
         let calls = self.seeds < ROWS || self.share_of_ok() >= LEAST_OK;
         self.failures.is_empty() && rows && cells && calls
+    }
+
+    /// Sorts the failures, and shrinks the first of them. A run that died is not repeated in this process.
+    fn shrink(&mut self, folder: Option<&FailureFolder>) {
+        self.failures.sort_by_key(|f| (f.aimed_at, f.seed));
+        let most = match folder {
+            None => SHRUNK.0,
+            Some(_) => SHRUNK.1,
+        };
+        let lived = |f: &&mut Failure| f.violations.iter().all(|v| v.invariant != batch::LIVES);
+        for failure in self.failures.iter_mut().filter(lived).take(most) {
+            failure.shrunk = Some(shrink(failure.scenario(), &failure.violations));
+            if let Some(folder) = folder {
+                keep(folder, failure);
+            }
+        }
     }
 
     /// The share of all calls that succeeded.
@@ -139,18 +137,22 @@ impl Summary {
     }
 }
 
-/// Runs seeds in this process, and prints a report of each as a line of JSON.
-pub fn batch(seeds: Range<u64>) -> anyhow::Result<()> {
-    let out = std::io::stdout();
-    for seed in seeds {
-        let line = serde_json::to_string(&run(&Scenario::draw(seed), None))?;
-        writeln!(out.lock(), "{line}")?;
+/// Adds the counts of a run by outcome.
+fn add_counts(all: &mut BTreeMap<String, u64>, one: BTreeMap<String, u64>) {
+    for (outcome, n) in one {
+        *all.entry(outcome).or_default() += n;
     }
-    Ok(())
 }
 
-/// Runs the seeds of a plan in `jobs` processes at a time. Failures are written to `folder` as they are found, and again
-/// once they are shrunk.
+impl Failure {
+    /// The scenario that was run.
+    fn scenario(&self) -> Scenario {
+        batch::scenario(self.aimed_at, self.seed)
+    }
+}
+
+/// Runs the seeds of a plan in `jobs` processes at a time, then scenarios that aim at the cells that no seed met. Failures
+/// are written to `folder`, or else to stderr, as they are found, and again once they are shrunk.
 #[allow(
     clippy::disallowed_methods,
     reason = "the simulator is the one that brings threads and time"
@@ -161,24 +163,33 @@ pub fn explore(
     folder: Option<&FailureFolder>,
 ) -> anyhow::Result<Summary> {
     let begun = Instant::now();
-    let batches = Mutex::new(plan.batches());
     let summary = Mutex::new(Summary::default());
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.max(1) {
-            scope.spawn(|| {
-                let next = || lock(&batches).next(begun.elapsed());
-                while let Some(batch) = next() {
-                    run_batch(batch, |report| {
-                        let mut s = lock(&summary);
-                        let known = s.failures.len();
-                        s.add(report);
-                        progress(&s, begun);
-                        s.failures[known..].iter().for_each(|f| keep(folder, f));
-                    });
-                }
-            });
+    let take = |aimed_at, report| {
+        let mut s = lock(&summary);
+        let known = s.failures.len();
+        s.add(aimed_at, report);
+        progress(&s, begun);
+        for failure in &s.failures[known..] {
+            match folder {
+                None => eprint!("{failure}"),
+                Some(folder) => keep(folder, failure),
+            }
         }
-    });
+    };
+    let batches = Mutex::new(plan.batches());
+    let next = || lock(&batches).next(begun.elapsed()).map(Batch::of_seeds);
+    run_all(jobs, next, take);
+    let cells = {
+        let mut s = lock(&summary);
+        s.wall_minutes = begun.elapsed().as_secs_f64() / 60.;
+        s.hours_per_minute = s.simulated_hours / s.wall_minutes.max(1e-9);
+        match s.seeds >= ROWS {
+            true => s.cells.empty(),
+            false => vec![],
+        }
+    };
+    let cells = Mutex::new(cells.into_iter());
+    run_all(jobs, || lock(&cells).next().map(Batch::aimed), take);
     let mut summary = summary.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(first) = plan.fresh {
         let known = plan.corpus.len() as u64 + (plan.range.end - plan.range.start);
@@ -188,35 +199,39 @@ pub fn explore(
     if std::io::stderr().is_terminal() {
         eprintln!();
     }
-    summary.wall_minutes = begun.elapsed().as_secs_f64() / 60.;
-    summary.hours_per_minute = summary.simulated_hours / summary.wall_minutes.max(1e-9);
-    summary.failures.sort_by_key(|f| f.seed);
-    let most = match folder {
-        None => SHRUNK.0,
-        Some(_) => SHRUNK.1,
-    };
-    if summary.seeds >= ROWS {
-        let known = summary.failures.len();
-        summary.aim();
-        summary.failures[known..]
-            .iter()
-            .for_each(|f| keep(folder, f));
-    }
-    let drawn = summary.failures.iter_mut().filter(|f| f.shrunk.is_none());
-    for failure in drawn.take(most) {
-        failure.shrunk = Some(shrink(Scenario::draw(failure.seed), &failure.violations));
-        keep(folder, failure);
-    }
+    summary.shrink(folder);
     Ok(summary)
+}
+
+/// Runs batches in `jobs` processes at a time, and takes the report of each run with the cell that it aimed at.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the simulator is the one that brings threads and time"
+)]
+fn run_all(
+    jobs: usize,
+    next: impl Fn() -> Option<Batch> + Sync,
+    take: impl Fn(Option<Cell>, Report) + Sync,
+) {
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                while let Some(batch) = next() {
+                    let aim = batch.aim;
+                    batch.run_apart(|report| take(aim, report));
+                }
+            });
+        }
+    });
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes a failure to the folder, if there is one. An exploration goes on without it where that fails.
-fn keep(folder: Option<&FailureFolder>, failure: &Failure) {
-    if let Some(Err(e)) = folder.map(|f| f.write(failure)) {
+/// Writes a failure to the folder. An exploration goes on without it where that fails.
+fn keep(folder: &FailureFolder, failure: &Failure) {
+    if let Err(e) = folder.write(failure) {
         eprintln!("cannot write the failure of seed {}: {e:#}", failure.seed);
     }
 }
@@ -234,49 +249,6 @@ fn progress(s: &Summary, begun: Instant) {
         s.simulated_hours / minutes.max(1e-9),
         s.failures.len()
     );
-}
-
-/// Runs a batch in a process of its own. If that process dies, the seed that it was running is reported as a failure,
-/// and another process runs the rest.
-fn run_batch(seeds: Range<u64>, mut take: impl FnMut(Report)) {
-    let mut at = seeds.start;
-    while at < seeds.end {
-        let why = match run_child(at..seeds.end, |report| {
-            at = report.seed + 1;
-            take(report);
-        }) {
-            Ok(()) if at >= seeds.end => return,
-            Ok(()) => "the simulator ended early".to_owned(),
-            Err(e) => format!("the simulator died: {e:#}"),
-        };
-        let mut report = Report {
-            seed: at,
-            ..Report::default()
-        };
-        report.violations.push(Violation {
-            invariant: "the simulator lives".into(),
-            at: 0,
-            what: why,
-        });
-        take(report);
-        at += 1;
-    }
-}
-
-fn run_child(seeds: Range<u64>, mut take: impl FnMut(Report)) -> anyhow::Result<()> {
-    let mut child = Command::new(std::env::current_exe()?)
-        .args(["batch", &seeds.start.to_string(), &seeds.end.to_string()])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    if let Some(out) = child.stdout.take() {
-        for line in BufReader::new(out).lines() {
-            take(serde_json::from_str(&line?)?);
-        }
-    }
-    let status = child.wait()?;
-    anyhow::ensure!(status.success(), "{status}");
-    Ok(())
 }
 
 /// Finds a scenario that violates one of the same invariants and from which nothing can be left out. Returns the best
@@ -306,12 +278,15 @@ pub fn shrink(scenario: Scenario, violations: &[Violation]) -> Scenario {
     }
 }
 
-/// Prints what the seed violates, and the command that replays it.
+/// Prints what the run violates, and the command that replays a seed.
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.aimed_at {
             None => writeln!(f, "seed {} violates:", self.seed)?,
-            Some(cell) => writeln!(f, "scenario {} aimed at {cell} violates:", self.seed)?,
+            Some((row, state)) => {
+                let cell = format!("{} × {}", row.name(), state.name());
+                writeln!(f, "scenario {} aimed at {cell} violates:", self.seed)?;
+            }
         }
         for v in &self.violations {
             writeln!(f, "  {:>6} ms  {}: {}", v.at, v.invariant, v.what)?;
@@ -356,7 +331,7 @@ impl std::fmt::Display for Summary {
             let what = "scenarios aimed at cells that no seed had met";
             writeln!(f, "{} {what}", self.aimed)?;
         }
-        let empty = self.cells.empty();
+        let empty = self.not_met();
         if !empty.is_empty() {
             let names: Vec<String> = empty
                 .iter()
@@ -366,16 +341,21 @@ impl std::fmt::Display for Summary {
         }
         for failure in &self.failures {
             write!(f, "\n{failure}")?;
-            if let Some(shrunk) = &failure.shrunk {
-                let text = serde_json::to_string(shrunk).map_err(|_| std::fmt::Error)?;
-                writeln!(f, "  shrunken, for replay --scenario FILE: {text}")?;
+            let aimed = failure.aimed_at.map(|_| failure.scenario());
+            let shown = match &failure.shrunk {
+                Some(shrunk) => Some(("shrunken", shrunk)),
+                None => aimed.as_ref().map(|s| ("the scenario", s)),
+            };
+            if let Some((what, scenario)) = shown {
+                let text = serde_json::to_string(scenario).map_err(|_| std::fmt::Error)?;
+                writeln!(f, "  {what}, for replay --scenario FILE: {text}")?;
             }
         }
         writeln!(
             f,
-            "\n{} of {} seeds failed",
+            "\n{} of {} runs failed",
             self.failures.len(),
-            self.seeds
+            self.seeds + self.aimed
         )
     }
 }
@@ -420,5 +400,30 @@ mod tests {
             shrunk: None,
         });
         assert!(!failing.is_good());
+    }
+
+    #[test]
+    fn aimed_scenarios_count_neither_as_seeds_nor_as_calls() {
+        let mut summary = account(200, Some(Row::Hang), 70);
+        let cell = (Row::Hang, StepState::Abort);
+        let mut report = Report {
+            calls: [("kernel_failed".to_owned(), 1000)].into(),
+            ..Report::default()
+        };
+        report.cells.hit(cell.0, cell.1);
+        report.violations.push(Violation {
+            invariant: "results are right".into(),
+            at: 1,
+            what: "one is not".into(),
+        });
+        summary.add(Some(cell), report);
+        assert_eq!((summary.seeds, summary.aimed), (200, 1));
+        assert!(summary.share_of_ok() > LEAST_OK);
+        assert!(!summary.not_met().contains(&cell));
+        assert_eq!(summary.cells.empty_rows(), [Row::Hang]);
+        assert_eq!(
+            summary.failures[0].scenario(),
+            Scenario::aimed(cell.0, cell.1, 0)
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args as Arguments, Parser, Subcommand};
 use convoke_sims::explore::{
-    FailureFolder, SeedPlan, batch, duration, explore, fresh_from, read_corpus, shrink,
+    Batch, FailureFolder, SeedPlan, duration, explore, fresh_from, read_corpus, shrink,
 };
 use convoke_sims::run::run;
 use convoke_sims::scale;
@@ -23,8 +23,9 @@ struct Args {
 
 #[derive(Subcommand)]
 enum SimCommand {
-    /// Runs many seeds. The exit code is 1 if a seed violates an invariant; if, over 200 seeds or more, a fault met no
-    /// step or few calls succeed; or if, over 1,000 seeds or more, a cell of the table fault × step state stays empty.
+    /// Runs many seeds and, from 200 on, scenarios that aim at the cells of the table fault × step state that no seed met.
+    /// The exit code is 1 if a run violates an invariant; if, over 200 seeds or more, a fault met no step or few calls
+    /// succeeded; or if, over 1,000 seeds or more, no seed met a cell of the table.
     Explore(Exploration),
     /// Runs one seed, or a scenario from a file. The exit code is 1 if it violates an invariant.
     Replay {
@@ -48,12 +49,19 @@ enum SimCommand {
     },
     /// Runs the seeds from FROM up to, but not including, TO and prints one report per line.
     #[command(hide = true)]
-    Batch { from: u64, to: u64 },
+    Batch {
+        from: u64,
+        to: u64,
+        /// The cell of the table that the scenarios aim at, as JSON; the numbers are theirs.
+        #[arg(long)]
+        aim: Option<String>,
+    },
 }
 
 #[derive(Arguments)]
 struct Exploration {
-    /// How many seeds to run; 200 unless told, and as many as there is time for with `--for`.
+    /// How many seeds to run from `--from` on; 200 unless told, or as many as there is time for where `--for` stands without
+    /// `--fresh`.
     #[arg(long)]
     seeds: Option<u64>,
     /// The first seed.
@@ -65,10 +73,11 @@ struct Exploration {
     /// After the others, seeds that follow from this text, such as the hash of a commit, until `--for` is over.
     #[arg(long, requires = "lasts")]
     fresh: Option<String>,
-    /// How long to begin seeds, such as `90s`, `10m` or `8h`.
+    /// How long to begin seeds, such as `90s`, `10m` or `8h`: fresh ones from when all others have begun, and without
+    /// `--fresh` all of them from the start.
     #[arg(long = "for", id = "lasts", value_name = "DURATION", value_parser = duration)]
     lasts: Option<Duration>,
-    /// A folder for the failures: for each seed a scenario, shrunken at the end, and the commands that repeat it.
+    /// A folder for the failures: for each run a scenario, shrunken at the end, and the commands that repeat it.
     #[arg(long)]
     failures: Option<PathBuf>,
     /// Processes that run seeds at the same time; by default one for each core.
@@ -145,8 +154,11 @@ fn main() -> anyhow::Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        SimCommand::Batch { from, to } => {
-            batch(from..to)?;
+        SimCommand::Batch { from, to, aim } => {
+            let aim = aim.map(|cell| serde_json::from_str(&cell)).transpose();
+            let aim = aim.context("not a cell of the table")?;
+            let numbers = from..to;
+            Batch { aim, numbers }.run()?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -8,13 +8,14 @@ use convoke::{CallOptions, Device, Operand, Retry, Tensor, issue, with_device};
 use convoke_common::detection::bounds::{LOST, PROCESS_KILLED};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::rpc::RETURN_BOUND;
+use convoke_rendezvous::driver::core::LOSS_GRACE;
 use convoke_sims::cluster::{Cluster, Host, HostState, Task};
 use convoke_sims::workload::{Model, ModelSpec, inputs};
 use settled::{NEVER, end, settled};
 
-/// How much later than its bound an answer may come: the news of a loss has to travel, and time advances in
-/// milliseconds.
-const SLACK: Duration = Duration::from_millis(100);
+/// How much later than its bound an answer may come: the error of a loss waits for the losses of others, the news has to
+/// travel, and time advances in milliseconds.
+const SLACK: Duration = LOSS_GRACE.saturating_add(Duration::from_millis(50));
 
 /// The worker that is lost.
 const LOSER: Host = Host::Worker(1);

@@ -6,7 +6,7 @@
 //! reliability false-alarm [MINUTES]    checks that no member of a cluster on a busy machine is given up
 //! reliability partitions [ROUNDS]      checks that no step fails while the coordinator is cut off or stopped
 //! reliability restarts [ROUNDS]        checks that loads succeed while workers are killed and started again
-//! reliability memory [RESTARTS]        checks that the coordinator needs no more memory after many restarts of a worker
+//! reliability memory [RESTARTS]        checks that the coordinator hardly grows over many restarts of a worker
 //! reliability loops [ITERATIONS]       checks that loops which only issue ops stay as fast and as lean as they began
 //! reliability network [SECONDS]        checks what steps carry over networks that delay, reorder and lose packets
 //! reliability soak [MINUTES]           runs a mixed load while processes are killed

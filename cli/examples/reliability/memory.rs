@@ -1,4 +1,5 @@
-//! Kills a worker and starts it again, over and over: the coordinator keeps nothing of the processes that are gone.
+//! Kills a worker and starts it again, over and over: the coordinator's memory grows by at most
+//! [`GROWTH`], and its open files not at all.
 
 use crate::common::cluster::Processes;
 use crate::common::usage::Usage;

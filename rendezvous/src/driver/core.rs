@@ -4,7 +4,8 @@
 //! Running --every result arrived--> Resolved --every participant quiet--> retired
 //!    |---cause------------------------> ^
 //!    |---consequence---> Suspect -------|  a cause, everybody quiet, or no cause within CAUSE_BOUND
-//!    '---a lost participant-> Bereaved -'  everybody quiet or lost, a request of the caller, or LOSS_GRACE is over
+//!    '---a lost participant-> CollectingLosses -> Resolved, once everybody is quiet or lost, at a request of the
+//!                                          caller, or when LOSS_GRACE is over
 //! ```
 //!
 //! A *cause* is a primary error, the caller's own request to end the step, or a participant that the driver itself has
@@ -85,30 +86,26 @@ pub enum Command {
     Retire { n: u64 },
 }
 
-/// A consequence that waits for its cause.
+/// The error of a step that the caller has not got yet.
 #[derive(Debug)]
-struct Suspicion {
+struct HeldError {
     error: Error,
     from: Option<ParticipantIx>,
     /// The participant of which the error says that it is gone.
     blamed: Option<ParticipantIx>,
-    until: Instant,
-}
-
-/// The loss that ends a step, while the driver learns which other participants are lost.
-#[derive(Debug)]
-struct Bereavement {
-    error: Error,
-    from: Option<ParticipantIx>,
-    blamed: Option<ParticipantIx>,
+    /// When the caller gets it at the latest.
     until: Instant,
 }
 
 #[derive(Debug)]
 enum StepPhase {
-    Running { missing: usize },
-    Suspect(Suspicion),
-    Bereaved(Bereavement),
+    Running {
+        missing: usize,
+    },
+    /// A consequence waits for its cause.
+    Suspect(HeldError),
+    /// The driver learns which participants were lost together with the first.
+    CollectingLosses(HeldError),
     Resolved,
 }
 
@@ -123,6 +120,8 @@ struct Step {
     overdue: Option<Instant>,
     /// The participants that the step's cause and the errors attached to it are about.
     culprits: BTreeSet<ParticipantIx>,
+    /// How many errors are attached to the step's cause.
+    attached: usize,
 }
 
 /// Why no further step runs.
@@ -187,8 +186,7 @@ impl Core {
     /// When [`Core::handle_timeout`] is to be called; `None` if nothing waits for a time.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = |s: &Step| match &s.state {
-            StepPhase::Suspect(s) => Some(s.until),
-            StepPhase::Bereaved(b) => Some(b.until),
+            StepPhase::Suspect(held) | StepPhase::CollectingLosses(held) => Some(held.until),
             _ => s.overdue,
         };
         self.steps.values().filter_map(due).min()
@@ -202,8 +200,8 @@ impl Core {
             };
             match &step.state {
                 StepPhase::Suspect(s) if s.until <= now => self.convict(n),
-                StepPhase::Bereaved(b) if b.until <= now => {
-                    self.tell_losses(n);
+                StepPhase::CollectingLosses(l) if l.until <= now => {
+                    self.report_losses(n);
                     self.settle(n);
                 }
                 StepPhase::Resolved if step.overdue.is_some_and(|t| t <= now) => {
@@ -260,19 +258,26 @@ impl Core {
 
     /// The other participant whose loss a participant's error reports; `None` for errors of another kind.
     fn blamed(&self, from: ParticipantIx, error: &Error) -> Option<ParticipantIx> {
-        if error.code != Code::PeerLost {
-            return None;
-        }
-        let name = error.site.as_ref()?.worker.as_ref()?;
-        let ix = self.names.iter().position(|n| n == name)? as ParticipantIx;
-        (ix != from).then_some(ix)
+        named(&self.names, error).filter(|ix| *ix != from)
+    }
+
+    /// The participants that an error and the errors attached to it are about; `about` is that of the error itself where
+    /// it does not say so.
+    fn culprits(&self, about: Option<ParticipantIx>, error: &Error) -> BTreeSet<ParticipantIx> {
+        let first = about.or_else(|| named(&self.names, error));
+        let attached = error.attached.iter();
+        let attached = attached.filter_map(|e| named(&self.names, e));
+        first.into_iter().chain(attached).collect()
     }
 
     fn breaks(&mut self, from: Option<ParticipantIx>, error: &Error, cause: bool) {
         match &mut self.broken {
             Some(b) if b.cause || !cause => {
-                // A participant that was lost as well.
-                let another = cause && error.code == Code::PeerLost && b.from != from;
+                // A participant that was lost as well. The caller's own end of the lease repeats what is known.
+                let told = b.error.attached.iter();
+                let mut told = told.filter_map(|e| named(&self.names, e)).map(Some);
+                let another = cause && error.code == Code::PeerLost && from.is_some();
+                let another = another && b.from != from && told.all(|ix| ix != from);
                 if another && b.error.attached.len() < MOST_ATTACHED {
                     b.error.attached.push(error.clone());
                 }
@@ -354,6 +359,7 @@ impl Core {
                 failed: false,
                 overdue: None,
                 culprits: BTreeSet::new(),
+                attached: 0,
             },
         );
         self.commands.push_back(Command::Start { n });
@@ -362,7 +368,7 @@ impl Core {
             let (from, error) = (broken.from, broken.error.clone());
             self.failed(now, n, from, error, None);
             // The losses that were known before the step are part of the error.
-            self.tell_losses(n);
+            self.report_losses(n);
             self.settle(n);
         } else if results == 0 {
             self.finish(n);
@@ -410,6 +416,7 @@ impl Core {
     ) {
         let cause = self.is_cause(from, &error);
         let blamed = from.and_then(|w| self.blamed(w, &error));
+        let culprits = self.culprits(blamed.or(from), &error);
         let Some(step) = self.steps.get_mut(&n) else {
             return;
         };
@@ -421,7 +428,7 @@ impl Core {
         }
         match &step.state {
             StepPhase::Running { .. } if !cause => {
-                step.state = StepPhase::Suspect(Suspicion {
+                step.state = StepPhase::Suspect(HeldError {
                     error,
                     from,
                     blamed,
@@ -431,8 +438,9 @@ impl Core {
             StepPhase::Running { .. } | StepPhase::Suspect(_) if cause => {
                 match error.code == Code::PeerLost && from.is_some() {
                     true => {
-                        step.culprits.extend(blamed.or(from));
-                        step.state = StepPhase::Bereaved(Bereavement {
+                        step.culprits = culprits;
+                        step.attached = error.attached.len();
+                        step.state = StepPhase::CollectingLosses(HeldError {
                             error,
                             from,
                             blamed,
@@ -443,12 +451,12 @@ impl Core {
                 }
             }
             // The caller waits no longer.
-            StepPhase::Bereaved(_) if from.is_none() => self.tell_losses(n),
+            StepPhase::CollectingLosses(_) if from.is_none() => self.report_losses(n),
             // Two participants each say that the other is gone: no third one is to blame.
             StepPhase::Suspect(s) if s.from.is_some() && s.from == blamed && s.blamed == from => {
                 self.convict(n);
             }
-            StepPhase::Bereaved(_) | StepPhase::Resolved if cause => {
+            StepPhase::CollectingLosses(_) | StepPhase::Resolved if cause => {
                 self.attach(n, from, blamed, error)
             }
             _ => {}
@@ -457,13 +465,13 @@ impl Core {
     }
 
     /// Resolves a step that a lost participant ended.
-    fn tell_losses(&mut self, n: u64) {
+    fn report_losses(&mut self, n: u64) {
         if let Some(Step {
-            state: StepPhase::Bereaved(b),
+            state: StepPhase::CollectingLosses(l),
             ..
         }) = self.steps.get(&n)
         {
-            let (from, blamed, error) = (b.from, b.blamed, b.error.clone());
+            let (from, blamed, error) = (l.from, l.blamed, l.error.clone());
             self.resolve(n, from, blamed, error);
         }
     }
@@ -481,11 +489,12 @@ impl Core {
         };
         // A request of the caller is not attached, nor another error about the same participant.
         let Some(about) = blamed.or(from) else { return };
-        if !step.failed || step.culprits.len() > MOST_ATTACHED || !step.culprits.insert(about) {
+        if !step.failed || step.attached >= MOST_ATTACHED || !step.culprits.insert(about) {
             return;
         }
+        step.attached += 1;
         match &mut step.state {
-            StepPhase::Bereaved(b) => b.error.attached.push(error),
+            StepPhase::CollectingLosses(l) => l.error.attached.push(error),
             _ => self.commands.push_back(Command::Attach { n, error }),
         }
     }
@@ -497,13 +506,18 @@ impl Core {
         blamed: Option<ParticipantIx>,
         mut error: Error,
     ) {
-        let culprit = blamed.or(from);
-        let gone = |w: &ParticipantIx| self.lost.contains(w) || culprit == Some(*w);
+        let Some(step) = self.steps.get(&n) else {
+            return;
+        };
+        let mut culprits = self.culprits(blamed.or(from), &error);
+        culprits.extend(&step.culprits);
+        let gone = |w: &ParticipantIx| self.lost.contains(w) || culprits.contains(w);
         let stopped = (0..self.workers).filter(|w| !gone(w));
         error.stopped = stopped.map(|w| self.name(w).to_owned()).collect();
         if let Some(step) = self.steps.get_mut(&n) {
             step.state = StepPhase::Resolved;
-            step.culprits.extend(culprit);
+            step.culprits = culprits;
+            step.attached = error.attached.len();
             let result = Err(error);
             self.commands.push_back(Command::Resolve { n, result });
         }
@@ -549,7 +563,7 @@ impl Core {
             // All participants that could have sent a cause have quiesced.
             self.convict(n);
         }
-        self.tell_losses(n);
+        self.report_losses(n);
         if let Some(step) = self.steps.get(&n)
             && matches!(step.state, StepPhase::Resolved)
         {
@@ -557,6 +571,16 @@ impl Core {
             self.commands.push_back(Command::Retire { n });
         }
     }
+}
+
+/// The participant whose loss an error reports.
+fn named(names: &[String], error: &Error) -> Option<ParticipantIx> {
+    if error.code != Code::PeerLost {
+        return None;
+    }
+    let name = error.site.as_ref()?.worker.as_ref()?;
+    let ix = names.iter().position(|n| n == name)?;
+    Some(ix as ParticipantIx)
 }
 
 #[cfg(test)]

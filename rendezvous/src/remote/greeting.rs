@@ -75,7 +75,10 @@ pub async fn accept_lane(
         write_hello(&mut send, &hub.me).await?;
         Ok(peer)
     };
-    let peer = within(hello).await?;
+    let peer = within(hello).await.map_err(|e| match role {
+        Role::Worker => e.about(name),
+        _ => e,
+    })?;
     run(world, hub, watched, peer, send, recv)
 }
 

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use super::Failure;
-use crate::scenario::Scenario;
 
 /// The folder, made where it is missing.
 #[derive(Debug)]
@@ -20,17 +19,20 @@ impl FailureFolder {
 
     fn file(&self, failure: &Failure, kind: &str) -> PathBuf {
         let what = match failure.aimed_at {
-            None => "seed",
-            Some(_) => "aimed",
+            None => "seed".to_owned(),
+            Some((row, state)) => {
+                let cell = format!("aimed-{}-{}", row.name(), state.name());
+                cell.replace(' ', "-")
+            }
         };
         self.0.join(format!("{what}-{}.{kind}", failure.seed))
     }
 
     /// Writes a failure: its scenario, the shrunken one once there is one, and a text with the commands that repeat it. It
-    /// replaces what was written of the seed before.
+    /// replaces what was written of the same run before.
     pub fn write(&self, failure: &Failure) -> anyhow::Result<()> {
-        let drawn = || Scenario::draw(failure.seed);
-        let scenario = failure.shrunk.clone().unwrap_or_else(drawn);
+        let shrunk = failure.shrunk.clone();
+        let scenario = shrunk.unwrap_or_else(|| failure.scenario());
         let path = self.file(failure, "json");
         std::fs::write(&path, serde_json::to_string(&scenario)?)?;
         let text = format!(
@@ -44,7 +46,9 @@ impl FailureFolder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::faults::{Row, StepState};
     use crate::invariants::Violation;
+    use crate::scenario::Scenario;
 
     #[test]
     fn a_failure_can_be_repeated_from_its_files() {
@@ -76,6 +80,19 @@ mod tests {
         let (scenario, text) = read();
         assert_eq!(scenario, smaller);
         assert!(text.contains("seed-7.json"));
+        // Scenarios that aim at different cells have the same numbers.
+        failure.shrunk = None;
+        let cells = [StepState::Abort, StepState::Retire].map(|s| (Row::CrashWorker, s));
+        for cell in cells {
+            failure.aimed_at = Some(cell);
+            folder.write(&failure).unwrap();
+        }
+        for ((row, state), name) in cells.into_iter().zip(["abort", "retire"]) {
+            let file = path.join(format!("aimed-worker-crashes-{name}-7.json"));
+            let scenario = std::fs::read_to_string(file).unwrap();
+            let scenario: Scenario = serde_json::from_str(&scenario).unwrap();
+            assert_eq!(scenario, Scenario::aimed(row, state, 7));
+        }
         std::fs::remove_dir_all(path).unwrap();
     }
 }

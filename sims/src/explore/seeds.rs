@@ -16,16 +16,17 @@ const BATCH: u64 = 25;
 /// Fresh seeds lie below this, so that they are written in few digits.
 const FRESH: u64 = 1 << 40;
 
-/// Which seeds an exploration runs.
+/// The seeds that an exploration runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeedPlan {
     /// Seeds to run first.
     pub corpus: Vec<u64>,
     /// Seeds to run next.
     pub range: Range<u64>,
-    /// Where the seeds begin that are run after the others, until the time is over.
+    /// The first of the seeds that are run after the others, until the time is over.
     pub fresh: Option<u64>,
-    /// How long batches are begun, counted from the beginning; `None` while there are any.
+    /// How long batches are begun: fresh ones from when all others have begun; without fresh ones, all of them from the
+    /// beginning. `None` while there are any.
     pub lasts: Option<Duration>,
 }
 
@@ -73,6 +74,7 @@ impl SeedPlan {
             corpus: self.corpus.iter().copied().collect(),
             range: self.range.clone(),
             fresh: self.fresh,
+            fresh_since: None,
             lasts: self.lasts,
         }
     }
@@ -83,15 +85,20 @@ pub(super) struct Batches {
     corpus: VecDeque<u64>,
     range: Range<u64>,
     fresh: Option<u64>,
+    /// When all seeds of the corpus and of the range had begun.
+    fresh_since: Option<Duration>,
     lasts: Option<Duration>,
 }
 
 impl Batches {
+    fn is_over(&self, elapsed: Duration) -> bool {
+        self.lasts.is_some_and(|lasts| elapsed >= lasts)
+    }
+
     /// The batch that begins when the exploration has run for `elapsed`; `None` if no further one does. Seeds of the
     /// corpus and of the range are run however long they take, unless there are no fresh ones.
     pub(super) fn next(&mut self, elapsed: Duration) -> Option<Range<u64>> {
-        let over = self.lasts.is_some_and(|lasts| elapsed >= lasts);
-        if over && self.fresh.is_none() {
+        if self.fresh.is_none() && self.is_over(elapsed) {
             return None;
         }
         if let Some(seed) = self.corpus.pop_front() {
@@ -103,6 +110,8 @@ impl Batches {
             self.range.start = to;
             return Some(from..to);
         }
+        let since = *self.fresh_since.get_or_insert(elapsed);
+        let over = self.is_over(elapsed.saturating_sub(since));
         let from = self.fresh.filter(|_| !over)?;
         let to = from.checked_add(BATCH)?;
         self.fresh = Some(to);
@@ -125,13 +134,16 @@ mod tests {
             lasts: Some(SECOND),
         };
         let mut batches = plan.batches();
+        // However long the others take, the time of the fresh ones counts from their end.
         let late = SECOND * 2;
-        let got: Vec<_> = std::iter::from_fn(|| batches.next(late)).collect();
-        assert_eq!(got, [9..10, 4..5, 100..125, 125..130]);
-        let mut batches = plan.batches();
-        let got: Vec<_> = (0..6).filter_map(|_| batches.next(SECOND / 2)).collect();
-        assert_eq!(got[4..], [1000..1025, 1025..1050]);
-        assert_eq!(batches.next(SECOND), None);
+        let got: Vec<_> = (0..6).filter_map(|_| batches.next(late)).collect();
+        assert_eq!(
+            got,
+            [9..10, 4..5, 100..125, 125..130, 1000..1025, 1025..1050]
+        );
+        let nearly = late + SECOND - Duration::from_millis(1);
+        assert_eq!(batches.next(nearly), Some(1050..1075));
+        assert_eq!(batches.next(late + SECOND), None);
     }
 
     #[test]

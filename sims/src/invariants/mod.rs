@@ -1,4 +1,4 @@
-//! The invariants, one in each file, in rooms by what they promise. They are checked after every tick, and at each
+//! The invariants, one in each file, in groups by what they promise. They are checked after every tick, and at each
 //! [`Stage`] of a run.
 //!
 //! A checker sees the events of the steps and the state of the live processes. It shares no code with what it checks.

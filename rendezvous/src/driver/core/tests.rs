@@ -103,6 +103,13 @@ fn reports(from: u16, error: Error) -> Input {
     .into()
 }
 
+/// The caller ends the step.
+fn cancelled() -> Input {
+    let error = Error::new(Code::Cancelled, "dropped");
+    let (n, from) = (0, None);
+    Event::Failed { n, from, error }.into()
+}
+
 /// The driver's own link to a participant ended.
 fn lost(peer: u16, name: &str) -> Input {
     let error = Error::lost(name, "it ended");
@@ -178,6 +185,57 @@ fn attached_errors_are_bounded() {
         .collect();
     assert_eq!(told.matches("also").count(), MOST_ATTACHED);
     assert_eq!(rig.core.broken().unwrap().attached.len(), MOST_ATTACHED);
+    // A step that begins with all of these losses gets no further ones.
+    let told = rig.take(again(1)).concat();
+    assert_eq!(told.matches("also").count(), MOST_ATTACHED);
+    let bang = |n, from| Event::Failed {
+        n,
+        from: Some(from),
+        error: Error::new(Code::KernelFailed, "bang"),
+    };
+    assert_eq!(rig.take(bang(1, 50).into()), [""; 0]);
+    // The caller's own end of a step is about no participant.
+    let mut rig = rig_of(&names);
+    rig.take(begin());
+    rig.take(cancelled());
+    let attached = (0..100).flat_map(|i| rig.take(failed(i, Code::KernelFailed, "bang")));
+    assert_eq!(attached.count(), MOST_ATTACHED);
+}
+
+#[test]
+fn closing_a_broken_lease_repeats_nothing() {
+    let mut rig = rig();
+    for input in [begin(), lost(1, "b"), lost(2, "c")] {
+        rig.take(input);
+    }
+    let known = rig.core.broken().unwrap().clone();
+    assert_eq!(known.attached.len(), 1);
+    let closed = || Event::Closed {
+        error: known.clone(),
+    };
+    for _ in 0..2 {
+        rig.take(closed().into());
+        assert_eq!(rig.core.broken(), Some(&known));
+    }
+}
+
+#[test]
+fn who_failed_while_losses_are_collected_has_not_been_stopped() {
+    check(
+        vec![
+            begin(),
+            lost(1, "b"),
+            failed(2, Code::KernelFailed, "bang"),
+            done(2),
+            done(0),
+        ],
+        &[
+            "start 0",
+            "abort 0 except Some(1)",
+            "err 0 lost contact with b: it ended also bang stopped a",
+            "retire 0",
+        ],
+    );
 }
 
 #[test]
@@ -493,11 +551,9 @@ fn a_wedged_participant_is_the_cause_and_is_not_waited_for() {
 #[test]
 fn who_does_not_quiesce_is_given_up() {
     let cancelled = || {
-        let error = Error::new(Code::Cancelled, "dropped");
-        let from = None;
         vec![
             begin(),
-            Event::Failed { n: 0, from, error }.into(),
+            cancelled(),
             done(0),
             done(2),
             wait(QUIESCE_BOUND - MOMENT),

@@ -1,0 +1,143 @@
+//! Batches of runs, each in a process of its own: a run that dies takes no other one along.
+
+use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
+use std::process::{Command, Stdio};
+
+use super::AIMED;
+use crate::faults::{Row, StepState};
+use crate::invariants::Violation;
+use crate::run::{Report, run};
+use crate::scenario::Scenario;
+
+/// A fault and the state of a step in which it strikes.
+pub type Cell = (Row, StepState);
+
+/// The name of the violation that a run has died.
+pub(super) const LIVES: &str = "the simulator lives";
+
+/// Runs that follow one another in one process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// The cell of the table that the scenarios aim at, until one meets it; `None` for seeds.
+    pub aim: Option<Cell>,
+    /// The seeds, or the numbers of the aimed scenarios.
+    pub numbers: Range<u64>,
+}
+
+impl Batch {
+    pub(super) fn of_seeds(numbers: Range<u64>) -> Batch {
+        Batch { aim: None, numbers }
+    }
+
+    /// All scenarios that aim at a cell.
+    pub(super) fn aimed(cell: Cell) -> Batch {
+        Batch {
+            aim: Some(cell),
+            numbers: 0..AIMED,
+        }
+    }
+
+    /// Takes the run out of the batch that a report is about.
+    fn pass(&mut self, report: &Report) {
+        let met = |(row, state)| report.cells.get(row, state) > 0;
+        let met = self.aim.is_some_and(met);
+        self.numbers.start = match met {
+            true => self.numbers.end,
+            false => report.seed.saturating_add(1),
+        };
+    }
+
+    /// Runs the batch in this process, and prints a report of each run as a line of JSON.
+    pub fn run(mut self) -> anyhow::Result<()> {
+        let out = std::io::stdout();
+        while !self.numbers.is_empty() {
+            let number = self.numbers.start;
+            let report = run(&scenario(self.aim, number), None);
+            writeln!(out.lock(), "{}", serde_json::to_string(&report)?)?;
+            self.pass(&report);
+        }
+        Ok(())
+    }
+
+    /// Runs the batch in a process of its own. If that process dies, the run that it was at is reported as a failure,
+    /// and another process runs the rest.
+    pub(super) fn run_apart(mut self, mut take: impl FnMut(Report)) {
+        while !self.numbers.is_empty() {
+            let rest = self.clone();
+            let why = match rest.run_child(|report| {
+                self.pass(&report);
+                take(report);
+            }) {
+                Ok(()) if self.numbers.is_empty() => return,
+                Ok(()) => "the simulator ended early".to_owned(),
+                Err(e) => format!("the simulator died: {e:#}"),
+            };
+            let violation = Violation {
+                invariant: LIVES.into(),
+                at: 0,
+                what: why,
+            };
+            let report = Report {
+                seed: self.numbers.start,
+                violations: vec![violation],
+                ..Report::default()
+            };
+            self.pass(&report);
+            take(report);
+        }
+    }
+
+    fn run_child(&self, mut take: impl FnMut(Report)) -> anyhow::Result<()> {
+        let Range { start, end } = self.numbers;
+        let mut args = vec!["batch".to_owned(), start.to_string(), end.to_string()];
+        if let Some(cell) = &self.aim {
+            args.extend(["--aim".to_owned(), serde_json::to_string(cell)?]);
+        }
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        if let Some(out) = child.stdout.take() {
+            for line in BufReader::new(out).lines() {
+                take(serde_json::from_str(&line?)?);
+            }
+        }
+        let status = child.wait()?;
+        anyhow::ensure!(status.success(), "{status}");
+        Ok(())
+    }
+}
+
+/// The scenario of a seed, or the one with this number that aims at a cell.
+pub(super) fn scenario(aim: Option<Cell>, number: u64) -> Scenario {
+    match aim {
+        None => Scenario::draw(number),
+        Some((row, state)) => Scenario::aimed(row, state, number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aimed_scenarios_end_with_the_one_that_meets_the_cell() {
+        let cell = (Row::Hang, StepState::Abort);
+        let mut aimed = Batch::aimed(cell);
+        let mut seeds = Batch::of_seeds(0..AIMED);
+        let mut report = Report {
+            seed: 3,
+            ..Report::default()
+        };
+        for batch in [&mut aimed, &mut seeds] {
+            batch.pass(&report);
+            assert_eq!(batch.numbers, 4..AIMED);
+        }
+        report.cells.hit(cell.0, cell.1);
+        aimed.pass(&report);
+        seeds.pass(&report);
+        assert!(aimed.numbers.is_empty() && !seeds.numbers.is_empty());
+    }
+}
