@@ -13,6 +13,9 @@ const KEPT: usize = 256 << 20;
 /// The least bytes of a block.
 const LEAST: usize = 4 << 10;
 
+/// Blocks of more bytes are no power of two: they have the next multiple of this.
+const LARGE: usize = 1 << 20;
+
 #[derive(Default)]
 struct Idle {
     /// Addresses of blocks by their bytes.
@@ -48,7 +51,10 @@ impl Staging {
 
     /// A block of at least so many bytes.
     pub fn block(&self, bytes: usize) -> DriverResult<StagingBlock> {
-        let bytes = bytes.max(LEAST).next_power_of_two();
+        let bytes = match bytes > LARGE {
+            true => bytes.checked_next_multiple_of(LARGE).unwrap_or(bytes),
+            false => bytes.max(LEAST).next_power_of_two(),
+        };
         let idle = {
             let mut idle = self.0.idle.lock().unwrap_or_else(PoisonError::into_inner);
             let found = idle.blocks.get_mut(&bytes).and_then(Vec::pop);
