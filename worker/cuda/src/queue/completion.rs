@@ -72,8 +72,10 @@ pub(crate) struct Faulted(Vec<(Weak<DeviceStep>, Arc<DeviceFailure>)>);
 impl Faulted {
     fn note(&mut self, step: &Arc<DeviceStep>, failure: Arc<DeviceFailure>) {
         step.fail(&failure);
-        self.0.retain(|(step, _)| step.strong_count() > 0);
-        self.0.push((Arc::downgrade(step), failure));
+        if self.failure(step).is_none() {
+            self.0.retain(|(step, _)| step.strong_count() > 0);
+            self.0.push((Arc::downgrade(step), failure));
+        }
     }
 
     fn failure(&self, step: &Arc<DeviceStep>) -> Option<Arc<DeviceFailure>> {
