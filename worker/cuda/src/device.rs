@@ -7,7 +7,7 @@ use convoke_common::memory::{Ledger, Purpose};
 use convoke_common::world::Share;
 use convoke_worker::device::{Device, DeviceKernel, DeviceOp, DeviceQueue};
 
-use crate::driver::{Driver, DriverError, DriverResult, FunctionId};
+use crate::driver::{Driver, DriverError, DriverResult, EventId, FunctionId, StreamId};
 use crate::kernels::{Template, template};
 use crate::queue::CudaQueue;
 use crate::queue::staging::Staging;
@@ -34,6 +34,13 @@ impl Gpu {
             )
         };
         self.lost.get_or_init(error).clone()
+    }
+
+    /// Records an event behind what is enqueued on a stream. Without the event nobody knows when that work ends, so a
+    /// driver that records none has lost the GPU.
+    pub fn record(&self, stream: StreamId) -> DriverResult<EventId> {
+        let event = self.driver.record(stream);
+        event.inspect_err(|e| drop(self.lose(&e.message)))
     }
 
     /// The error of a call that the driver refused.

@@ -7,6 +7,7 @@
 )]
 
 mod emulated;
+mod queue;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -560,9 +561,13 @@ fn a_lost_context_fails_everything() {
     let error = failure.error.as_ref().unwrap();
     assert_eq!(error.code, Code::Wedged);
     assert!(error.message.contains("ILLEGAL_ADDRESS"), "{error}");
+    assert!(is_wedged(&device));
+}
+
+fn is_wedged(device: &CudaDevice) -> bool {
     let share = Share::new(AccountId::named("test"), LeaseId(1));
     let refused = device.open(&share, &Ledger::new("device", 64), Purpose::Leases, 0);
-    assert_eq!(refused.err().unwrap().code, Code::Wedged);
+    refused.is_err_and(|e| e.code == Code::Wedged)
 }
 
 /// The table of ops with kernels in `docs/accelerators.md`; `CONVOKE_WRITE_OPS=1` writes it.

@@ -11,7 +11,7 @@ use convoke_common::world::Share;
 use convoke_graph::Tensor;
 use tokio::sync::{Mutex, oneshot};
 
-use super::{DeviceStep, DeviceTensor, KernelWatch, OwnedDevice};
+use super::{DeviceQueue, DeviceStep, DeviceTensor, KernelWatch, OwnedDevice};
 use crate::program::installed::InstalledProgram;
 
 /// Where a host tensor lies, and how many bytes it has.
@@ -21,6 +21,9 @@ type Place = (usize, usize);
 /// host's constant as long as the copy, so that no other tensor is in its place.
 #[derive(Default)]
 pub struct ConstantCopies(Mutex<HashMap<Place, Weak<dyn Any + Send + Sync>>>);
+
+/// The bytes after which an install waits for its copies, because a device may keep as many in memory of the host.
+const IN_FLIGHT: usize = 64 << 20;
 
 /// The watch of copies: no kernel runs.
 struct NoKernels;
@@ -33,6 +36,16 @@ impl KernelWatch for NoKernels {
 
 fn place(tensor: &Tensor) -> Place {
     (tensor.bytes().as_ptr() as usize, tensor.byte_len())
+}
+
+/// Waits until all that was enqueued has ended.
+async fn ended(queue: &dyn DeviceQueue) -> Result<()> {
+    let (came, comes) = oneshot::channel();
+    queue.event(Box::new(move || {
+        let _ = came.send(());
+    }));
+    let comes = comes.await;
+    comes.map_err(|_| Error::internal("the device ended before its copies"))
 }
 
 /// Copies the constants that a program's device nodes read to the device, and waits until they are there. Fails where
@@ -55,7 +68,7 @@ pub(crate) async fn copy_constants(
     let mut copies = owned.constants.0.lock().await;
     let constants = &installed.code.constants;
     let mut made = vec![None; constants.len()];
-    let mut new = vec![];
+    let (mut new, mut in_flight) = (vec![], 0_usize);
     for c in needed {
         let tensor = constants
             .get(c as usize)
@@ -68,6 +81,11 @@ pub(crate) async fn copy_constants(
                 buffer,
             },
             None => {
+                if in_flight > 0 && in_flight.saturating_add(tensor.byte_len()) > IN_FLIGHT {
+                    ended(&*queue).await?;
+                    in_flight = 0;
+                }
+                in_flight = in_flight.saturating_add(tensor.byte_len());
                 let copy = queue.copy_in(&step, 0, tensor.clone());
                 new.push((place(tensor), Arc::downgrade(&copy.buffer)));
                 copy
@@ -75,13 +93,7 @@ pub(crate) async fn copy_constants(
         };
         made[c as usize] = Some(copy);
     }
-    let (came, comes) = oneshot::channel();
-    queue.event(Box::new(move || {
-        let _ = came.send(());
-    }));
-    if comes.await.is_err() {
-        return Err(Error::internal("the device ended before its copies"));
-    }
+    ended(&*queue).await?;
     if let Some(failure) = step.failure() {
         let cancelled = || Error::internal("a copy to the device was cancelled");
         return Err(failure.error.clone().unwrap_or_else(cancelled));

@@ -1,7 +1,8 @@
 //! Compiled sources on disk, by the hash of source and options, compiler and architecture.
 //!
 //! What is in the folder is loaded into the GPU, so the folder must be its owner's alone: one that others can enter, or
-//! that somebody else owns, is refused. A file comes into its place complete, by a rename.
+//! that somebody else owns, is refused. A folder that cannot be made costs time, and nothing else. A file comes into its
+//! place complete, by a rename.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -9,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use convoke_common::error::{Code, Error, Result};
+use convoke_common::world::{Rng, SystemRng};
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 
 /// The most bytes that a compiled source may have.
@@ -42,19 +44,27 @@ pub fn default_place() -> Option<PathBuf> {
         .then(|| caches.join("convoke").join("cuda"))
 }
 
+/// Makes the folder where it is not there.
+fn make(path: &Path) -> std::io::Result<()> {
+    if let Some(above) = path.parent() {
+        std::fs::create_dir_all(above)?;
+    }
+    match fs::mkdir(path, Mode::RWXU) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
 impl Cache {
-    /// Opens the folder, which is made where it is not there.
+    /// Opens the folder, which is made where it is not there; `None` where it cannot be made.
     ///
     /// # Errors
-    /// `io` where it cannot be made, is not this user's, or can be entered by others.
-    pub fn open(path: &Path) -> Result<Cache> {
-        if let Some(above) = path.parent() {
-            std::fs::create_dir_all(above)
-                .map_err(|e| refused(path, format!("cannot be made: {e}")))?;
-        }
-        match fs::mkdir(path, Mode::RWXU) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(e) => return Err(refused(path, format!("cannot be made: {e}"))),
+    /// `io` where it is not a folder, is not this user's, or can be entered by others.
+    pub fn open(path: &Path) -> Result<Option<Cache>> {
+        if let Err(error) = make(path) {
+            let path = path.display();
+            tracing::warn!(%error, %path, "compiled CUDA kernels are not kept, since their folder cannot be made");
+            return Ok(None);
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = fs::open(path, flags, Mode::empty())
@@ -66,7 +76,7 @@ impl Cache {
         if stat.st_mode & 0o077 != 0 {
             return Err(refused(path, "can be entered by other users"));
         }
-        Ok(Cache { folder })
+        Ok(Some(Cache { folder }))
     }
 
     /// The compiled source of this name; `None` where it is not there, or cannot be read.
@@ -85,10 +95,18 @@ impl Cache {
         }
     }
 
+    /// Removes a compiled source that is of no use.
+    pub fn remove(&self, name: &str) {
+        let _ = fs::unlinkat(&self.folder, name, AtFlags::empty());
+    }
+
     fn write(&self, name: &str, contents: &[u8]) -> std::io::Result<()> {
-        let new = format!("{name}.{}", std::process::id());
+        // Processes of several containers may have the same number, so the name is drawn.
+        let mut salt = [0; 8];
+        SystemRng::default().fill(&mut salt);
+        let new = format!("{name}.{:016x}", u64::from_le_bytes(salt));
         let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         let mut file = File::from(fs::openat(&self.folder, &*new, flags, mode)?);
         let written = file.write_all(contents);
@@ -118,13 +136,28 @@ mod tests {
     #[test]
     fn what_is_kept_is_found_by_the_next_process() {
         let at = place("kept").join("below");
-        let cache = Cache::open(&at).unwrap();
+        let cache = Cache::open(&at).unwrap().unwrap();
         assert_eq!(cache.get("a"), None);
         cache.put("a", b"cubin");
-        assert_eq!(Cache::open(&at).unwrap().get("a").unwrap(), b"cubin");
+        let next = Cache::open(&at).unwrap().unwrap();
+        assert_eq!(next.get("a").unwrap(), b"cubin");
+        next.put("a", b"another");
+        assert_eq!(cache.get("a").unwrap(), b"another");
+        let files = std::fs::read_dir(&at).unwrap().count();
+        assert_eq!(files, 1, "nothing is left beside it");
+        cache.remove("a");
+        assert_eq!(next.get("a"), None);
         let mode = std::fs::metadata(&at).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         std::fs::remove_dir_all(at).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_keeps_nothing() {
+        let at = place("file");
+        std::fs::write(&at, "a file").unwrap();
+        assert!(Cache::open(&at.join("below")).unwrap().is_none());
+        std::fs::remove_file(at).unwrap();
     }
 
     #[test]

@@ -44,7 +44,7 @@ const DRIVER: Needed = Needed {
         "cuGetErrorName",
         "cuGetErrorString",
     ],
-    advice: "install NVIDIA's driver, version 525 or later, or start the container with its GPUs (--gpus all)",
+    advice: "install NVIDIA's driver (580 or later for CUDA 13), or start the container with its GPUs (--gpus all)",
 };
 
 const COMPILER: Needed = Needed {
@@ -60,7 +60,6 @@ const COMPILER: Needed = Needed {
         "nvrtcGetPTXSize",
         "nvrtcGetCUBIN",
         "nvrtcGetCUBINSize",
-        "nvrtcGetErrorString",
     ],
     advice: "install CUDA's runtime compiler (package cuda-nvrtc, or nvidia-cuda-nvrtc of PyPI) and name its folder in LD_LIBRARY_PATH",
 };

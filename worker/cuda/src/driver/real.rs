@@ -71,6 +71,10 @@ fn is_lost(result: CUresult) -> bool {
             | CUDA_ERROR_ASSERT
             | CUDA_ERROR_CONTEXT_IS_DESTROYED
             | CUDA_ERROR_NVLINK_UNCORRECTABLE
+            | CUDA_ERROR_CONTAINED
+            | CUDA_ERROR_TENSOR_MEMORY_LEAK
+            | CUDA_ERROR_MPS_CLIENT_TERMINATED
+            | CUDA_ERROR_EXTERNAL_DEVICE
             | CUDA_ERROR_UNKNOWN
     )
 }
@@ -105,8 +109,8 @@ impl CudaDriver {
     /// Opens the GPU of this number.
     ///
     /// # Errors
-    /// `not_found` where there is no driver, no compiler, no such GPU, or none that kernels can be compiled for; `io`
-    /// where compiled kernels cannot be kept safely.
+    /// `not_found` where there is no driver, no compiler, no such GPU, or none that takes what the compiler makes; `io`
+    /// where compiled kernels are kept in a folder that is not safe.
     pub fn open(number: u32) -> Result<CudaDriver> {
         probe::driver()?;
         probe::compiler()?;
@@ -123,16 +127,39 @@ impl CudaDriver {
                 format!("{name} has compute capability {architecture}, below {LEAST_ARCHITECTURE}");
             return Err(none(why, "use a GPU of the Ampere generation or later"));
         }
-        let cache = default_place().map(|at| Cache::open(&at)).transpose()?;
-        let context = retain(device).map_err(unusable)?;
-        Ok(CudaDriver {
+        let cache = match default_place() {
+            Some(at) => Cache::open(&at)?,
+            None => None,
+        };
+        let compiler = compile::version().map_err(unusable)?;
+        let opened = CudaDriver {
             device,
-            context,
+            context: retain(device).map_err(unusable)?,
             architecture,
             name,
-            compiler: compile::version().map_err(unusable)?,
+            compiler,
             cache,
             functions: Mutex::default(),
+        };
+        opened.try_out()?;
+        Ok(opened)
+    }
+
+    /// Compiles and loads a kernel that does nothing: the compiler may not know the GPU, and the driver may be older than the
+    /// compiler.
+    fn try_out(&self) -> Result<()> {
+        let entry = ENTRY.to_string_lossy();
+        let source = format!("extern \"C\" __global__ void {entry}() {{}}\n");
+        self.function(&source).map(drop).map_err(|e| {
+            let (major, minor) = self.compiler;
+            let why = format!(
+                "{} (sm_{}) does not run what NVRTC {major}.{minor} compiles: {}",
+                self.name, self.architecture, e.message
+            );
+            none(
+                why,
+                "use an NVRTC that knows the GPU and is no newer than the driver: NVRTC 13 needs driver 580 or later",
+            )
         })
     }
 
@@ -142,17 +169,25 @@ impl CudaDriver {
         unsafe { call!(cuCtxSetCurrent(self.context)) }
     }
 
-    /// The compiled source, from the cache where it is there.
-    fn cubin(&self, source: &str, hash: &blake3::Hash) -> DriverResult<Vec<u8>> {
+    /// Loads a source, compiled from the cache where it is there. A file of the cache that the driver refuses is compiled
+    /// anew.
+    fn made(&self, source: &str, hash: &blake3::Hash) -> DriverResult<FunctionId> {
         let name = format!("{hash}-sm_{}.cubin", self.architecture);
-        if let Some(cubin) = self.cache.as_ref().and_then(|cache| cache.get(&name)) {
-            return Ok(cubin);
+        if let Some((cache, cubin)) = self.cache.as_ref().and_then(|c| Some((c, c.get(&name)?))) {
+            match self.load(&cubin) {
+                Err(e) if !e.lost && !e.out_of_memory => {
+                    tracing::warn!(error = e.message, name, "a kept CUDA kernel is refused");
+                    cache.remove(&name);
+                }
+                loaded => return loaded,
+            }
         }
         let cubin = compile::compile(source, self.architecture)?.cubin;
+        let loaded = self.load(&cubin)?;
         if let Some(cache) = &self.cache {
             cache.put(&name, &cubin);
         }
-        Ok(cubin)
+        Ok(loaded)
     }
 
     /// Loads a compiled source. Modules stay loaded as long as the context.
@@ -162,7 +197,8 @@ impl CudaDriver {
         // SAFETY: the cubin is complete, as the compiler or the cache gave it, and the names end with a zero byte.
         unsafe {
             call!(cuModuleLoadData(&mut module, cubin.as_ptr().cast()))?;
-            call!(cuModuleGetFunction(&mut function, module, ENTRY.as_ptr()))?;
+            call!(cuModuleGetFunction(&mut function, module, ENTRY.as_ptr()))
+                .inspect_err(|_| drop(call!(cuModuleUnload(module))))?;
         }
         Ok(FunctionId(function as usize))
     }
@@ -220,18 +256,25 @@ fn describe(device: sys::CUdevice) -> DriverResult<(String, u32)> {
 fn retain(device: sys::CUdevice) -> DriverResult<sys::CUcontext> {
     let (mut context, mut pool) = (ptr::null_mut(), ptr::null_mut());
     let mut kept = u64::MAX;
-    // SAFETY: the device exists; the pointers are to variables of this frame, the last one of the type that the attribute
-    // has.
-    unsafe {
-        call!(cuDevicePrimaryCtxRetain(&mut context, device))?;
-        call!(cuCtxSetCurrent(context))?;
-        call!(cuDeviceGetDefaultMemPool(&mut pool, device))?;
-        call!(cuMemPoolSetAttribute(
-            pool,
-            sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-            ptr::from_mut(&mut kept).cast()
-        ))?;
-    }
+    // SAFETY: the device exists, and the pointer is to a handle of this frame.
+    unsafe { call!(cuDevicePrimaryCtxRetain(&mut context, device))? };
+    // SAFETY: the context was retained above; the pointers are to variables of this frame, the last one of the type that
+    // the attribute has.
+    let set = unsafe {
+        call!(cuCtxSetCurrent(context))
+            .and_then(|()| call!(cuDeviceGetDefaultMemPool(&mut pool, device)))
+            .and_then(|()| {
+                call!(cuMemPoolSetAttribute(
+                    pool,
+                    sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                    ptr::from_mut(&mut kept).cast()
+                ))
+            })
+    };
+    set.inspect_err(|_| {
+        // SAFETY: the context was retained once, and is not used after this.
+        let _ = unsafe { call!(cuDevicePrimaryCtxRelease_v2(device)) };
+    })?;
     Ok(context)
 }
 
@@ -412,7 +455,7 @@ impl Driver for CudaDriver {
         if let Some(function) = known {
             return Ok(function);
         }
-        let function = self.load(&self.cubin(source, &hash)?)?;
+        let function = self.made(source, &hash)?;
         let mut functions = self
             .functions
             .lock()

@@ -1,5 +1,5 @@
-//! Which ops have kernels, by dtype, and their sources: for the table in `docs/accelerators.md`, and for the checks that
-//! compile every source.
+//! The ops that have kernels, by dtype, and the sources of these: for the table in `docs/accelerators.md`, and for the
+//! checks that compile every source.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -21,6 +21,20 @@ pub const COLUMNS: [DType; 6] = [
     DType::Bool,
 ];
 
+/// The dtypes of first operands for which sources are made: those of the table, and f64, of which casts alone have kernels.
+fn dtypes() -> impl Iterator<Item = DType> {
+    COLUMNS.into_iter().chain([DType::F64])
+}
+
+/// The dtypes that operands of other classes than the first one's may have. What `Where` chooses has elements of 1, 2, 4
+/// and 8 bytes; other operands are indices.
+fn others(def: &OpDef) -> &'static [DType] {
+    match def.name {
+        "Where" => &[DType::Bool, DType::F16, DType::F32, DType::I64],
+        _ => &[DType::I32, DType::I64],
+    }
+}
+
 /// The forms in which an op is asked for: attributes, and how many of its operands are given.
 fn forms(def: &'static OpDef, dtype: DType) -> Vec<(Attrs, usize)> {
     let required = def.operands.iter().filter(|o| !o.optional).count();
@@ -28,7 +42,8 @@ fn forms(def: &'static OpDef, dtype: DType) -> Vec<(Attrs, usize)> {
     match def.name {
         "Cast" => {
             let to = |to: &DType| Attrs::default().with("to", Attr::DType(*to));
-            attrs = COLUMNS.iter().filter(|to| **to != dtype).map(to).collect();
+            let others = dtypes().filter(|to| *to != dtype);
+            attrs = others.map(|d| to(&d)).collect();
         }
         "FusedGemm" => attrs.extend(fused_forms()),
         "Gelu" => attrs.push(Attrs::default().with("approximate", Attr::Str("tanh".into()))),
@@ -40,7 +55,7 @@ fn forms(def: &'static OpDef, dtype: DType) -> Vec<(Attrs, usize)> {
     all.collect()
 }
 
-/// Attributes of fused products: each activation, on a packed weight.
+/// Attributes of fused products: each activation, on a packed weight and on a plain one.
 fn fused_forms() -> impl Iterator<Item = Attrs> {
     let activations = [
         "Relu",
@@ -54,10 +69,11 @@ fn fused_forms() -> impl Iterator<Item = Attrs> {
         "Tanh",
         "LeakyRelu",
     ];
-    activations.into_iter().map(|activation| {
-        let packed = Attrs::default().with("packed", Attr::Int(1));
+    activations.into_iter().flat_map(|activation| {
+        let plain = Attrs::default().with("activation", Attr::Str(activation.into()));
+        let packed = plain.clone().with("packed", Attr::Int(1));
         let sized = packed.with("k", Attr::Int(1)).with("n", Attr::Int(1));
-        sized.with("activation", Attr::Str(activation.into()))
+        [plain, sized]
     })
 }
 
@@ -71,40 +87,38 @@ pub fn kernels(def: &'static OpDef, dtype: DType) -> Vec<Box<dyn Template>> {
         return vec![];
     }
     let found = forms(def, dtype).into_iter().flat_map(|(attrs, count)| {
-        let each = [DType::I32, DType::I64]
-            .into_iter()
-            .filter_map(move |index| {
-                let operand = |i: usize| {
-                    let own = def.operands.get(i).or(def.operands.last())?;
-                    let class = def
-                        .operands
-                        .first()
-                        .is_some_and(|first| first.class == own.class);
-                    Some(
-                        match (
-                            class && own.dtypes.contains(&dtype),
-                            own.dtypes.contains(&index),
-                        ) {
-                            (true, _) => dtype,
-                            (false, true) => index,
-                            (false, false) if own.dtypes.contains(&dtype) => dtype,
-                            (false, false) => *own.dtypes.first()?,
-                        },
-                    )
-                };
-                let variadic = def.operands.last().is_some_and(|o| o.variadic);
-                let count = if variadic { count.max(2) } else { count };
-                let mut operands: Vec<Option<DType>> = (0..count).map(operand).collect();
-                if def.name == "Where" {
-                    operands[1..].fill(Some(DType::F32));
-                }
-                template(&DeviceOp {
-                    def,
-                    attrs: &attrs,
-                    operands: &operands,
-                    outputs: 1,
-                })
-            });
+        let each = others(def).iter().copied().filter_map(move |index| {
+            let operand = |i: usize| {
+                let own = def.operands.get(i).or(def.operands.last())?;
+                let class = def
+                    .operands
+                    .first()
+                    .is_some_and(|first| first.class == own.class);
+                Some(
+                    match (
+                        class && own.dtypes.contains(&dtype),
+                        own.dtypes.contains(&index),
+                    ) {
+                        (true, _) => dtype,
+                        (false, true) => index,
+                        (false, false) if own.dtypes.contains(&dtype) => dtype,
+                        (false, false) => *own.dtypes.first()?,
+                    },
+                )
+            };
+            let variadic = def.operands.last().is_some_and(|o| o.variadic);
+            let count = if variadic { count.max(2) } else { count };
+            let mut operands: Vec<Option<DType>> = (0..count).map(operand).collect();
+            if def.name == "Where" {
+                operands[1..].fill(Some(index));
+            }
+            template(&DeviceOp {
+                def,
+                attrs: &attrs,
+                operands: &operands,
+                outputs: 1,
+            })
+        });
         each.collect::<Vec<_>>()
     });
     found.collect()
@@ -112,7 +126,7 @@ pub fn kernels(def: &'static OpDef, dtype: DType) -> Vec<Box<dyn Template>> {
 
 /// Every source that an op of the table can need, once.
 pub fn sources() -> BTreeSet<String> {
-    let all = ops::all().flat_map(|def| COLUMNS.into_iter().flat_map(move |d| kernels(def, d)));
+    let all = ops::all().flat_map(|def| dtypes().flat_map(move |d| kernels(def, d)));
     all.filter_map(|kernel| kernel.source()).collect()
 }
 

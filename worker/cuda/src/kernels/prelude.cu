@@ -273,7 +273,7 @@ DEVICE f32 fn_pow(f32 x, f32 y) {
   return y == 3.0f ? x * x * x : z;
 }
 
-// Of floats, NaN where either is NaN.
+// The lesser and the greater of two elements; of floats, NaN where either is NaN.
 template <typename T>
 DEVICE T least(T a, T b) {
   return a < b || a != a ? a : b;

@@ -4,8 +4,9 @@
 //! does not let them call the driver, while callbacks enqueue the next launches. A thread and no poller: it sleeps in the
 //! driver until its event has come.
 
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Weak};
 
 use convoke_common::error::{Code, Error};
 use convoke_common::memory::Pool;
@@ -13,6 +14,7 @@ use convoke_graph::{DType, Shape, Tensor};
 use convoke_worker::device::{CopiedCallback, DeviceFailure, DeviceStep, EventCallback};
 
 use super::faults::FaultWord;
+use super::memory::Lanes;
 use super::staging::StagingBlock;
 use crate::device::Gpu;
 use crate::driver::EventId;
@@ -46,7 +48,7 @@ pub(crate) struct Copy {
 /// What follows an event.
 pub(crate) enum Then {
     /// The pinned memory of a copy to the device is free.
-    Release(#[expect(dead_code, reason = "held until the copy has ended")] StagingBlock),
+    Release(StagingBlock),
     Copied(Box<Copy>),
     Call(EventCallback),
 }
@@ -63,41 +65,84 @@ pub(crate) fn failed(node: u32, error: Option<Error>) -> Arc<DeviceFailure> {
     Arc::new(DeviceFailure { node, error })
 }
 
-/// Handles completions until the queue and its last work are gone.
-pub(crate) fn run(gpu: &Gpu, completions: &Receiver<Completion>) {
-    while let Ok(completion) = completions.recv() {
-        completion.complete(gpu);
+/// Steps of which a kernel met elements that it cannot use. Any later result of such a step may be wrong.
+#[derive(Default)]
+pub(crate) struct Faulted(Vec<(Weak<DeviceStep>, Arc<DeviceFailure>)>);
+
+impl Faulted {
+    fn note(&mut self, step: &Arc<DeviceStep>, failure: Arc<DeviceFailure>) {
+        step.fail(&failure);
+        if self.failure(step).is_none() {
+            self.0.retain(|(step, _)| step.strong_count() > 0);
+            self.0.push((Arc::downgrade(step), failure));
+        }
+    }
+
+    fn failure(&self, step: &Arc<DeviceStep>) -> Option<Arc<DeviceFailure>> {
+        let step = Arc::downgrade(step);
+        let known = self.0.iter().find(|(known, _)| known.ptr_eq(&step));
+        known.map(|(_, failure)| failure.clone())
     }
 }
 
+/// Handles completions until the queue and its last work are gone. The lanes are dropped after that.
+pub(crate) fn run(gpu: &Gpu, lanes: Arc<Lanes>, completions: &Receiver<Completion>) {
+    let mut faulted = Faulted::default();
+    while let Ok(completion) = completions.recv() {
+        let done = catch_unwind(AssertUnwindSafe(|| completion.complete(gpu, &mut faulted)));
+        if done.is_err() {
+            gpu.lose("a callback of its queue panicked");
+        }
+    }
+    lanes.wait();
+    drop(lanes);
+}
+
 impl Completion {
-    fn complete(self, gpu: &Gpu) {
+    /// Waits for the event and calls back. A GPU that is lost is not waited for.
+    pub fn complete(self, gpu: &Gpu, faulted: &mut Faulted) {
         if let Some(event) = self.event {
-            let came = gpu.driver.wait_for(event);
-            gpu.driver.end_event(event);
-            if let Err(e) = came {
-                gpu.lose(&e.message);
+            if gpu.lost().is_none() {
+                self.behind.work(true);
+                let came = gpu.driver.wait_for(event);
+                self.behind.work(false);
+                if let Err(e) = came {
+                    gpu.lose(&e.message);
+                }
             }
+            gpu.driver.end_event(event);
         }
         // Regions that ended before the loss was seen may have been computed by a context that was failing.
-        match gpu.lost() {
+        let lost = gpu.lost();
+        match lost {
             Some(lost) => self.behind.lost(lost),
-            None => self.behind.check(),
+            None => self.behind.check(faulted),
         }
-        match self.then {
-            Then::Release(_) => {}
-            Then::Call(then) => then(),
-            Then::Copied(copy) => {
-                let lost = gpu.lost().map(|lost| failed(copy.node, Some(lost.clone())));
-                copy.end(lost);
+        match (self.then, lost) {
+            // The copy of a lost GPU may not have ended, so that its pinned memory is never used again.
+            (Then::Release(block), Some(_)) => std::mem::forget(block),
+            (Then::Release(_), None) => {}
+            (Then::Call(then), _) => then(),
+            (Then::Copied(copy), Some(lost)) => copy.lost(lost),
+            (Then::Copied(copy), None) => {
+                let failure = faulted.failure(&copy.step);
+                copy.end(failure);
             }
         }
     }
 }
 
 impl Behind {
-    /// Fails the steps whose launches were behind the loss.
+    /// Notes that the first nodes of the regions are at work, or that none is. Nobody knows which of a region's nodes is.
+    fn work(&self, begins: bool) {
+        for region in &self.regions {
+            region.step.works_at(begins.then_some(region.first));
+        }
+    }
+
+    /// Fails the steps whose launches were behind the loss. Their words stay, because the launches may not have ended.
     fn lost(&self, error: &Error) {
+        self.faults.iter().for_each(FaultWord::leak);
         for region in &self.regions {
             let mut error = error.clone();
             error.message = format!(
@@ -109,25 +154,35 @@ impl Behind {
     }
 
     /// Fails the steps whose kernels met elements that they cannot use.
-    fn check(&self) {
+    fn check(&self, faulted: &mut Faulted) {
         for fault in self.faults.iter().filter(|fault| fault.is_set()) {
             let error = Error::new(Code::KernelFailed, "an index is beyond its axis");
-            fault.step.fail(&failed(fault.node, Some(error)));
+            faulted.note(&fault.step, failed(fault.node, Some(error)));
         }
     }
 }
 
 impl Copy {
-    fn end(self, lost: Option<Arc<DeviceFailure>>) {
-        let known = self.step.failure().cloned().or(lost);
-        let copied = match (known, self.staged) {
-            (_, Err(failure)) | (Some(failure), Ok(_)) => Err(failure),
-            (None, Ok(block)) => {
+    /// Hands over the elements, or the failure of what should have made them.
+    fn end(self, failure: Option<Arc<DeviceFailure>>) {
+        let copied = match (self.staged, failure) {
+            (Err(failure), _) | (Ok(_), Some(failure)) => Err(failure),
+            (Ok(block), None) => {
                 let copied = copied(block, self.dtype, &self.shape, &self.pool);
                 copied.map_err(|e| failed(self.node, Some(e)))
             }
         };
         (self.then)(copied);
+    }
+
+    /// Hands over the loss. The pinned memory stays, because the copy may not have ended.
+    fn lost(mut self, error: &Error) {
+        let own = || failed(self.node, Some(error.clone()));
+        let failure = self.step.failure().cloned().unwrap_or_else(own);
+        if let Ok(block) = std::mem::replace(&mut self.staged, Err(failure)) {
+            std::mem::forget(block);
+        }
+        self.end(None);
     }
 }
 

@@ -2,53 +2,62 @@
 //!
 //! A word belongs to one launch from its enqueueing until an event behind it has come.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convoke_worker::device::DeviceStep;
 
 use super::staging::{Staging, StagingBlock};
 use crate::driver::DriverResult;
 
-/// Words of a queue. A queue has few launches that can fail so; more of them in flight at once are refused as busy.
+/// Words of a block of memory. A queue has few launches that can fail so, and takes another block where they are not enough.
 const WORDS: usize = 512;
 
 /// The words of a queue, in memory that the GPU writes and the host reads.
-pub(crate) struct Faults {
-    words: StagingBlock,
-    free: Mutex<Vec<usize>>,
-}
+#[derive(Default)]
+pub(crate) struct Faults(Mutex<Words>);
 
-// SAFETY: a word is read and written by its holder alone, through atomic or volatile accesses.
-unsafe impl Sync for Faults {}
+#[derive(Default)]
+struct Words {
+    blocks: Vec<StagingBlock>,
+    /// Addresses of words that belong to no launch, which are all 0.
+    free: Vec<usize>,
+}
 
 /// A word, and the launch that it is for.
 pub(crate) struct FaultWord {
     faults: Arc<Faults>,
-    at: usize,
+    address: usize,
     pub step: Arc<DeviceStep>,
     pub node: u32,
 }
 
 impl Faults {
-    pub fn new(staging: &Staging) -> DriverResult<Faults> {
-        let mut words = staging.block(WORDS * 8)?;
-        words.contents(WORDS * 8).fill(0);
-        Ok(Faults {
-            words,
-            free: Mutex::new((0..WORDS).collect()),
-        })
+    fn lock(&self) -> MutexGuard<'_, Words> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a word for a launch; `None` where all are taken.
-    pub fn take(self: &Arc<Self>, step: &Arc<DeviceStep>, node: u32) -> Option<FaultWord> {
-        let at = self
-            .free
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop()?;
-        Some(FaultWord {
+    /// Takes a word for a launch.
+    pub fn take(
+        self: &Arc<Self>,
+        staging: &Staging,
+        step: &Arc<DeviceStep>,
+        node: u32,
+    ) -> DriverResult<FaultWord> {
+        let mut words = self.lock();
+        let address = match words.free.pop() {
+            Some(address) => address,
+            None => {
+                let mut block = staging.block(WORDS * 8)?;
+                block.contents(WORDS * 8).fill(0);
+                let first = block.address() as usize;
+                words.free.extend((1..WORDS).map(|i| first + i * 8));
+                words.blocks.push(block);
+                first
+            }
+        };
+        Ok(FaultWord {
             faults: self.clone(),
-            at,
+            address,
             step: step.clone(),
             node,
         })
@@ -57,16 +66,17 @@ impl Faults {
 
 impl FaultWord {
     fn pointer(&self) -> *mut i64 {
-        self.faults
-            .words
-            .address()
-            .cast::<i64>()
-            .wrapping_add(self.at)
+        self.address as *mut i64
+    }
+
+    /// Keeps the memory of the words for ever, for a launch of which nobody knows when it ends.
+    pub fn leak(&self) {
+        std::mem::forget(self.faults.clone());
     }
 
     /// The address that the kernel writes.
     pub fn address(&self) -> u64 {
-        self.pointer() as u64
+        self.address as u64
     }
 
     /// Whether the kernel, which has ended, wrote the word.
@@ -80,11 +90,6 @@ impl Drop for FaultWord {
     fn drop(&mut self) {
         // SAFETY: the word is within the block, and this is its only holder.
         unsafe { self.pointer().write_volatile(0) };
-        let mut free = self
-            .faults
-            .free
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        free.push(self.at);
+        self.faults.lock().free.push(self.address);
     }
 }

@@ -13,6 +13,10 @@
 //! 3. Callbacks are called by the thread alone, in order, and never under the queue's lock.
 //! 4. What the driver refuses at once fails at once; what fails later is found at the next event, with the nodes that were
 //!    launched since the last one. A lost context fails everything from then on.
+//! 5. A result fails where a launch that it depends on was refused, where a kernel of its step met elements that it cannot
+//!    use, or where the GPU is lost; another failure of its step leaves it as it is.
+//! 6. Pinned memory is used again only once an event behind its last use has come. A GPU that records no event is lost, and
+//!    the pinned memory of a lost GPU is never used again.
 
 mod completion;
 mod faults;
@@ -20,7 +24,7 @@ mod memory;
 pub(crate) mod staging;
 
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SendError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convoke_common::error::{Code, Error, Result};
@@ -32,9 +36,10 @@ use convoke_worker::device::{
 };
 use smallvec::SmallVec;
 
-use self::completion::{Behind, Completion, Copy, Region, Then, failed};
+use self::completion::{Behind, Completion, Copy, Faulted, Region, Then, failed};
 use self::faults::{FaultWord, Faults};
 use self::memory::{Allowance, Buffer, Lanes, Memory};
+use self::staging::StagingBlock;
 use crate::device::{CudaKernel, Gpu};
 use crate::driver::{DriverResult, EventId, FunctionId, StreamId};
 use crate::kernels::{Call, Given, Place, Planned, Work};
@@ -137,23 +142,22 @@ impl CudaQueue {
     /// Opens a queue that reserves `bytes` of device memory.
     pub fn open(gpu: Arc<Gpu>, ledger: &Ledger, purpose: Purpose, bytes: u64) -> Result<CudaQueue> {
         let allowance = Arc::new(Allowance::new(ledger, purpose, bytes)?);
-        let lanes = Lanes::new(gpu.driver.clone()).map_err(|e| gpu.error(&e))?;
-        let faults = Faults::new(&gpu.staging).map_err(|e| gpu.error(&e))?;
+        let lanes = Arc::new(Lanes::new(gpu.clone()).map_err(|e| gpu.error(&e))?);
         let (sender, completions) = channel();
-        let of_thread = gpu.clone();
+        let of_thread = (gpu.clone(), lanes.clone());
         let thread = std::thread::Builder::new().name("cuda-events".into());
         #[expect(
             clippy::disallowed_methods,
             reason = "the thread sleeps in the driver; it ends with the queue's last work"
         )]
         thread
-            .spawn(move || completion::run(&of_thread, &completions))
+            .spawn(move || completion::run(&of_thread.0, of_thread.1, &completions))
             .map_err(|e| Error::new(Code::Io, format!("no thread for a queue of the GPU: {e}")))?;
         Ok(CudaQueue {
             gpu,
-            lanes: Arc::new(lanes),
+            lanes,
             allowance,
-            faults: Arc::new(faults),
+            faults: Arc::default(),
             state: Mutex::new(State {
                 completions: sender,
                 behind: Behind::default(),
@@ -195,21 +199,14 @@ impl CudaQueue {
         self.refused(node, Memory::allocate(&self.lanes, stream, bytes, charge))
     }
 
-    /// Enqueues a completion behind an event, where the event could be recorded.
-    fn complete(
-        &self,
-        state: &mut State,
-        event: DriverResult<EventId>,
-        behind: Behind,
-        then: Then,
-    ) {
-        let event = event.map_err(|e| self.gpu.error(&e)).ok();
-        // The thread takes completions as long as this end is there.
-        let _ = state.completions.send(Completion {
-            event,
-            behind,
-            then,
-        });
+    /// Hands a completion to the thread, in the order of the queue.
+    fn complete(&self, state: MutexGuard<'_, State>, completion: Completion) {
+        let handed = state.completions.send(completion);
+        drop(state);
+        if let Err(SendError(completion)) = handed {
+            self.gpu.lose("the thread of its queue has ended");
+            completion.complete(&self.gpu, &mut Faulted::default());
+        }
     }
 
     fn copied_in(&self, step: &DeviceStep, node: u32, tensor: &Tensor) -> Failed<Memory> {
@@ -217,9 +214,9 @@ impl CudaQueue {
         let bytes = tensor.bytes();
         let mut block = self.refused(node, self.gpu.staging.block(bytes.len()))?;
         block.contents(bytes.len()).copy_from_slice(bytes);
-        let mut state = self.lock();
+        let state = self.lock();
         let driver = &self.gpu.driver;
-        let memory = self.allocate(node, self.lanes.inward, tensor.dtype(), tensor.shape())?;
+        let mut memory = self.allocate(node, self.lanes.inward, tensor.dtype(), tensor.shape())?;
         if !bytes.is_empty() {
             // SAFETY: both sides have as many bytes; the block is held until the event behind the copy has come, and the
             // memory is freed behind it.
@@ -233,13 +230,19 @@ impl CudaQueue {
             };
             self.refused(node, copied)?;
         }
-        let event = driver.record(self.lanes.inward);
+        let event = self.gpu.record(self.lanes.inward);
         let ordered = match &event {
             Ok(event) => driver.order(self.lanes.compute, *event),
             Err(e) => Err(e.clone()),
         };
-        self.complete(&mut state, event, Behind::default(), Then::Release(block));
+        let completion = Completion {
+            event: event.ok(),
+            behind: Behind::default(),
+            then: Then::Release(block),
+        };
+        self.complete(state, completion);
         self.refused(node, ordered)?;
+        memory.ordered();
         Ok(memory)
     }
 
@@ -270,14 +273,18 @@ impl CudaQueue {
                 ));
             }
         };
+        let mut words: SmallVec<[Option<FaultWord>; 2]> = SmallVec::new();
+        for call in &calls {
+            words.push(self.fault_word(call, launch.step, node)?);
+        }
         let mut state = self.lock();
         let mut made: SmallVec<[Memory; 2]> = SmallVec::new();
         for (dtype, shape) in launch.outputs {
             made.push(self.allocate(node, self.lanes.compute, *dtype, shape)?);
         }
         let types: SmallVec<[DType; 2]> = launch.outputs.iter().map(|(dtype, _)| *dtype).collect();
-        for call in calls {
-            let word = self.fault_word(&call, launch.step, node)?;
+        state.behind.note(launch.step, node);
+        for (call, word) in calls.into_iter().zip(words) {
             self.call(
                 node,
                 function,
@@ -288,7 +295,6 @@ impl CudaQueue {
             )?;
             state.behind.faults.extend(word);
         }
-        state.behind.note(launch.step, node);
         drop(state);
         let results = made
             .into_iter()
@@ -328,11 +334,8 @@ impl CudaQueue {
         if !call.faults {
             return Ok(None);
         }
-        let word = self.faults.take(step, node).ok_or_else(|| {
-            let msg = "too many launches that check indices are in flight";
-            failed(node, Some(Error::new(Code::Busy, msg)))
-        })?;
-        Ok(Some(word))
+        let word = self.faults.take(&self.gpu.staging, step, node);
+        self.refused(node, word).map(Some)
     }
 
     /// Enqueues a call, with the addresses of its operands and result.
@@ -379,21 +382,32 @@ impl CudaQueue {
         self.refused(node, launched)
     }
 
-    /// Enqueues the copy of a tensor into pinned memory; returns the memory and the event behind the copy.
-    fn staged(
+    /// The buffer of a tensor that is copied out, and pinned memory for it.
+    fn block_for(
         &self,
         step: &DeviceStep,
         node: u32,
         tensor: DeviceTensor,
-    ) -> Failed<(staging::StagingBlock, EventId)> {
+    ) -> Failed<(Arc<Buffer>, usize, StagingBlock)> {
         self.begins(step, node)?;
         let bytes = Tensor::size_of(tensor.dtype, &tensor.shape)
             .map_err(|e| failed(node, Some(Error::internal(e.to_string()))))?;
         let buffer = buffer_of(node, tensor)?;
         let block = self.refused(node, self.gpu.staging.block(bytes))?;
+        Ok((buffer, bytes, block))
+    }
+
+    /// Enqueues the copy of a buffer into pinned memory; returns the event behind the copy.
+    fn staged(
+        &self,
+        node: u32,
+        buffer: &Buffer,
+        bytes: usize,
+        block: &StagingBlock,
+    ) -> Failed<EventId> {
         let (driver, lanes) = (&self.gpu.driver, &self.lanes);
         self.refused(node, lanes.order(lanes.compute, lanes.outward))?;
-        if let (Buffer::Memory(memory), true) = (&*buffer, bytes > 0) {
+        if let (Buffer::Memory(memory), true) = (buffer, bytes > 0) {
             memory.read_by(lanes);
             memory.copied_out.store(true, Ordering::Relaxed);
             // SAFETY: both sides have as many bytes; the block is held until the event behind the copy has come, and the
@@ -402,8 +416,7 @@ impl CudaQueue {
                 unsafe { driver.copy_out(lanes.outward, block.address(), memory.address, bytes) };
             self.refused(node, copied)?;
         }
-        let event = self.refused(node, driver.record(lanes.outward))?;
-        Ok((block, event))
+        self.refused(node, self.gpu.record(lanes.outward))
     }
 }
 
@@ -471,28 +484,50 @@ impl DeviceQueue for CudaQueue {
             then,
             staged: Err(failed(node, None)),
         });
+        let found = self.block_for(step, node, tensor);
         let mut state = self.lock();
-        let (staged, event) = match self.staged(step, node, tensor) {
-            Ok((block, event)) => (Ok(block), Some(event)),
-            Err(failure) => (Err(failure), None),
-        };
-        copy.staged = staged;
+        let mut event = None;
+        copy.staged = found.and_then(|(buffer, bytes, block)| {
+            match self.staged(node, &buffer, bytes, &block) {
+                Ok(recorded) => event = Some(recorded),
+                Err(failure) => {
+                    // A copy that is enqueued without an event may never be known to have ended.
+                    if self.gpu.lost().is_some() {
+                        std::mem::forget(block);
+                    }
+                    return Err(failure);
+                }
+            }
+            Ok(block)
+        });
         // Without an event nothing is known about the launches so far, and the next one answers for them.
         let behind = match event {
             Some(_) => std::mem::take(&mut state.behind),
             None => Behind::default(),
         };
-        let _ = state.completions.send(Completion {
-            event,
-            behind,
-            then: Then::Copied(copy),
-        });
+        let then = Then::Copied(copy);
+        self.complete(
+            state,
+            Completion {
+                event,
+                behind,
+                then,
+            },
+        );
     }
 
     fn event(&self, then: EventCallback) {
         let mut state = self.lock();
-        let event = self.gpu.driver.record(self.lanes.compute);
+        let event = self.gpu.record(self.lanes.compute).ok();
         let behind = std::mem::take(&mut state.behind);
-        self.complete(&mut state, event, behind, Then::Call(then));
+        let then = Then::Call(then);
+        self.complete(
+            state,
+            Completion {
+                event,
+                behind,
+                then,
+            },
+        );
     }
 }

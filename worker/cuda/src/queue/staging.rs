@@ -1,6 +1,6 @@
 //! Pinned host memory, through which all copies pass.
 //!
-//! Pinning takes longer than a copy of a few kilobytes, so blocks are kept by size up to a limit.
+//! Pinning takes longer than a copy of a few kilobytes, so blocks are kept by size up to a limit. The largest are given up first.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +12,9 @@ const KEPT: usize = 256 << 20;
 
 /// The least bytes of a block.
 const LEAST: usize = 4 << 10;
+
+/// Blocks of more bytes are no power of two: they have the next multiple of this.
+const LARGE: usize = 1 << 20;
 
 #[derive(Default)]
 struct Idle {
@@ -48,7 +51,10 @@ impl Staging {
 
     /// A block of at least so many bytes.
     pub fn block(&self, bytes: usize) -> DriverResult<StagingBlock> {
-        let bytes = bytes.max(LEAST).next_power_of_two();
+        let bytes = match bytes > LARGE {
+            true => bytes.checked_next_multiple_of(LARGE).unwrap_or(bytes),
+            false => bytes.max(LEAST).next_power_of_two(),
+        };
         let idle = {
             let mut idle = self.0.idle.lock().unwrap_or_else(PoisonError::into_inner);
             let found = idle.blocks.get_mut(&bytes).and_then(Vec::pop);
@@ -82,24 +88,40 @@ impl StagingBlock {
     }
 }
 
+impl Idle {
+    /// Keeps a block where there is room, for which larger blocks give way; returns the blocks that are not kept.
+    fn keep(&mut self, block: usize, bytes: usize) -> Vec<usize> {
+        let mut given_up = vec![];
+        while self.bytes + bytes > KEPT {
+            let larger = self.blocks.last_entry().filter(|of| *of.key() > bytes);
+            let Some(mut larger) = larger else {
+                given_up.push(block);
+                return given_up;
+            };
+            match larger.get_mut().pop() {
+                Some(block) => {
+                    self.bytes -= *larger.key();
+                    given_up.push(block);
+                }
+                None => drop(larger.remove()),
+            }
+        }
+        self.bytes += bytes;
+        self.blocks.entry(bytes).or_default().push(block);
+        given_up
+    }
+}
+
 impl Drop for StagingBlock {
     fn drop(&mut self) {
-        let mut idle = self
-            .pinned
-            .idle
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if idle.bytes + self.bytes <= KEPT {
-            idle.bytes += self.bytes;
-            idle.blocks
-                .entry(self.bytes)
-                .or_default()
-                .push(self.address as usize);
-            return;
-        }
+        let idle = self.pinned.idle.lock();
+        let mut idle = idle.unwrap_or_else(PoisonError::into_inner);
+        let given_up = idle.keep(self.address as usize, self.bytes);
         drop(idle);
-        // SAFETY: the block came from the driver, and its owner ends here.
-        unsafe { self.pinned.driver.unpin(self.address) };
+        for address in given_up {
+            // SAFETY: the block came from the driver, its owner ended, and nobody else can find it.
+            unsafe { self.pinned.driver.unpin(address as *mut u8) };
+        }
     }
 }
 
@@ -110,5 +132,22 @@ impl Drop for Pinned {
             // SAFETY: the block came from the driver, and nothing uses it.
             unsafe { self.driver.unpin(*address as *mut u8) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_blocks_give_way_to_small_ones() {
+        let mut idle = Idle::default();
+        for block in 1..=4 {
+            assert!(idle.keep(block, KEPT / 4).is_empty());
+        }
+        assert_eq!(idle.keep(5, KEPT / 2), [5]);
+        assert_eq!(idle.keep(6, LEAST), [4]);
+        assert!(idle.keep(7, LEAST).is_empty());
+        assert_eq!(idle.bytes, KEPT / 4 * 3 + LEAST * 2);
     }
 }

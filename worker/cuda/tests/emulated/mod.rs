@@ -31,6 +31,14 @@ impl Event {
     }
 }
 
+/// Where waiting for events is held up.
+#[derive(Default)]
+struct Gate {
+    held: bool,
+    /// Whether somebody waits for an event that has come.
+    waited: bool,
+}
+
 #[derive(Default)]
 struct Handles {
     streams: HashMap<usize, Sender<Task>>,
@@ -47,6 +55,8 @@ pub struct Emulated {
     memory: Arc<Mutex<HashMap<u64, usize>>>,
     pinned: Mutex<HashMap<usize, usize>>,
     lost: AtomicBool,
+    refuses_events: AtomicBool,
+    gate: (Mutex<Gate>, Condvar),
 }
 
 type Run = unsafe extern "C" fn(*const Arguments, u32);
@@ -60,7 +70,34 @@ impl Emulated {
             memory: Arc::default(),
             pinned: Mutex::default(),
             lost: AtomicBool::new(false),
+            refuses_events: AtomicBool::new(false),
+            gate: Default::default(),
         }
+    }
+
+    /// From now on no event is recorded, with an error of a context that works.
+    pub fn refuse_events(&self) {
+        self.refuses_events.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on whoever waits for an event waits until [`Emulated::release`], as behind a kernel that hangs.
+    pub fn hold(&self) {
+        *self.gate.0.lock().unwrap() = Gate {
+            held: true,
+            waited: false,
+        };
+    }
+
+    /// Waits until somebody is held.
+    pub fn held(&self) {
+        let gate = self.gate.0.lock().unwrap();
+        drop(self.gate.1.wait_while(gate, |gate| !gate.waited).unwrap());
+    }
+
+    /// Lets those who are held go on.
+    pub fn release(&self) {
+        self.gate.0.lock().unwrap().held = false;
+        self.gate.1.notify_all();
     }
 
     /// From now on every event comes with the error of a context that is lost.
@@ -229,6 +266,13 @@ impl Driver for Emulated {
     }
 
     fn record(&self, stream: StreamId) -> DriverResult<EventId> {
+        if self.refuses_events.load(Ordering::SeqCst) {
+            return Err(DriverError {
+                message: "cuEventCreate: CUDA_ERROR_OUT_OF_MEMORY".into(),
+                out_of_memory: true,
+                lost: false,
+            });
+        }
         let (id, event) = (self.id(), Arc::new(Event::default()));
         self.handles
             .lock()
@@ -247,6 +291,10 @@ impl Driver for Emulated {
 
     fn wait_for(&self, event: EventId) -> DriverResult<()> {
         self.event(event).wait();
+        let mut gate = self.gate.0.lock().unwrap();
+        gate.waited = true;
+        self.gate.1.notify_all();
+        drop(self.gate.1.wait_while(gate, |gate| gate.held).unwrap());
         match self.lost.load(Ordering::SeqCst) {
             true => Err(DriverError {
                 message: "cuEventSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS".into(),
