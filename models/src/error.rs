@@ -96,6 +96,9 @@ pub enum ModelError {
     /// A file is to be written where the data files of its model are not.
     #[error("{} would not find the data of the model, which lies in other files", path.display())]
     AwayFromData { path: PathBuf },
+    /// A file is to be written over a data file of its model.
+    #[error("{} holds data of the model", path.display())]
+    OverData { path: PathBuf },
     /// No weights file has the content of some initializers that the model has no data for.
     #[error("{count} weights without data: {}", list_names(names, *count))]
     MissingWeights {
@@ -314,7 +317,9 @@ impl ModelError {
             ModelError::Unsupported { .. }
             | ModelError::UnsupportedType { .. }
             | ModelError::Opset { .. } => Code::UnsupportedOp,
-            ModelError::Given { .. } | ModelError::AwayFromData { .. } => Code::InvalidArgument,
+            ModelError::Given { .. }
+            | ModelError::AwayFromData { .. }
+            | ModelError::OverData { .. } => Code::InvalidArgument,
             ModelError::Graph { .. } => Code::InvalidGraph,
             _ => Code::InvalidModel,
         }
@@ -355,6 +360,7 @@ impl ModelError {
             E::AwayFromData { .. } => {
                 "write it into the folder of the model, beside the files that hold its data"
             }
+            E::OverData { .. } => "write it to a file of another name",
             E::MissingWeights {
                 searched: false, ..
             } => "give the file that has them with --weights FILE.safetensors",

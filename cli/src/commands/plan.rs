@@ -109,7 +109,7 @@ fn saved(file: &str, annotated: Annotated) -> String {
 
 /// Describes a stage of the model's file.
 fn of_stage(number: usize, stage: &StageSummary) -> String {
-    let device = stage.device.as_deref().unwrap_or("no device");
+    let device = short(stage.device.as_deref().unwrap_or("no device"));
     let nodes = match stage.nodes {
         1 => "1 node".to_owned(),
         n => format!("{n} nodes"),

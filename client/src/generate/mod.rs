@@ -248,7 +248,7 @@ impl Decoder {
         {
             return Ok(placed.clone());
         }
-        // Where no sequence runs by the plan, its memory is free for the next one.
+        // The memory of a plan by which no sequence runs is free for the next plan.
         if let Some(unused) = current.take().and_then(Arc::into_inner) {
             unused.release(&shared.model.cluster).await;
         }

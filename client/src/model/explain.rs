@@ -1,7 +1,7 @@
 //! Plans that are explained, and not installed.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::rpc::{Intent, PlanAnswer, PlanSummary};
@@ -46,6 +46,8 @@ impl ModelBuilder {
         let saved = net.run(async move {
             let mut read = self.read().await?;
             let origins = std::mem::take(&mut read.origins);
+            let sources = read.sources.iter().map(|s| s.path().to_owned());
+            let data: Vec<PathBuf> = sources.chain(self.weights.iter().cloned()).collect();
             let mut inner = self.prepared(read).await?;
             inner.options.list_nodes = true;
             let planned = explained(&inner, given).await?;
@@ -53,7 +55,7 @@ impl ModelBuilder {
             let (done, result) = tokio::sync::oneshot::channel();
             world.store.run_blocking(Box::new(move || {
                 // The receiver is gone when the caller gave up.
-                drop(done.send(write(&from, &to, &origins, &planned)));
+                drop(done.send(write(&from, &to, &data, &origins, &planned)));
             }));
             let result = result.await;
             let annotated =
@@ -83,16 +85,41 @@ async fn explained(inner: &Inner, given: Vec<(String, ArrayType)>) -> Result<Pla
     planned.await
 }
 
-/// Writes the model at `from` to `to`, with the parts of the plan as stages.
-fn write(from: &Path, to: &Path, origins: &Origins, planned: &PlanAnswer) -> Result<Annotated> {
+/// Writes the model at `from`, which has `data` in other files, to `to`, with the parts of the plan as stages.
+fn write(
+    from: &Path,
+    to: &Path,
+    data: &[PathBuf],
+    origins: &Origins,
+    planned: &PlanAnswer,
+) -> Result<Annotated> {
     let parts = planned.summary.parts.iter();
     let devices: Vec<String> = parts.map(|p| p.name.clone()).collect();
-    let mut part_of: HashMap<&str, usize> = HashMap::new();
-    for (part, names) in planned.nodes.iter().enumerate().take(devices.len()) {
-        // A fused node lists the names of the nodes that it was made of.
-        let names = names.iter().flat_map(|name| name.split('+'));
-        part_of.extend(names.map(|name| (name, part)));
-    }
+    let part_of = parts_of(&planned.nodes[..planned.nodes.len().min(devices.len())]);
     let device_of = |name: &str| part_of.get(name).copied();
-    Ok(annotate(from, to, &devices, origins, &device_of)?)
+    Ok(annotate(from, to, data, &devices, origins, &device_of)?)
+}
+
+/// The part that each node runs in. A fused node lists the names of the nodes that it was made of; what the whole name says
+/// comes first, since the name of a node may look like such a list.
+fn parts_of(nodes: &[Vec<String>]) -> HashMap<&str, usize> {
+    let each = || {
+        let parts = nodes.iter().enumerate();
+        parts.flat_map(|(part, names)| names.iter().map(move |name| (name.as_str(), part)))
+    };
+    let pieces = each().flat_map(|(name, part)| name.split('+').map(move |piece| (piece, part)));
+    pieces.chain(each()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_runs_in_the_part_of_its_name_or_of_a_list_with_it() {
+        let parts = [vec!["b".into(), "c".into()], vec!["a+b".into()]];
+        let found = parts_of(&parts);
+        let of = ["a+b", "a", "b", "c", "d"].map(|name| found.get(name).copied());
+        assert_eq!(of, [Some(1), Some(1), Some(0), Some(0), None]);
+    }
 }

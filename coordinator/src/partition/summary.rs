@@ -7,7 +7,7 @@ use convoke_common::rpc::{
 use convoke_graph::Printable;
 
 use super::Partition;
-use crate::place::Placed;
+use crate::place::{Placed, PlacedStage};
 
 /// Describes a partitioned placement; `passes` is what the optimiser reported.
 pub fn summarise(placed: &Placed, parts: &Partition, passes: Vec<String>) -> PlanSummary {
@@ -115,18 +115,7 @@ fn warnings(placed: &Placed) -> Vec<String> {
     let idle =
         |p: &str| format!("the pin '{p}' has no effect: what it names does not run in a step");
     let mut warnings: Vec<String> = placed.pins.without_effect().map(idle).collect();
-    let elsewhere = placed.pins.stages().filter(|(stage, _)| !stage.is_named);
-    let elsewhere: Vec<&str> = elsewhere
-        .filter_map(|(stage, _)| stage.device.as_deref())
-        .collect();
-    if let Some(device) = elsewhere.first() {
-        warnings.push(format!(
-            "{} of the devices that the model's file names are no workers ('{}' is the first): their stages run on workers in \
-             order",
-            elsewhere.len(),
-            Printable(device)
-        ));
-    }
+    warnings.extend(elsewhere(placed.pins.stages().map(|(stage, _)| stage)));
     let used = placed.team.size();
     if let WorkerCount::Exactly(n) = placed.asked
         && n as usize > used
@@ -141,4 +130,62 @@ fn warnings(placed: &Placed) -> Vec<String> {
         ));
     }
     warnings
+}
+
+/// Says which devices that the model's file names its stages do not run on, and why.
+fn elsewhere<'a>(stages: impl Iterator<Item = &'a PlacedStage>) -> Vec<String> {
+    let (mut unknown, mut unused) = (vec![], vec![]);
+    for stage in stages {
+        let Some(device) = stage.device.as_deref() else {
+            continue;
+        };
+        match &stage.named {
+            None => unknown.push(device),
+            Some(worker) if *worker != stage.worker => unused.push(device),
+            Some(_) => {}
+        }
+    }
+    let told = [
+        (unknown, "are no workers", "run on workers in order"),
+        (
+            unused,
+            "are more workers than the plan may use",
+            "share those that it uses",
+        ),
+    ];
+    let told = told.into_iter().filter_map(|(devices, what, then)| {
+        Some(format!(
+            "{} of the devices that the model's file names {what} ('{}' is the first): their stages {then}",
+            devices.len(),
+            Printable(devices.first()?)
+        ))
+    });
+    told.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_said_to_be_unknown_or_unused() {
+        let stage = |device: &str, named: Option<&str>| PlacedStage {
+            device: Some(device.into()),
+            worker: "w0".into(),
+            named: named.map(str::to_owned),
+            index: 0,
+        };
+        let stages = [
+            stage("gpu", None),
+            stage("w0", Some("w0")),
+            stage("w1/cpu:0", Some("w1")),
+        ];
+        let told = elsewhere(stages.iter());
+        let [unknown, unused] = &told[..] else {
+            panic!("{told:?}");
+        };
+        assert!(unknown.contains("no workers ('gpu'"), "{unknown}");
+        assert!(unused.contains("may use ('w1/cpu:0'"), "{unused}");
+        assert!(elsewhere(stages[1..2].iter()).is_empty());
+    }
 }

@@ -38,7 +38,7 @@ pub use cluster::{
     ASSUMED_LINK, ClusterModel, Holder, LinkSpeed, PresentConstants, Team, WorkerModel,
 };
 pub use memory::{InitDependencies, Usage, needed};
-pub use pins::{Pins, check as check_pins, is_pinned};
+pub use pins::{Pins, PlacedStage, check as check_pins, is_pinned};
 pub use schedule::Schedule;
 pub use too_small::{human, no_room};
 pub use work::{NONE, Work};

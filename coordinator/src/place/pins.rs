@@ -48,9 +48,10 @@ pub struct PlacedStage {
     pub device: Option<String>,
     /// The name of the stage's worker.
     pub worker: String,
-    /// Whether the worker was found by the name of the device.
-    pub is_named: bool,
-    index: u16,
+    /// The worker that the name of the device is that of, which a plan for fewer workers may leave out.
+    pub named: Option<String>,
+    /// The number of the stage's worker in the cluster.
+    pub index: u16,
 }
 
 impl Pin {
@@ -118,7 +119,9 @@ impl Pins {
                 }
             }
             if all.of[p] == UNPINNED {
-                let stage = name.split('+').find_map(|part| stage_of.get(part));
+                // The name of a node may look like the list that a fused node is named with.
+                let whole = stage_of.get(&**name);
+                let stage = whole.or_else(|| name.split('+').find_map(|p| stage_of.get(p)));
                 all.of[p] = stage.copied().unwrap_or(UNPINNED);
             }
         }
@@ -231,8 +234,8 @@ impl Pin {
     }
 }
 
-/// Chooses a worker for each stage: the one that the stage's device names, else the next in order. Where a plan may use fewer
-/// workers than that would be, neighbouring stages share one.
+/// Chooses a worker for each stage: the one that the stage's device names, else the next one in order that no stage names.
+/// Where a plan may use fewer workers than that would be, stages share them, and those that are named come first.
 fn staged(cluster: &ClusterModel, options: &PlanOptions) -> Vec<PlacedStage> {
     let named = options.stages.iter().map(|stage| {
         let devices: DeviceSpec = stage.device.as_ref()?.parse().ok()?;
@@ -246,29 +249,35 @@ fn staged(cluster: &ClusterModel, options: &PlanOptions) -> Vec<PlacedStage> {
         WorkerCount::Exactly(n) => (n as usize).min(cluster.workers.len()),
         WorkerCount::Auto => cluster.workers.len(),
     };
-    let mut order: Vec<usize> = Vec::new();
+    let mut used: Vec<usize> = Vec::new();
     for index in named.iter().copied().flatten() {
-        if !order.contains(&index) {
-            order.push(index);
+        if !used.contains(&index) {
+            used.push(index);
         }
     }
-    let by_name = order.len() <= most;
-    if by_name {
-        order = (0..cluster.workers.len()).collect();
-    }
-    order.truncate(most.max(1));
-    let count = options.stages.len().max(order.len());
-    let stages = options.stages.iter().zip(named).enumerate();
-    let placed = stages.map(|(i, (stage, named))| {
-        let named = named.filter(|_| by_name);
-        let index = named.unwrap_or_else(|| order[i * order.len() / count]);
-        PlacedStage {
-            device: stage.device.clone(),
-            worker: cluster.workers[index].name.clone(),
-            is_named: named.is_some(),
-            index: index as u16,
-        }
-    });
+    let all_fit = used.len() <= most;
+    let fixed = |named: &Option<usize>| named.filter(|_| all_fit);
+    let others = (0..cluster.workers.len()).filter(|i| !used.contains(i));
+    let others: Vec<usize> = others.take(most.saturating_sub(used.len())).collect();
+    used.truncate(most.max(1));
+    let order = if others.is_empty() { used } else { others };
+    let open = named.iter().filter(|n| fixed(n).is_none()).count();
+    let share = open.max(order.len());
+    let mut next = (0..).map(|i| order[i * order.len() / share]);
+    let name = |index: usize| cluster.workers[index].name.clone();
+    let placed = options
+        .stages
+        .iter()
+        .zip(&named)
+        .filter_map(|(stage, named)| {
+            let index = fixed(named).or_else(|| next.next())?;
+            Some(PlacedStage {
+                device: stage.device.clone(),
+                worker: name(index),
+                named: named.map(name),
+                index: index as u16,
+            })
+        });
     placed.collect()
 }
 

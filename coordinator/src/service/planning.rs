@@ -135,7 +135,9 @@ fn check(function: &Function, options: &PlanOptions) -> Result<()> {
         options.ops.len(),
     ];
     if names.iter().any(|n| *n > MOST_NAMES) {
-        return bad(&format!("a plan may have {MOST_NAMES} pins and axes"));
+        return bad(&format!(
+            "a plan may have {MOST_NAMES} pins, stages and axes"
+        ));
     }
     let artifacts = function.artifacts.iter();
     let mut checked = artifacts.map(|a| {

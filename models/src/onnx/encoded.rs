@@ -284,27 +284,36 @@ impl From<ModelError> for WriteError {
 
 /// A hash of everything that decides the bytes of a sidecar.
 fn key(model: &ArtifactMeta, jobs: &[Job]) -> String {
+    // Lengths come before what they count, so that no two lists of jobs are the same bytes.
+    let count = |h: &mut blake3::Hasher, n: usize| {
+        h.update(&(n as u64).to_le_bytes());
+    };
     let mut h = blake3::Hasher::new();
-    h.update(b"convoke-encoded-1");
+    h.update(b"convoke-encoded-2");
     h.update(&model.id.0);
     for job in jobs {
         h.update(&[job.dtype as u8]);
         h.update(&job.bytes.to_le_bytes());
         match &job.input {
             Input::Bytes(b) => {
+                count(&mut h, b.len());
                 h.update(b);
             }
             Input::Scattered(s) => {
+                count(&mut h, s.positions.len());
                 for at in &s.positions {
                     h.update(&at.to_le_bytes());
                 }
                 h.update(&s.elements);
             }
-            Input::Pieces(pieces) => pieces.iter().for_each(|p| {
-                for v in [u64::from(p.field), p.offset, p.len, u64::from(p.packed)] {
-                    h.update(&v.to_le_bytes());
+            Input::Pieces(pieces) => {
+                count(&mut h, pieces.len());
+                for p in pieces {
+                    for v in [u64::from(p.field), p.offset, p.len, u64::from(p.packed)] {
+                        h.update(&v.to_le_bytes());
+                    }
                 }
-            }),
+            }
         }
     }
     h.finalize().to_hex()[..32].to_string()

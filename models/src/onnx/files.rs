@@ -94,21 +94,26 @@ impl<'a> Files<'a> {
     }
 
     /// Places the content of constant `c` with the name `name`.
-    pub(super) fn place(&mut self, name: &str, c: Constant) -> Result<StoredConstant, ModelError> {
+    pub(super) fn place(
+        &mut self,
+        name: &str,
+        mut c: Constant,
+    ) -> Result<StoredConstant, ModelError> {
+        let content = std::mem::replace(&mut c.content, Content::Missing);
         let job = |input| Job {
             tensor: name.into(),
             dtype: c.dtype,
             bytes: c.bytes,
             input,
         };
-        Ok(match &c.content {
+        Ok(match content {
             Content::Inline(t) if t.byte_len() <= INLINE_LIMIT => {
-                StoredConstant::Literal(Literal::Inline(t.clone()))
+                StoredConstant::Literal(Literal::Inline(t))
             }
             Content::Inline(t) => self.later(job(Input::Bytes(t.bytes().to_vec()))),
-            Content::Decoded(data) => self.later(job(Input::Bytes(data.clone()))),
+            Content::Decoded(data) => self.later(job(Input::Bytes(data))),
             Content::Encoded(pieces) => {
-                let job = job(Input::Pieces(pieces.clone()));
+                let job = job(Input::Pieces(pieces));
                 if c.bytes > INLINE_LIMIT as u64 {
                     return Ok(self.later(job));
                 }
@@ -121,7 +126,7 @@ impl<'a> Files<'a> {
                     what: "bytes of expanded sparse tensors",
                     limit: most,
                 })?;
-                let job = job(Input::Scattered(s.clone()));
+                let job = job(Input::Scattered(s));
                 if c.bytes > INLINE_LIMIT as u64 {
                     return Ok(self.later(job));
                 }
@@ -134,12 +139,12 @@ impl<'a> Files<'a> {
                     &c,
                     model.path(),
                     model.identity(),
-                    *offset,
+                    offset,
                 )?)
             }
             Content::External { location, offset } => {
-                let (path, identity) = self.external(name, location, *offset, c.bytes)?;
-                StoredConstant::Literal(self.range(name, &c, &path, identity, *offset)?)
+                let (path, identity) = self.external(name, &location, offset, c.bytes)?;
+                StoredConstant::Literal(self.range(name, &c, &path, identity, offset)?)
             }
             Content::Missing => match self.weights.find(name, c.dtype, &c.shape)? {
                 Some(w) => {

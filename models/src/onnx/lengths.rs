@@ -93,35 +93,43 @@ fn fixed(
     length: usize,
 ) -> Result<ValueId, ModelError> {
     let length = b.ints(&format!("{name}/length"), &[length as i64])?;
-    one(b, "Reshape", &format!("{name}/Reshape"), [operand, length])
+    // The length 0 does not stand for that of the operand.
+    let attrs = Attrs::default().with("allowzero", Attr::Int(1));
+    let name = format!("{name}/Reshape");
+    one(b, "Reshape", &name, attrs, vec![operand, length])
 }
 
-/// The last `length` elements of `operand` behind ones: Expand takes a shorter shape for one with leading ones.
+/// `operand` with ones in front of it, so that it has at least `length` elements: Expand takes a shorter shape for one with
+/// leading ones. A longer operand stays as it is.
 fn padded(
     b: &mut Builder,
     name: &str,
     operand: ValueId,
     length: usize,
 ) -> Result<ValueId, ModelError> {
+    if length == 0 {
+        return Ok(operand);
+    }
+    let none = Attrs::default;
+    let has = one(b, "Shape", &format!("{name}/Shape"), none(), vec![operand])?;
     let ones = b.ints(&format!("{name}/ones"), &vec![1; length])?;
-    let longer = one(b, "Concat", &format!("{name}/Concat"), [ones, operand])?;
-    let from = b.ints(&format!("{name}/starts"), &[-(length as i64)])?;
     let to = b.ints(&format!("{name}/ends"), &[i64::MAX])?;
-    one(b, "Slice", &format!("{name}/Slice"), [longer, from, to])
+    let slice = format!("{name}/Slice");
+    let lacking = one(b, "Slice", &slice, none(), vec![ones, has, to])?;
+    let axis = none().with("axis", Attr::Int(0));
+    let concat = format!("{name}/Concat");
+    one(b, "Concat", &concat, axis, vec![lacking, operand])
 }
 
 /// Adds a node with one result.
-fn one<const N: usize>(
+fn one(
     b: &mut Builder,
     op: &str,
     name: &str,
-    inputs: [ValueId; N],
+    attrs: Attrs,
+    inputs: Vec<ValueId>,
 ) -> Result<ValueId, ModelError> {
-    let attrs = match op {
-        "Concat" => Attrs::default().with("axis", Attr::Int(0)),
-        _ => Attrs::default(),
-    };
-    let inputs = inputs.map(Some).to_vec();
+    let inputs = inputs.into_iter().map(Some).collect();
     let made = b.emit(op, name, attrs, inputs, &[name.to_owned()])?;
     made.first().copied().ok_or_else(|| ModelError::Node {
         node: name.into(),

@@ -48,6 +48,12 @@ pub(super) fn constant(
         let rank = values.shape.len();
         return Err(wrong(format!("is sparse and has values of rank {rank}")));
     };
+    let total = elements_of(&shape);
+    if count as u64 > total {
+        return Err(wrong(format!(
+            "is sparse and has {count} values for {total} elements"
+        )));
+    }
     let positions = match &s.indices {
         Some(indices) => {
             let what = format!("{name} (indices)");
@@ -55,9 +61,10 @@ pub(super) fn constant(
             if indices.dtype != DType::I64 {
                 return Err(wrong(format!("has indices of type {}", indices.dtype)));
             }
+            let are_rows = are_rows(&indices.shape, count, shape.len()).map_err(wrong)?;
             let read = files.read(&what, &indices)?;
             let read = read.as_slice::<i64>().map_err(|e| wrong(e.to_string()))?;
-            positions(&indices.shape, read, count, &shape).map_err(wrong)?
+            positions(are_rows, read, &shape).map_err(wrong)?
         }
         None if count == 0 => vec![],
         None => return Err(wrong("is sparse and has no indices".into())),
@@ -74,36 +81,36 @@ pub(super) fn constant(
     })
 }
 
-/// The positions of `count` elements in a dense tensor of shape `shape`, from indices that are positions already, or rows of
-/// one number for each axis.
-fn positions(
-    form: &[usize],
-    indices: &[i64],
-    count: usize,
-    shape: &[usize],
-) -> Result<Vec<u64>, String> {
-    let rank = shape.len();
-    let total = shape.iter().try_fold(1u64, |n, d| n.checked_mul(*d as u64));
-    let total = total.unwrap_or(0);
-    let found: Vec<u64> = match *form {
-        [n] if n == count => {
+/// Whether indices of shape `form` are rows of one number for each of `rank` axes, and not positions. Fails where they are
+/// neither, for `count` elements.
+fn are_rows(form: &[usize], count: usize, rank: usize) -> Result<bool, String> {
+    match *form {
+        [n] if n == count => Ok(false),
+        [n, axes] if n == count && axes == rank && rank > 0 => Ok(true),
+        _ => Err(format!(
+            "has indices of shape {form:?} for {count} values of a tensor of rank {rank}"
+        )),
+    }
+}
+
+/// The positions of elements in a dense tensor of shape `shape`, from indices that are positions already, or rows of one
+/// number for each axis.
+fn positions(are_rows: bool, indices: &[i64], shape: &[usize]) -> Result<Vec<u64>, String> {
+    let total = elements_of(shape);
+    let found: Vec<u64> = match are_rows {
+        false => {
             let one = |v: &i64| u64::try_from(*v).ok().filter(|at| *at < total);
             let all = indices.iter().map(|v| {
                 one(v).ok_or_else(|| format!("has the index {v}, outside of its {total} elements"))
             });
             all.collect::<Result<_, _>>()?
         }
-        [n, axes] if n == count && axes == rank && rank > 0 => {
-            let all = indices.chunks_exact(rank).map(|row| {
+        true => {
+            let all = indices.chunks_exact(shape.len()).map(|row| {
                 position(row, shape)
                     .ok_or_else(|| format!("has the index {row:?}, outside of its shape {shape:?}"))
             });
             all.collect::<Result<_, _>>()?
-        }
-        _ => {
-            return Err(format!(
-                "has indices of shape {form:?} for {count} values of a tensor of rank {rank}"
-            ));
         }
     };
     match found.windows(2).find(|pair| pair[0] >= pair[1]) {
@@ -111,6 +118,12 @@ fn positions(
         Some(_) => Err("has indices that do not ascend".into()),
         None => Ok(found),
     }
+}
+
+/// The number of elements of a tensor of shape `shape`; 0 where it is too large to count.
+fn elements_of(shape: &[usize]) -> u64 {
+    let total = shape.iter().try_fold(1u64, |n, d| n.checked_mul(*d as u64));
+    total.unwrap_or(0)
 }
 
 /// The position of the element at `row`; `None` where the shape has no such element.

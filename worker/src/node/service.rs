@@ -142,7 +142,7 @@ impl ServedPeer {
         let linked =
             remote::accept_lane(world, hub, watched, self.role, &self.name, send, recv).await;
         if let Err(e) = linked {
-            // Where the peer cannot reach this worker at all, it says so itself.
+            // A peer that cannot reach this worker at all says so itself.
             tracing::info!(peer = self.name, "no link: {e}");
             holdings.refused.count("lane_greeting");
             connection.close(close::REFUSED.into(), b"no lane");

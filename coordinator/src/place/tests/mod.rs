@@ -555,7 +555,7 @@ fn a_function_is_planned_where_its_constants_are() {
     let f = halves('p', 'q');
     let one = options(&f, WorkerCount::Exactly(1));
     let at = |cluster: &ClusterModel| check(&f, cluster, &one).team.workers[0].name.clone();
-    // Where there is room everywhere, at the worker that lacks fewer bytes, unless another is much faster.
+    // The worker that lacks fewer bytes is taken where there is room everywhere, unless another is much faster.
     let roomy = cluster(3, 64 * MIB);
     assert_eq!(at(&roomy), "w0");
     let mut half = having(roomy.clone(), 2, &f, "p", true);
@@ -567,7 +567,7 @@ fn a_function_is_planned_where_its_constants_are() {
     half.workers[0].flops *= 2.;
     half.workers[0].memory_bandwidth *= 2.;
     assert_eq!(at(&half), "w0");
-    // Where it does not fit anywhere else.
+    // A worker that has the constants is taken if they fit on no other.
     let tight = cluster(3, 3 * MIB);
     assert_eq!(failure(&f, &tight, &one).code, Code::ClusterTooSmall);
     let half = having(tight.clone(), 1, &f, "q", true);

@@ -139,9 +139,11 @@ fn stages_run_on_the_workers_that_they_name_or_in_order() {
         [Some("w2"), Some("gpu")],
         &[],
         WorkerCount::Exactly(2),
-        "w2 w1",
+        "w2 w0",
     );
-    // Where fewer workers may be used, stages share them.
+    check([None, Some("w0")], &[], auto, "w1 w0");
+    // Stages share the workers of a plan for fewer of them.
+    check([Some("w2"), None], &[], WorkerCount::Exactly(1), "w2 w2");
     check(
         [Some("w2"), Some("w1")],
         &[],
@@ -151,6 +153,23 @@ fn stages_run_on_the_workers_that_they_name_or_in_order() {
     check([None, None], &[], WorkerCount::Exactly(1), "w0 w0");
     // Pins come first.
     check([None, None], &[("x5", "w2")], auto, "w0 w2");
+}
+
+#[test]
+fn a_stage_may_have_nodes_that_are_named_like_fused_ones() {
+    let mut f = chain(8, 64);
+    f.nodes[4].name = "x1+x6".into();
+    let stages = [["x1", "w1"], ["x1+x6", "w2"]].map(|[node, device]| Stage {
+        device: Some(device.into()),
+        nodes: vec![node.into()],
+    });
+    let o = PlanOptions {
+        stages: stages.to_vec(),
+        ..options(&f, WorkerCount::Auto)
+    };
+    let placed = check(&f, &cluster(3, 100 * MIB), &o);
+    let at = |p: usize| &*placed.team.workers[usize::from(placed.participant[p])].name;
+    assert_eq!((at(0), at(4)), ("w1", "w2"));
 }
 
 #[test]

@@ -3,9 +3,10 @@
 //! The new file has the bytes of the old one, except for the version of the IR, which annotations need, and for the
 //! annotations themselves, those of an earlier plan among them. It is made of pieces: ranges of the old file, and new bytes.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{CONFIGURATION, Origins};
 use crate::artifact_index::write_atomically;
@@ -35,17 +36,18 @@ pub struct Annotated {
 
 /// Writes the model at `from` to the file `to`, with `devices` as a configuration, and for each node the number of the device
 /// that runs what the node became, as its stage. `origins` are those of the import, and `device_of` has the device of a node
-/// of the function, where it runs in a step.
+/// of the function, where it runs in a step. `data` are files that hold data of the model, which are not written over.
 pub fn annotate(
     from: &Path,
     to: &Path,
+    data: &[PathBuf],
     devices: &[String],
     origins: &Origins,
     device_of: &dyn Fn(&str) -> Option<usize>,
 ) -> Result<Annotated, ModelError> {
     let file = DataFile::open(from)?;
     let model = skeleton::read(&file)?.model;
-    check_data(&model, from, to)?;
+    check_data(&model, from, to, data)?;
     let mut annotated = Annotated {
         nodes: 0,
         divided: 0,
@@ -63,7 +65,6 @@ pub fn annotate(
         next: 0,
     };
     let pieces = rewriting.model(devices)?;
-    file.check_unchanged()?;
     write(&file, &pieces, to)?;
     Ok(annotated)
 }
@@ -80,43 +81,72 @@ fn most(devices: impl Iterator<Item = usize>) -> Option<(usize, bool)> {
     best.map(|(device, _)| (*device, counts.len() > 1))
 }
 
-/// Fails where the model has data in other files, which a model in another folder would not find.
-fn check_data(model: &ModelProto, from: &Path, to: &Path) -> Result<(), ModelError> {
+/// Fails where the model has data in other files, which a model in another folder would not find, and where `to` is such a
+/// file or one of `data`, but not the model itself.
+fn check_data(
+    model: &ModelProto,
+    from: &Path,
+    to: &Path,
+    data: &[PathBuf],
+) -> Result<(), ModelError> {
     let folder = |path: &Path| {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-        folder.unwrap_or(Path::new(".")).canonicalize()
+        folder.unwrap_or(Path::new(".")).canonicalize().ok()
     };
-    let same = match (folder(from), folder(to)) {
-        (Ok(a), Ok(b)) => a == b,
-        _ => false,
+    let mut locations = BTreeSet::new();
+    if let Some(g) = &model.graph {
+        add_locations(g, &mut locations);
+    }
+    for n in model.functions.iter().flat_map(|f| &f.node) {
+        add_node_locations(n, &mut locations);
+    }
+    let base = folder(from);
+    if !locations.is_empty() && (base.is_none() || base != folder(to)) {
+        return Err(ModelError::AwayFromData { path: to.into() });
+    }
+    // A file that does not exist yet has no data.
+    let Ok(target) = to.canonicalize() else {
+        return Ok(());
     };
-    let nodes = model.functions.iter().flat_map(|f| &f.node);
-    let external =
-        model.graph.as_ref().is_some_and(has_external) || nodes.into_iter().any(node_has);
-    match external && !same {
-        true => Err(ModelError::AwayFromData { path: to.into() }),
+    let is_target = |path: &Path| path.canonicalize().is_ok_and(|p| p == target);
+    let mut located = base
+        .iter()
+        .flat_map(|b| locations.iter().map(|l| b.join(l)));
+    let has_data = data.iter().any(|p| is_target(p)) || located.any(|p| is_target(&p));
+    match has_data && !is_target(from) {
+        true => Err(ModelError::OverData { path: to.into() }),
         false => Ok(()),
     }
 }
 
-fn has_external(g: &GraphProto) -> bool {
+/// Adds the locations of data of `g` in other files.
+fn add_locations<'a>(g: &'a GraphProto, to: &mut BTreeSet<&'a str>) {
     let sparse = g.sparse_initializer.iter();
     let sparse = sparse.flat_map(|s| s.values.iter().chain(&s.indices));
-    g.initializer.iter().chain(sparse).any(is_external) || g.node.iter().any(node_has)
+    to.extend(g.initializer.iter().chain(sparse).filter_map(location));
+    for n in &g.node {
+        add_node_locations(n, to);
+    }
 }
 
-fn node_has(n: &NodeProto) -> bool {
-    n.attribute.iter().any(|a| {
-        let graphs = a.g.iter().chain(&a.graphs);
+fn add_node_locations<'a>(n: &'a NodeProto, to: &mut BTreeSet<&'a str>) {
+    for a in &n.attribute {
         let sparse = a.sparse_tensor.iter();
         let sparse = sparse.flat_map(|s| s.values.iter().chain(&s.indices));
-        a.t.iter().chain(&a.tensors).chain(sparse).any(is_external)
-            || graphs.into_iter().any(has_external)
-    })
+        let tensors = a.t.iter().chain(&a.tensors).chain(sparse);
+        to.extend(tensors.filter_map(location));
+        for g in a.g.iter().chain(&a.graphs) {
+            add_locations(g, to);
+        }
+    }
 }
 
-fn is_external(t: &TensorProto) -> bool {
-    t.data_location == Some(DataLocation::External as i32)
+/// The location of a tensor whose data lies in another file.
+fn location(t: &TensorProto) -> Option<&str> {
+    let mut entries = t.external_data.iter();
+    let external = t.data_location == Some(DataLocation::External as i32);
+    let named = entries.find(|e| external && e.key() == "location");
+    named.map(|e| e.value().trim())
 }
 
 /// A part of the new file.
@@ -333,6 +363,7 @@ fn write(file: &DataFile, pieces: &Pieces, to: &Path) -> Result<(), ModelError> 
             }
         }
         out.flush()?;
+        file.check_unchanged()?;
         Ok(name.to_owned())
     });
     written.map(drop).map_err(|e| match e {

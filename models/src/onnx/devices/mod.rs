@@ -12,7 +12,7 @@
 
 mod annotate;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use convoke_common::rpc::Stage;
@@ -28,6 +28,12 @@ const CONFIGURATION: &str = "convoke";
 
 /// Most stages of a model.
 const MOST_STAGES: usize = 4096;
+
+/// Most configurations of devices that the nodes of a model have annotations of.
+const MOST_CONFIGURATIONS: usize = 16;
+
+/// Most bytes of a device's name.
+const MOST_NAME: usize = 512;
 
 /// The names of the function's nodes that each node of the file became, by the node's number.
 pub type Origins = Vec<Vec<Arc<str>>>;
@@ -77,26 +83,17 @@ pub(super) fn stages(
     let Some(graph) = &model.graph else {
         return Ok((vec![], remarks));
     };
-    // By node, the stage that it has in each configuration. A node in a nested graph follows the node around it.
-    let mut sharded = 0usize;
-    let mut given: BTreeMap<&str, Vec<Option<i32>>> = BTreeMap::new();
-    let mut count = 0;
-    let mut number = 0;
-    walk(graph, None, &mut count, &mut |node, enclosing| {
-        for stages in given.values_mut() {
-            let around = enclosing.and_then(|e| stages.get(e).copied().flatten());
-            stages.push(around);
-        }
+    let (mut sharded, mut used) = (0usize, BTreeSet::new());
+    walk(graph, None, &mut 0, &mut |node, _| {
         for c in &node.device_configurations {
             sharded += usize::from(!c.sharding_spec.is_empty());
-            if let Some(stage) = c.pipeline_stage {
-                let stages = given.entry(c.configuration_id()).or_default();
-                stages.resize(number + 1, None);
-                stages[number] = Some(stage);
+            // One more than the most shows that there are too many.
+            if c.pipeline_stage.is_some() && used.len() <= MOST_CONFIGURATIONS {
+                used.insert(c.configuration_id());
             }
         }
-        number += 1;
     });
+    check_most("configurations of devices", used.len(), MOST_CONFIGURATIONS)?;
     if sharded > 0 {
         remarks.push(format!(
             "{sharded} nodes of the model say how tensors are sharded, which is ignored: nodes run whole"
@@ -106,39 +103,64 @@ pub(super) fn stages(
     let mut known = model
         .configuration
         .iter()
-        .filter(|c| given.contains_key(c.name()));
+        .filter(|c| used.contains(c.name()));
     let written = known.clone().find(|c| c.name() == CONFIGURATION);
     let named = written.or(known.next());
-    let Some(chosen) = named.map(|c| c.name()).or(given.keys().next().copied()) else {
+    let Some(chosen) = named.map(|c| c.name()).or(used.first().copied()) else {
         return Ok((vec![], remarks));
     };
-    let others = given.keys().filter(|name| **name != chosen).count();
+    let others = used.len() - 1;
     if others > 0 {
         remarks.push(format!(
             "the model has several configurations of devices: '{}' is used, {others} others are ignored",
             Printable(chosen)
         ));
     }
-    let stages = divide(&given[chosen], origins, |stage| {
+    let stages = divide(&stages_of(graph, chosen), origins, |stage| {
         let devices = &named?.device;
         let device = devices.get(usize::try_from(stage).ok()?)?;
-        (!device.is_empty()).then(|| device.clone())
+        (!device.is_empty()).then(|| device.as_str())
     });
-    match stages.len() <= MOST_STAGES {
-        true => Ok((stages, remarks)),
+    check_most("stages of a pipeline", stages.len(), MOST_STAGES)?;
+    let names = stages.iter().filter_map(|(device, _)| *device);
+    let longest = names.map(str::len).max().unwrap_or(0);
+    check_most("bytes of a device's name", longest, MOST_NAME)?;
+    let stages = stages.into_iter().map(|(device, nodes)| Stage {
+        device: device.map(str::to_owned),
+        nodes,
+    });
+    Ok((stages.collect(), remarks))
+}
+
+fn check_most(what: &'static str, count: usize, most: usize) -> Result<(), ModelError> {
+    match count <= most {
+        true => Ok(()),
         false => Err(ModelError::TooLarge {
-            what: "stages of a pipeline",
-            limit: MOST_STAGES as u64,
+            what,
+            limit: most as u64,
         }),
     }
 }
 
-/// The stages of a configuration, in their order. `stage_of` has the stage of each node of the file.
-fn divide(
+/// By node of the file, the stage that it has in the configuration. A node in a nested graph follows the node around it.
+fn stages_of(graph: &GraphProto, configuration: &str) -> Vec<Option<i32>> {
+    let mut stages: Vec<Option<i32>> = Vec::new();
+    walk(graph, None, &mut 0, &mut |node, enclosing| {
+        let all = node.device_configurations.iter().rev();
+        let mut own = all.filter(|c| c.configuration_id() == configuration);
+        let around = || enclosing.and_then(|e| stages.get(e).copied().flatten());
+        let stage = own.find_map(|c| c.pipeline_stage).or_else(around);
+        stages.push(stage);
+    });
+    stages
+}
+
+/// The device and the nodes of each stage of a configuration, in their order. `stage_of` has the stage of each node of the file.
+fn divide<'a>(
     stage_of: &[Option<i32>],
     origins: &Origins,
-    device: impl Fn(i32) -> Option<String>,
-) -> Vec<Stage> {
+    device: impl Fn(i32) -> Option<&'a str>,
+) -> Vec<(Option<&'a str>, Vec<String>)> {
     let mut nodes: BTreeMap<i32, Vec<String>> = BTreeMap::new();
     for (stage, names) in stage_of.iter().zip(origins) {
         if let Some(stage) = stage {
@@ -146,9 +168,8 @@ fn divide(
             nodes.entry(*stage).or_default().extend(names);
         }
     }
-    let stages = nodes.into_iter().map(|(stage, nodes)| Stage {
-        device: device(stage),
-        nodes,
-    });
-    stages.collect()
+    let stages = nodes.into_iter();
+    stages
+        .map(|(stage, nodes)| (device(stage), nodes))
+        .collect()
 }

@@ -1,6 +1,6 @@
 //! Tests of the annotations that place nodes on devices.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::super::devices::{Annotated, annotate};
 use super::*;
@@ -87,6 +87,26 @@ fn one_configuration_counts() {
 }
 
 #[test]
+fn what_annotations_may_take_is_bounded() {
+    let check = |m: &ModelProto, what: &str| {
+        let e = try_import(m).unwrap_err().to_string();
+        assert!(e.contains(what), "{e}");
+    };
+    let configured = |count: usize| {
+        let node = (0..count).fold(relu("x", "y"), |n, i| staged(&format!("c{i}"), 0, n));
+        of(vec![node], vec![])
+    };
+    assert_eq!(stages(&try_import(&configured(16)).unwrap()), ["-: y_node"]);
+    check(&configured(17), "configurations of devices");
+    let device = |bytes: usize| {
+        let node = staged("c", 0, relu("x", "y"));
+        of(vec![node], vec![configuration("c", &[&"w".repeat(bytes)])])
+    };
+    assert!(try_import(&device(512)).is_ok());
+    check(&device(513), "bytes of a device's name");
+}
+
+#[test]
 fn sharding_and_training_are_ignored_with_a_word() {
     let mut n = staged("c", 0, relu("x", "y"));
     n.device_configurations[0].sharding_spec = vec![ShardingSpecProto {
@@ -155,7 +175,7 @@ fn written(
     let imported = load(&from, &options(s)).unwrap();
     let devices = ["w0".to_owned(), "w1".to_owned()];
     let to = s.path().join("annotated.onnx");
-    let done = annotate(&from, &to, &devices, &imported.origins, device_of).unwrap();
+    let done = annotate(&from, &to, &[], &devices, &imported.origins, device_of).unwrap();
     (done, load(&to, &options(s)).unwrap())
 }
 
@@ -227,14 +247,17 @@ fn data_of_other_files_stays_beside_the_model() {
     let from = s.path().join("m.onnx");
     let elsewhere = s.path().join("sub");
     std::fs::create_dir(&elsewhere).unwrap();
-    let e = annotate(
-        &from,
-        &elsewhere.join("a.onnx"),
-        &[],
-        &vec![vec![]],
-        &|_| None,
-    );
-    let e = Error::from(e.unwrap_err());
-    assert_eq!(e.code, Code::InvalidArgument);
-    assert!(e.advice.contains("the folder of the model"), "{e}");
+    let refused = |to: &Path, data: &[PathBuf], advice: &str| {
+        let e = annotate(&from, to, data, &[], &vec![vec![]], &|_| None);
+        let e = Error::from(e.unwrap_err());
+        assert_eq!(e.code, Code::InvalidArgument);
+        assert!(e.advice.contains(advice), "{e}");
+    };
+    refused(&elsewhere.join("a.onnx"), &[], "the folder of the model");
+    // Neither what the model names as its data nor what it was given is written over.
+    refused(&s.path().join("m.data"), &[], "another name");
+    let weights = s.write("w.safetensors", &[1]);
+    refused(&weights, &[weights.clone()], "another name");
+    let over = annotate(&from, &from, &[from.clone()], &[], &vec![vec![]], &|_| None);
+    assert!(over.is_ok());
 }

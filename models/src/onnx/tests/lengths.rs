@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use convoke_graph::graph::Attr;
+
 use super::super::inputs::GivenInput;
 use super::*;
 
@@ -41,6 +43,23 @@ fn a_declared_rank_decides() {
     let mut m = asks("Reshape", "x s");
     m.graph.as_mut().unwrap().output[0] = value("y", F32, &["", ""]);
     assert_eq!(result(&import(&m)), "f32[y#0, y#1]");
+}
+
+#[test]
+fn a_list_of_another_length_is_refused_and_not_cut() {
+    let check = |op: &str, inputs: &str, rank: usize, want: &[&str]| {
+        let f = import(&declared(asks(op, inputs), rank));
+        let made: Vec<&str> = f.nodes.iter().map(|n| &*n.op).collect();
+        assert_eq!(made, want, "{op} to rank {rank}");
+        // The Reshape takes 0 for a length, and not for that of its operand.
+        let reshape = f.nodes.iter().find(|n| &*n.op == "Reshape").unwrap();
+        assert_eq!(reshape.attrs.get("allowzero"), Some(&Attr::Int(1)));
+    };
+    // Ones in front of a short list are as many as it lacks, so that a long one keeps all of its elements.
+    let expand = ["Shape", "Slice", "Concat", "Reshape", "Expand"];
+    check("Expand", "x s", 2, &expand);
+    check("Expand", "x s", 0, &["Reshape", "Expand"]);
+    check("ConstantOfShape", "s", 0, &["Reshape", "ConstantOfShape"]);
 }
 
 #[test]

@@ -166,6 +166,21 @@ fn wrong_indices_are_one_error() {
         &[2, 3],
         "has indices of shape [2, 1] for 2 values of a tensor of rank 2",
     );
+    // Their form is checked before their content is looked for.
+    let absent = |dims: &[i64]| {
+        let file = external("", dims, &[("location", "absent")]);
+        Some(TensorProto {
+            data_type: Some(I64),
+            ..file
+        })
+    };
+    check(two, absent(&[1]), &[2, 3], short);
+    check(
+        two,
+        absent(&[2]),
+        &[1],
+        "is sparse and has 2 values for 1 elements",
+    );
     check(two, None, &[2, 3], "is sparse and has no indices");
     check(
         two,
