@@ -12,15 +12,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use convoke_common::grant::Participant;
-use convoke_common::rpc::{PlanOptions, PlanSummary};
+use convoke_common::rpc::{PlanOptions, PlanSummary, WorkerCount};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
 use convoke_graph::ops::ControlOp;
 use convoke_graph::program::{Axes, ConstantId, DriverProgram, HashedProgram};
 
 use crate::partition::{names, partition, summarise};
-use crate::passes::optimise_in_place;
-use crate::place::{ClusterModel, Placed, check_pins, is_pinned, place};
+use crate::passes::{StaysInPlace, optimise_in_place};
+use crate::place::{ClusterModel, Placed, check_pins, is_pinned, is_shorter, place};
 
 /// What a part of a plan needs of its worker's memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -136,15 +136,20 @@ pub fn plan(
 }
 
 /// Optimises and places a function. What only one branch of an `If` needs moves into the branch, which runs on one worker
-/// as a whole. Where that does not fit, it stays outside, and runs whichever branch is taken. A node that is pinned, or that
-/// a stage of the model's file places, always stays.
+/// as a whole. Where that does not fit, or leaves too little to the workers, it stays outside, and runs whichever branch
+/// is taken. A node that is pinned, or that a stage of the model's file places, always stays.
 fn optimised_and_placed(
     function: Function,
     cluster: &ClusterModel,
     options: &PlanOptions,
 ) -> Result<(Placed, Vec<String>)> {
+    let made = |f: Function, stays: StaysInPlace<'_>| optimise_in_place(f, options.exact, stays);
     let branches = function.nodes.iter().any(|n| n.is(ControlOp::If));
-    let whole = branches.then(|| function.clone());
+    if !branches || !cluster.runs_branches_alike() {
+        let made = made(function, &|_| true)?;
+        return Ok((place(made.function, cluster, options)?, made.report));
+    }
+    let whole = function.clone();
     let staged: BTreeSet<&str> = options
         .stages
         .iter()
@@ -152,19 +157,34 @@ fn optimised_and_placed(
         .map(|n| &**n)
         .collect();
     let stays = |node: &str| staged.contains(node) || is_pinned(&options.pins, node);
-    let made = optimise_in_place(function, options.exact, &stays)?;
-    let refused = match place(made.function, cluster, options) {
-        Ok(placed) => return Ok((placed, made.report)),
-        Err(e) => e,
-    };
-    let too_small = matches!(refused.code, Code::ClusterTooSmall | Code::OutOfMemory);
-    let Some(whole) = whole.filter(|_| too_small) else {
-        return Err(refused);
-    };
-    let made = optimise_in_place(whole, options.exact, &|_| true)?;
-    match place(made.function, cluster, options) {
-        Ok(placed) => Ok((placed, made.report)),
-        Err(_) => Err(refused),
+    let inside = made(function, &stays)?;
+    let placed = place(inside.function, cluster, options);
+    if !inside.moved || !outside_may_be_better(&placed, options.workers) {
+        return Ok((placed?, inside.report));
+    }
+    let outside = made(whole, &|_| true)?;
+    match (placed, place(outside.function, cluster, options)) {
+        (Ok(placed), Ok(other)) if !is_better(&other, &placed) => Ok((placed, inside.report)),
+        (_, Ok(other)) => Ok((other, outside.report)),
+        (placed, Err(_)) => Ok((placed?, inside.report)),
+    }
+}
+
+/// Whether nodes that moved into branches may be placed better outside.
+fn outside_may_be_better(inside: &Result<Placed>, asked: WorkerCount) -> bool {
+    match (inside, asked) {
+        (Err(e), _) => matches!(e.code, Code::ClusterTooSmall | Code::OutOfMemory),
+        (Ok(placed), WorkerCount::Exactly(n)) => placed.team.size() < n as usize,
+        (Ok(_), WorkerCount::Auto) => true,
+    }
+}
+
+/// Whether a placement meets what was asked for better than `than`: it uses more of the workers that were asked for, or
+/// it shortens the step.
+fn is_better(placed: &Placed, than: &Placed) -> bool {
+    match placed.asked {
+        WorkerCount::Exactly(_) => placed.team.size() > than.team.size(),
+        WorkerCount::Auto => is_shorter(placed.schedule.step_ns, than.schedule.step_ns),
     }
 }
 
@@ -197,8 +217,6 @@ fn check_axes(f: &Function, axes: &Axes) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::rpc::WorkerCount;
-
     use super::*;
     use crate::testing::{cluster, options, parse, parse_with};
 

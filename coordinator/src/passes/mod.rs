@@ -36,6 +36,8 @@ pub use sink::StaysInPlace;
 pub struct OptimisedFunction {
     pub function: Function,
     pub report: Vec<String>,
+    /// Whether nodes have moved into branches of control flow, which could have stayed.
+    pub moved: bool,
 }
 
 /// A pass returns the new function, and a description of its changes if it made any.
@@ -87,7 +89,7 @@ pub fn optimise_in_place(
         };
         Error::new(code, e.to_string())
     })?;
-    let (mut function, mut report) = (function, Vec::new());
+    let (mut function, mut report, mut moved) = (function, Vec::new(), false);
     for (name, pass) in PASSES {
         let (next, line) = match pass {
             PassKind::Approximate(_) if exact => continue,
@@ -95,13 +97,18 @@ pub fn optimise_in_place(
             PassKind::Moving(pass) => pass(function, stays),
         };
         function = next;
+        moved |= matches!(pass, PassKind::Moving(_)) && line.is_some();
         report.extend(line.map(|l| format!("{name}: {l}")));
         if cfg!(debug_assertions) {
             verify_after(&function, name)?;
         }
     }
     verify_after(&function, "the last pass")?;
-    Ok(OptimisedFunction { function, report })
+    Ok(OptimisedFunction {
+        function,
+        report,
+        moved,
+    })
 }
 
 fn verify_after(f: &Function, pass: &str) -> Result<()> {

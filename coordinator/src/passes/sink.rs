@@ -5,7 +5,8 @@
 //!                                      ->     y = If(cond, x, w)  then: Relu(MatMul(x, w))  else: …
 //! ```
 //! A node moves with all its consumers, never into the body of a loop, which runs often. Constants stay, since they are
-//! computed once; so do nodes that the caller keeps in their place, and ops that are not pure.
+//! computed once; so do nodes that the caller keeps in their place, ops that are not pure, and ops of control flow, whose
+//! functions would be nested deeper.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ use convoke_graph::graph::{Function, Literal, Node, RunsAt, ValueId};
 use convoke_graph::ops::{self, ControlOp};
 use convoke_graph::tensor::Tensor;
 
-use super::bodies::{Bodies, read_by};
+use super::bodies::{Bodies, inline_literals, read_by};
 
 /// Tells of a node's name whether the node stays where it is.
 pub type StaysInPlace<'a> = &'a dyn Fn(&str) -> bool;
@@ -21,7 +22,7 @@ pub type StaysInPlace<'a> = &'a dyn Fn(&str) -> bool;
 /// The branch of an `If` of the function: its node, and 0 for the first branch.
 type Branch = (usize, usize);
 
-/// Where a value is read.
+/// The readers of a value.
 #[derive(Clone, Copy, PartialEq)]
 enum ReadBy {
     Nobody,
@@ -53,7 +54,7 @@ pub fn run(mut f: Function, stays: StaysInPlace<'_>) -> (Function, Option<String
         }
     }
     let mut gone = vec![false; f.nodes.len()];
-    let small = small_constants(&f);
+    let small = inline_literals(&f);
     for (at, nodes) in moved {
         if let Some(with) = with_nodes(&f, at, &nodes, &small) {
             f.nodes[at] = with;
@@ -84,15 +85,6 @@ fn forget_unread(f: &mut Function) {
             bodies.write(node);
         }
     }
-}
-
-/// The tensors of constants that travel within the function.
-fn small_constants(f: &Function) -> HashMap<ValueId, Tensor> {
-    let inline = f.literals.iter().filter_map(|(v, l)| match l {
-        Literal::Inline(t) => Some((*v, t.clone())),
-        Literal::Range { .. } => None,
-    });
-    inline.collect()
 }
 
 /// The branches of an `If`.
@@ -152,6 +144,7 @@ fn is_movable(node: &Node) -> bool {
         && !ops::is_custom(&node.op)
         && ops::lookup(&node.op).is_some_and(|op| op.pure_op)
         && !node.inputs.is_empty()
+        && node.attrs.functions().next().is_none()
 }
 
 /// The `If` node `at` with these nodes in its branches; `None` where it would break a bound of control flow.
@@ -181,6 +174,7 @@ fn move_into(
 ) {
     // By value of the function, the value of the branch that stands for it.
     let mut here: HashMap<ValueId, ValueId> = HashMap::new();
+    let mut made = Vec::new();
     for v in nodes.iter().flat_map(|n| &f.nodes[*n].outputs) {
         let known = bodies.position(*v);
         let inner = match known {
@@ -188,8 +182,9 @@ fn move_into(
             None => bodies.add_value(b, &f.value(*v).name, f.ty(*v).clone()),
         };
         here.insert(*v, inner);
-        known.into_iter().for_each(|k| bodies.forget(k));
+        made.extend(known);
     }
+    bodies.forget(&made);
     // A small constant is copied, so that sizes that follow from it are known in the branch, too.
     let mut taken = |bodies: &mut Bodies, v: ValueId| {
         *here.entry(v).or_insert_with(|| {

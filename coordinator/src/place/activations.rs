@@ -6,16 +6,16 @@
 
 use convoke_graph::offsets::Offsets;
 
-use super::work::{NONE, Work};
+use super::work::{NONE, SizesInBytes, Work};
 
 /// The offset of a flow that takes no memory.
 const NOWHERE: u64 = u64::MAX;
 
-/// Returns the most bytes of one step's tensors at once on each participant, including gaps between them. `bytes` has the
-/// size of each flow, and `order` the positions in the order in which they run.
+/// Returns the most bytes of one step's tensors at once on each participant, including gaps between them. `order` has the
+/// positions in the order in which they run.
 pub fn activations(
     work: &Work,
-    bytes: &[u64],
+    bytes: SizesInBytes<'_>,
     participants: usize,
     participant: &[u16],
     order: &[u32],
@@ -45,6 +45,19 @@ impl Memory {
             false => self.offsets.most(),
         }
     }
+
+    fn take(&mut self, bytes: u64) -> u64 {
+        self.offsets.take(bytes).unwrap_or_else(|| {
+            self.absurd = true;
+            NOWHERE
+        })
+    }
+
+    fn give(&mut self, offset: u64, bytes: u64) {
+        if offset != NOWHERE {
+            self.offsets.give(offset, bytes);
+        }
+    }
 }
 
 /// The copy of a flow at a participant that reads it.
@@ -57,7 +70,7 @@ struct Copy {
 
 struct Step<'a> {
     work: &'a Work,
-    bytes: &'a [u64],
+    bytes: SizesInBytes<'a>,
     participant: &'a [u16],
     memory: Vec<Memory>,
     /// The copies of flow `v` are `copies[first[v]..first[v + 1]]`.
@@ -68,7 +81,7 @@ struct Step<'a> {
 impl<'a> Step<'a> {
     fn new(
         work: &'a Work,
-        bytes: &'a [u64],
+        bytes: SizesInBytes<'a>,
         participants: usize,
         participant: &'a [u16],
     ) -> Step<'a> {
@@ -110,18 +123,11 @@ impl<'a> Step<'a> {
     }
 
     fn take(&mut self, v: usize, participant: u16) -> u64 {
-        let memory = &mut self.memory[usize::from(participant)];
-        memory.offsets.take(self.bytes[v]).unwrap_or_else(|| {
-            memory.absurd = true;
-            NOWHERE
-        })
+        self.memory[usize::from(participant)].take(self.bytes.flows[v])
     }
 
     fn give(&mut self, v: usize, participant: u16, offset: u64) {
-        if offset != NOWHERE {
-            let memory = &mut self.memory[usize::from(participant)];
-            memory.offsets.give(offset, self.bytes[v]);
-        }
+        self.memory[usize::from(participant)].give(offset, self.bytes.flows[v]);
     }
 
     fn allocate(&mut self, v: usize, copy: usize) {
@@ -143,6 +149,11 @@ impl<'a> Step<'a> {
                 true => NOWHERE,
                 false => self.take(v, here),
             });
+        }
+        let (inner, memory) = (self.bytes.inner[p], &mut self.memory[usize::from(here)]);
+        if inner > 0 {
+            let offset = memory.take(inner);
+            memory.give(offset, inner);
         }
         for v in work.reads.row(p).iter().map(|v| *v as usize) {
             let sent = self.is_sent(v, here);

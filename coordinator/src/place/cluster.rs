@@ -6,7 +6,7 @@ use std::sync::Arc;
 use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
 use convoke_graph::ops::{Cost, CustomOp};
-use convoke_graph::program::ConstantId;
+use convoke_graph::program::{ConstantId, NUMERICS_PROFILE};
 
 use super::memory::Need;
 use super::work::Work;
@@ -197,6 +197,13 @@ impl ClusterModel {
         let (first, others) = self.workers.split_first()?;
         let same = others.iter().all(|w| w.profile == first.profile);
         same.then_some(&*first.profile)
+    }
+
+    /// Returns whether a node computes the same bits inside a branch of control flow, which a worker's CPU runs, as
+    /// outside of it, and not slower, on every worker.
+    pub fn runs_branches_alike(&self) -> bool {
+        let alike = |w: &WorkerModel| w.device.is_cpu() && &*w.profile == NUMERICS_PROFILE;
+        self.workers.iter().all(alike)
     }
 
     /// Returns whether less than everything is free anywhere.

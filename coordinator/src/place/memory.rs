@@ -60,7 +60,7 @@ pub fn usage(
     homes: &[u16],
     in_flight: u32,
 ) -> Vec<Usage> {
-    let activations = activations(work, &work.bound_bytes, team.size(), participant, order);
+    let activations = activations(work, work.at_bounds(), team.size(), participant, order);
     let each = activations
         .into_iter()
         .zip(retained(work, team, participant, homes));
@@ -120,7 +120,7 @@ pub fn peaks(
     in_flight: u32,
     usage: &[Usage],
 ) -> Vec<u64> {
-    let expected = activations(work, &work.flow_bytes, team.size(), participant, order);
+    let expected = activations(work, work.at_expected(), team.size(), participant, order);
     let crossing = crossing(work, team.size(), participant);
     let each = expected.into_iter().zip(crossing).zip(usage);
     let each = each.zip(&team.workers);

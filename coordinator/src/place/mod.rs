@@ -17,6 +17,7 @@ mod activations;
 mod cluster;
 mod cut;
 mod eligibility;
+mod inner;
 mod memory;
 mod pins;
 mod position_run;
@@ -40,6 +41,7 @@ pub use cluster::{
 pub use memory::{InitDependencies, Usage, needed};
 pub use pins::{Pins, PlacedStage, check as check_pins, is_pinned};
 pub use schedule::Schedule;
+pub use search::is_shorter;
 pub use too_small::{human, no_room};
 pub use work::{NONE, Work};
 

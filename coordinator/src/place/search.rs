@@ -75,6 +75,11 @@ pub struct Search<'a> {
     branches: bool,
 }
 
+/// Whether a predicted step is shorter than another by more than predictions are off.
+pub fn is_shorter(step_ns: u64, than: u64) -> bool {
+    step_ns < than / 20 * 19
+}
+
 impl<'a> Search<'a> {
     /// Prepares the search; the cluster has at least one worker.
     pub fn new(
@@ -218,8 +223,7 @@ impl<'a> Search<'a> {
         while self.branches && n < most {
             n += 1;
             match self.of(n) {
-                // Predictions are not more precise than this.
-                Some(c) if c.schedule.step_ns < best.schedule.step_ns / 20 * 19 => best = c,
+                Some(c) if is_shorter(c.schedule.step_ns, best.schedule.step_ns) => best = c,
                 _ => break,
             }
         }

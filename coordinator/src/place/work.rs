@@ -16,6 +16,7 @@ use convoke_graph::ops::{self, Cost, HandleOp};
 use convoke_graph::program::{ConstantId, constants_of_function};
 
 use super::cut::UNPINNED;
+use super::inner::inner_bytes;
 
 /// The index that stands for none.
 pub const NONE: u32 = u32::MAX;
@@ -51,6 +52,13 @@ struct Sizes<'a> {
     expected: &'a Bindings,
 }
 
+/// How many bytes each flow takes, and the functions that each position runs.
+#[derive(Clone, Copy)]
+pub struct SizesInBytes<'a> {
+    pub flows: &'a [u64],
+    pub inner: &'a [u64],
+}
+
 /// A function, indexed for placement.
 #[derive(Debug, Clone, Default)]
 pub struct Work {
@@ -69,6 +77,10 @@ pub struct Work {
     /// For each position the one that it runs beside, or [`NONE`]: a node that hands a tensor out runs beside the node
     /// that computes it.
     pub beside: Vec<u32>,
+    /// For each position the most bytes of the values inside the functions that it runs, with the axes at their expected
+    /// sizes and at their bounds.
+    pub inner_bytes: Vec<u64>,
+    pub inner_bound: Vec<u64>,
 
     pub flow_value: Vec<ValueId>,
     /// Bytes of each flow, with the axes at their expected sizes.
@@ -205,6 +217,8 @@ impl Work {
         self.writes
             .push(node.outputs.iter().map(|v| self.of_value[v.ix()]));
         self.cost.push(cost);
+        self.inner_bytes.push(inner_bytes(node, sizes.expected));
+        self.inner_bound.push(inner_bytes(node, sizes.bounds));
         let op = ops::lookup(&node.op);
         let first_is_flow = node
             .inputs
@@ -258,6 +272,22 @@ impl Work {
         self.steps.len()
     }
 
+    /// Returns the sizes with the axes at their bounds.
+    pub fn at_bounds(&self) -> SizesInBytes<'_> {
+        SizesInBytes {
+            flows: &self.bound_bytes,
+            inner: &self.inner_bound,
+        }
+    }
+
+    /// Returns the sizes with the axes at their expected sizes.
+    pub fn at_expected(&self) -> SizesInBytes<'_> {
+        SizesInBytes {
+            flows: &self.flow_bytes,
+            inner: &self.inner_bytes,
+        }
+    }
+
     /// Returns the flow whose buffer the first output of `position` may take over.
     pub fn donor(&self, position: usize) -> Option<u32> {
         if !self.in_place[position] {
@@ -276,7 +306,7 @@ impl Work {
 
 /// Returns the bytes of a value; `None` if they depend on data, and far above any memory on overflow. A value with a negative
 /// dimension takes none: its node refuses to run with operands of these sizes, and says why.
-fn bytes_of(ty: &TensorType, bounds: &Bindings) -> Option<u64> {
+pub fn bytes_of(ty: &TensorType, bounds: &Bindings) -> Option<u64> {
     const ABSURD: u64 = 1 << 56;
     let sizes: Option<Vec<i64>> = ty.shape.iter().map(|d| d.eval(bounds)).collect();
     if sizes?.iter().any(|size| *size < 0) {

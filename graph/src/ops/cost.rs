@@ -3,7 +3,9 @@
 //! Bytes are those of all operands and outputs, each counted once. Operations follow the arithmetic of
 //! the op; a transcendental counts about ten.
 
-use super::def::Cost;
+use super::def::{Cost, OpDef};
+use super::families::control_cost;
+use super::kind::Op;
 use crate::dim::Bindings;
 use crate::graph::{Attrs, Function, Node, TensorType};
 
@@ -89,6 +91,10 @@ pub fn node_cost(f: &Function, node: &Node, bindings: &Bindings) -> Cost {
     let inputs: Vec<_> = inputs.iter().map(Option::as_ref).collect();
     let outputs: Vec<_> = outputs.iter().collect();
     match super::lookup(&node.op) {
+        Some(OpDef {
+            op: Op::Control(op),
+            ..
+        }) => control_cost(*op, &node.attrs, &inputs, &outputs, bindings),
         Some(op) => super::custom::guarded(op, || (op.cost)(&node.attrs, &inputs, &outputs))
             .unwrap_or_default(),
         None => with_flops(0., &inputs, &outputs),

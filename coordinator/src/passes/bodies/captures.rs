@@ -3,13 +3,14 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use convoke_graph::graph::{Attr, Function, Node, TensorType, ValueId};
+use convoke_graph::graph::{Attr, Function, Literal, Node, RunsAt, TensorType, ValueId};
 use convoke_graph::ops::{self, ControlOp, Op};
+use convoke_graph::tensor::Tensor;
 
 /// The op of a node of control flow that runs in steps.
 pub fn control_op(node: &Node) -> Option<ControlOp> {
     match node.kind()? {
-        Op::Control(op) => Some(op),
+        Op::Control(op) if node.runs_at == RunsAt::Step => Some(op),
         _ => None,
     }
 }
@@ -26,6 +27,8 @@ pub struct Bodies {
     own_params: usize,
     /// The captured values, as the enclosing function numbers them, each once.
     pub captured: Vec<ValueId>,
+    /// The number of each captured value.
+    positions: HashMap<ValueId, usize>,
     /// By function, the names of its values, once they are needed.
     taken: Vec<HashSet<Arc<str>>>,
 }
@@ -57,6 +60,7 @@ impl Bodies {
             own: own.to_vec(),
             own_params,
             captured: captured.iter().copied().collect::<Option<_>>()?,
+            positions: HashMap::new(),
         };
         bodies.merge();
         Some(bodies)
@@ -76,14 +80,13 @@ impl Bodies {
             let pairs = again.iter().map(|(_, k)| (param(*k), param(last(*k))));
             replace(f, &pairs.collect());
         }
-        for k in again.iter().map(|(_, k)| *k).rev() {
-            self.forget(k);
-        }
+        let again: Vec<usize> = again.into_iter().map(|(_, k)| k).collect();
+        self.forget(&again);
     }
 
     /// The number of a captured value.
     pub fn position(&self, value: ValueId) -> Option<usize> {
-        self.captured.iter().position(|v| *v == value)
+        self.positions.get(&value).copied()
     }
 
     /// The parameter of function `body` for captured value `k`.
@@ -114,6 +117,7 @@ impl Bodies {
             };
             self.functions[b].params.push(param);
         }
+        self.positions.insert(value, self.captured.len());
         self.captured.push(value);
     }
 
@@ -144,23 +148,31 @@ impl Bodies {
         f.add_value(unique, ty)
     }
 
-    /// Captures value `k` no longer. What was its parameter has no definition then.
-    pub fn forget(&mut self, k: usize) {
-        self.captured.remove(k);
+    /// Captures the values of these numbers no longer. What were their parameters have no definition then.
+    pub fn forget(&mut self, numbers: &[usize]) {
+        let mut stays = vec![true; self.captured.len()];
+        numbers.iter().for_each(|k| stays[*k] = false);
+        let keep = |own: usize, values: &mut Vec<ValueId>| {
+            let mut stays = std::iter::repeat_n(true, own).chain(stays.iter().copied());
+            values.retain(|_| stays.next().unwrap_or(true));
+        };
+        keep(0, &mut self.captured);
         for f in &mut self.functions {
-            f.params.remove(self.own_params + k);
+            keep(self.own_params, &mut f.params);
         }
+        let captured = self.captured.iter().enumerate();
+        self.positions = captured.map(|(k, v)| (*v, k)).collect();
     }
 
     /// Captures no value any longer that no function reads.
     pub fn forget_unread(&mut self) {
         let read: Vec<HashSet<ValueId>> = self.functions.iter().map(read_by).collect();
-        for k in (0..self.captured.len()).rev() {
+        let is_read = |k: usize| {
             let mut each = read.iter().enumerate();
-            if !each.any(|(b, read)| read.contains(&self.param(b, k))) {
-                self.forget(k);
-            }
-        }
+            each.any(|(b, read)| read.contains(&self.param(b, k)))
+        };
+        let unread = (0..self.captured.len()).filter(|k| !is_read(*k));
+        self.forget(&unread.collect::<Vec<_>>());
     }
 
     /// The operands and attributes of the node with these functions.
@@ -177,6 +189,15 @@ impl Bodies {
         }
         node.attrs = attrs;
     }
+}
+
+/// The tensors of the literals that travel within a function.
+pub fn inline_literals(f: &Function) -> HashMap<ValueId, Tensor> {
+    let inline = f.literals.iter().filter_map(|(v, l)| match l {
+        Literal::Inline(t) => Some((*v, t.clone())),
+        Literal::Range { .. } => None,
+    });
+    inline.collect()
 }
 
 /// The values that the nodes and results of a function read.

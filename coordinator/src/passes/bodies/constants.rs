@@ -92,7 +92,7 @@ pub fn to_init(f: Function) -> (Function, Option<String>) {
         if constant
             && !node.inputs.is_empty()
             && node.outputs.iter().all(fixed)
-            && infallible(&e.f, node)
+            && infallible(&e.f, node, |v| e.inline(*v).is_some())
         {
             e.make_init(i);
         }

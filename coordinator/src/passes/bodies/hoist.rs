@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 
-use convoke_graph::graph::{Function, Literal, Node, RunsAt, ValueId};
+use convoke_graph::graph::{Function, Node, RunsAt, ValueId};
 use convoke_graph::ops::ControlOp;
 use convoke_graph::tensor::Tensor;
 
-use super::{Bodies, Moved, infallible};
+use super::{Bodies, Moved, infallible, inline_literals};
 use crate::passes::edit::Edit;
 
 /// The move of nodes from function `body` of node `at`.
@@ -31,7 +31,7 @@ impl Hoist<'_> {
         // By value of the function, the value of the enclosing function that it stands for.
         let mut outside: HashMap<ValueId, ValueId> =
             captured.map(|(k, v)| (bodies.param(body, k), *v)).collect();
-        let mut literals = inline(&bodies.functions[body]);
+        let literals = inline_literals(&bodies.functions[body]);
         let nodes = std::mem::take(&mut bodies.functions[body].nodes);
         let (mut rest, mut made) = (Vec::with_capacity(nodes.len()), Vec::new());
         for mut node in nodes {
@@ -43,8 +43,8 @@ impl Hoist<'_> {
                 continue;
             }
             for v in node.inputs.iter_mut().flatten() {
-                if let Some((name, t)) = literals.remove(v) {
-                    outside.insert(*v, e.constant(&name, t));
+                if let Some(t) = literals.get(v).filter(|_| !outside.contains_key(v)) {
+                    outside.insert(*v, e.constant(&f.value(*v).name, t.clone()));
                 }
                 *v = outside.get(v).copied().unwrap_or(*v);
             }
@@ -64,6 +64,9 @@ impl Hoist<'_> {
         }
         bodies.functions[body].nodes = rest;
         let read = super::read_by(&bodies.functions[body]);
+        // What moved may have been the only reader of a literal.
+        let literals = &mut bodies.functions[body].literals;
+        literals.retain(|(v, _)| read.contains(v));
         for (here, out) in made {
             if read.contains(&here) {
                 bodies.capture_as(body, out, here);
@@ -72,24 +75,15 @@ impl Hoist<'_> {
     }
 }
 
-/// The names and tensors of a function's literals.
-fn inline(f: &Function) -> HashMap<ValueId, (String, Tensor)> {
-    let inline = f.literals.iter().filter_map(|(v, l)| match l {
-        Literal::Inline(t) => Some((*v, (f.value(*v).name.to_string(), t.clone()))),
-        Literal::Range { .. } => None,
-    });
-    inline.collect()
-}
-
 /// Whether a node yields the same in every iteration, and cannot fail.
 fn is_invariant(
     f: &Function,
     node: &Node,
     outside: &HashMap<ValueId, ValueId>,
-    literals: &HashMap<ValueId, (String, Tensor)>,
+    literals: &HashMap<ValueId, Tensor>,
 ) -> bool {
     let inputs = || node.inputs.iter().flatten();
     inputs().any(|v| outside.contains_key(v))
         && inputs().all(|v| outside.contains_key(v) || literals.contains_key(v))
-        && infallible(f, node)
+        && infallible(f, node, |v| literals.contains_key(v))
 }

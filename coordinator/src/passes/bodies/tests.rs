@@ -1,7 +1,9 @@
 //! Functions of control flow before and after the passes.
 
 use convoke_graph::graph::Function;
+use convoke_graph::ops::ControlOp;
 
+use super::read_by;
 use crate::passes::optimise;
 use crate::testing::{dedent, dump, parse, parse_with};
 
@@ -16,8 +18,12 @@ fn check(before: &str, functions: &[&Function], outside: &str, bodies: &[&str]) 
     let nodes = f.nodes.iter().filter(|n| n.kind().is_some());
     let made: Vec<String> = nodes
         .flat_map(|n| n.attrs.functions())
-        .map(|(_, f)| dump(f).replace("1~", "").replace("2~", ""))
+        .map(|(_, f)| dump(f))
         .collect();
+    for (_, f) in f.nodes.iter().flat_map(|n| n.attrs.functions()) {
+        let read = read_by(f);
+        assert!(f.literals.iter().all(|(v, _)| read.contains(v)), "{f:?}");
+    }
     assert_eq!(made, bodies.iter().map(|b| dedent(b)).collect::<Vec<_>>());
 }
 
@@ -48,8 +54,8 @@ fn products_with_captured_constants_are_fused_and_packed() {
          y = Loop(m, _, x, w, b) {body=&f0; captured=2}
          result y",
         &[&layer()],
-        "init 1~w:packed = PackGemmB(w)
-         y = Loop(m, _, x, b, 1~w:packed) {body=1 nodes; captured=2}
+        "init w:packed = PackGemmB(w)
+         y = Loop(m, _, x, b, w:packed) {body=1 nodes; captured=2}
          result y = y",
         &[
             "r = FusedGemm(x, w:packed, b) {activation=\"Relu\"; k=4; n=4; packed=1}
@@ -88,9 +94,9 @@ fn what_no_iteration_changes_moves_in_front_of_a_loop_if_it_cannot_fail() {
     check(
         &before,
         &[&body],
-        "1~g = Sigmoid(gate)
-         1~h = Mul(1~g, 1~half)
-         x = Scan(x0, over, n, 1~h) {body=5 nodes; captured=2; num_scan_inputs=1}
+        "g = Sigmoid(gate)
+         h = Mul(g, half)
+         x = Scan(x0, over, n, h) {body=5 nodes; captured=2; num_scan_inputs=1}
          result x = x",
         &["q = Div(n, n)
            f = Cast(q) {to=@f32}
@@ -135,9 +141,9 @@ fn branches_keep_what_is_not_constant() {
     check(
         &before("weight"),
         &[&product, &sum],
-        "init 1~e = Exp(w)
-         init 1~e:packed = PackGemmB(1~e)
-         y = If(c, x, 1~e:packed) {else_branch=1 nodes; then_branch=1 nodes}
+        "init e = Exp(w)
+         init e:packed = PackGemmB(e)
+         y = If(c, x, e:packed) {else_branch=1 nodes; then_branch=1 nodes}
          result y = y",
         &[
             other,
@@ -181,11 +187,99 @@ fn passes_enter_loops_within_loops() {
          y = Loop(m, _, x, m, w, b) {body=&f0; captured=3}
          result y",
         &[&outer],
-        "init 1~w:packed = PackGemmB(w)
-         y = Loop(m, _, x, m, b, 1~w:packed) {body=1 nodes; captured=3}
+        "init w:packed = PackGemmB(w)
+         y = Loop(m, _, x, m, b, w:packed) {body=1 nodes; captured=3}
          result y = y",
         &["y = Loop(m, _, x, b, w:packed) {body=1 nodes; captured=2}
            result going = going
            result y = y"],
     );
+}
+
+#[test]
+fn a_squeeze_along_axes_that_are_not_known_stays_in_its_loop() {
+    let body = |axes: &str| {
+        parse(&format!(
+            "param x: f32[4]
+             param slice: f32[4]
+             param gate: f32[1, 1]
+             {axes}
+             q = Squeeze(gate, axes)
+             y = Add(x, slice)
+             r = Add(y, q)
+             result r"
+        ))
+    };
+    let scan = |axes: &str, captured: usize| {
+        format!(
+            "param x0: f32[4]
+             param over: f32[m, 4]
+             param gate: f32[1, 1]
+             param axes: i64[2]
+             x = Scan(x0, over, gate{axes}) {{body=&f0; captured={captured}; num_scan_inputs=1}}
+             result x"
+        )
+    };
+    check(
+        &scan(", axes", 2),
+        &[&body("param axes: i64[2]")],
+        "x = Scan(x0, over, gate, axes) {body=3 nodes; captured=2; num_scan_inputs=1}
+         result x = x",
+        &["q = Squeeze(gate, axes)
+           y = Add(x, slice)
+           r = Add(y, q)
+           result r = r"],
+    );
+    check(
+        &scan("", 1),
+        &[&body("const axes: i64[2] = 0, 1")],
+        "q = Squeeze(gate, axes.2)
+         x = Scan(x0, over, q) {body=2 nodes; captured=1; num_scan_inputs=1}
+         result x = x",
+        &["y = Add(x, slice)
+           r = Add(y, q)
+           result r = r"],
+    );
+}
+
+/// A chain of branches, each of which alone reads what the one before it yields.
+fn chain(begin: &str, length: usize, end: &str) -> Function {
+    let branch = |op: &str| {
+        let text = format!(
+            "param h: f32[2]
+             param g: f32[2]
+             y = {op}
+             result y"
+        );
+        parse(&text)
+    };
+    let (yes, no) = (branch("Relu(h)"), branch("Neg(g)"));
+    let each = (1..=length).map(|i| {
+        let last = i - 1;
+        format!("y{i} = If(c, y{last}, y0) {{then_branch=&yes; else_branch=&no}}\n")
+    });
+    let text = format!("{begin}\n{}{end}{length}", each.collect::<String>());
+    parse_with(&text, &[("yes", &yes), ("no", &no)])
+}
+
+#[test]
+fn branches_do_not_move_into_branches() {
+    let ifs = |f: &Function| f.nodes.iter().filter(|n| n.is(ControlOp::If)).count();
+    let begin = "param c: bool[]
+                 param y0: f32[2]";
+    let made = optimise(chain(begin, 7, "result y"), true).unwrap();
+    assert_eq!(ifs(&made.function), 7, "{}", dump(&made.function));
+
+    let begin = "param i: i64[]
+                 param c: bool[]
+                 param y0: f32[2]";
+    let body = chain(begin, 5, "result c\nresult y");
+    let before = "param m: i64[]
+                  param c: bool[]
+                  param x: f32[2]
+                  y = Loop(m, c, x) {body=&body; captured=0}
+                  result y";
+    let made = optimise(parse_with(before, &[("body", &body)]), true).unwrap();
+    let body = made.function.nodes[0].attrs.function("body").unwrap();
+    assert_eq!(ifs(body), 5, "{}", dump(body));
 }

@@ -186,7 +186,14 @@ pub fn typed_bodies(
         outputs: node.outputs.len(),
         fresh: &fresh,
     };
-    let one = |name, params: &[TensorType]| Ok((name, typed(&i, name, params)?));
+    let one = |name, params: &[TensorType]| {
+        let mut f = typed(&i, name, params)?;
+        let given = node.attrs.function(name).into_iter();
+        for (value, given) in f.values.iter_mut().zip(given.flat_map(|f| &f.values)) {
+            value.name = given.name.clone();
+        }
+        Ok((name, f))
+    };
     match op {
         ControlOp::If => {
             let given = types(&i, 1)?;
@@ -470,13 +477,12 @@ fn scan_rule(i: &Infer<'_>) -> Rule {
     Ok(carried.chain(made).collect())
 }
 
-/// The cost of one run of a function, with the sizes that it declares.
-fn of_body(attrs: &Attrs, name: &str) -> Cost {
+/// The cost of one run of a function, with the sizes that it declares under `axes`.
+fn of_body(attrs: &Attrs, name: &str, axes: &Bindings) -> Cost {
     let Some(f) = attrs.function(name) else {
         return Cost::default();
     };
-    let axes = Bindings::new();
-    let each = f.nodes.iter().map(|n| crate::ops::node_cost(f, n, &axes));
+    let each = f.nodes.iter().map(|n| crate::ops::node_cost(f, n, axes));
     each.fold(Cost::default(), |sum, c| Cost {
         flops: sum.flops + c.flops,
         bytes: sum.bytes + c.bytes,
@@ -490,27 +496,46 @@ fn times(n: f64, cost: Cost) -> Cost {
     }
 }
 
-fn if_cost(attrs: &Attrs, _: &[Option<&TensorType>], _: &[&TensorType]) -> Cost {
-    let [yes, no] = BRANCHES.map(|name| of_body(attrs, name));
-    match yes.flops + yes.bytes > no.flops + no.bytes {
-        true => yes,
-        false => no,
-    }
+/// The cost of a node of control flow whose operands and results have these types, and whose functions declare sizes in
+/// terms of `axes`.
+pub fn control_cost(
+    op: ControlOp,
+    attrs: &Attrs,
+    ins: &[Option<&TensorType>],
+    outs: &[&TensorType],
+    axes: &Bindings,
+) -> Cost {
+    let iterations = match op {
+        ControlOp::If => {
+            let [yes, no] = BRANCHES.map(|name| of_body(attrs, name, axes));
+            return match yes.flops + yes.bytes > no.flops + no.bytes {
+                true => yes,
+                false => no,
+            };
+        }
+        ControlOp::Loop => ITERATIONS,
+        ControlOp::Scan => {
+            let over = split_scan(attrs, ins.len()).ok();
+            let over = over.and_then(|(carried, ..)| ins.get(carried).copied().flatten());
+            let length = over.and_then(|t| t.shape.first()?.as_const()).unwrap_or(0);
+            length.max(0) as f64
+        }
+    };
+    let mut all = times(iterations, of_body(attrs, "body", axes));
+    all.bytes += moved(ins, outs);
+    all
+}
+
+fn if_cost(attrs: &Attrs, ins: &[Option<&TensorType>], outs: &[&TensorType]) -> Cost {
+    control_cost(ControlOp::If, attrs, ins, outs, &Bindings::new())
 }
 
 fn loop_cost(attrs: &Attrs, ins: &[Option<&TensorType>], outs: &[&TensorType]) -> Cost {
-    let mut all = times(ITERATIONS, of_body(attrs, "body"));
-    all.bytes += moved(ins, outs);
-    all
+    control_cost(ControlOp::Loop, attrs, ins, outs, &Bindings::new())
 }
 
 fn scan_cost(attrs: &Attrs, ins: &[Option<&TensorType>], outs: &[&TensorType]) -> Cost {
-    let over = split_scan(attrs, ins.len()).ok();
-    let over = over.and_then(|(carried, ..)| ins.get(carried).copied().flatten());
-    let length = over.and_then(|t| t.shape.first()?.as_const()).unwrap_or(0);
-    let mut all = times(length.max(0) as f64, of_body(attrs, "body"));
-    all.bytes += moved(ins, outs);
-    all
+    control_cost(ControlOp::Scan, attrs, ins, outs, &Bindings::new())
 }
 
 family! {

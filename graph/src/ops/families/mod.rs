@@ -25,7 +25,9 @@ mod unary;
 mod vision;
 
 pub use binary::BinaryOp;
-pub use control::{ControlOp, MOST_NESTED, check_bodies, split_loop, split_scan, typed_bodies};
+pub use control::{
+    ControlOp, MOST_NESTED, check_bodies, control_cost, split_loop, split_scan, typed_bodies,
+};
 pub use conv::ConvOp;
 pub use fused::FusedOp;
 pub use handle::HandleOp;

@@ -133,8 +133,8 @@ impl Body {
         registers.clear();
         registers.resize(code.registers, None);
         let mut results: SmallVec<[Register; 4]> = SmallVec::new();
-        let literals = self.function.results.iter();
-        results.extend(literals.map(|(_, id)| self.constants[id.ix()].clone()));
+        let declared = self.function.results.iter();
+        results.extend(declared.map(|(_, id)| self.constants[id.ix()].clone()));
         for (id, tensor) in self.function.params.iter().zip(params) {
             keep(code, &mut results, id.0, &tensor);
             if let Some(home) = code.home(id.0) {

@@ -1,0 +1,51 @@
+//! Predicts the memory of values inside the functions of control flow, which exist while their node runs.
+
+use convoke_graph::dim::Bindings;
+use convoke_graph::graph::{Function, Node, ValueId};
+use convoke_graph::ops::ControlOp;
+
+use super::work::bytes_of;
+
+/// Returns the most bytes at once of the values that the functions of a node make. The results of a branch are not among
+/// them: they are the results of its node.
+pub fn inner_bytes(node: &Node, axes: &Bindings) -> u64 {
+    let is_if = node.is(ControlOp::If);
+    let each = node.attrs.functions();
+    each.map(|(_, f)| most(f, axes, is_if)).max().unwrap_or(0)
+}
+
+/// Returns the most bytes at once of the values that the nodes of `f` make, where each exists until its last reader has
+/// run, and results until the end. The results count unless they are `lent`.
+fn most(f: &Function, axes: &Bindings, lent: bool) -> u64 {
+    let mut last = vec![0; f.values.len()];
+    for (i, node) in f.nodes.iter().enumerate() {
+        let values = node.inputs.iter().flatten().chain(&node.outputs);
+        values.for_each(|v| last[v.ix()] = i);
+    }
+    for (_, v) in &f.results {
+        last[v.ix()] = f.nodes.len();
+    }
+    let mut ends: Vec<Vec<ValueId>> = vec![vec![]; f.nodes.len() + 1];
+    let mut bytes = vec![0u64; f.values.len()];
+    for p in &f.params {
+        bytes[p.ix()] = bytes_of(f.ty(*p), axes).unwrap_or(0);
+    }
+    let (mut now, mut most) = (0u64, 0u64);
+    for (i, node) in f.nodes.iter().enumerate() {
+        let read = node.inputs.iter().flatten();
+        let read = read.fold(0u64, |n, v| n.saturating_add(bytes[v.ix()]));
+        for v in &node.outputs {
+            // If the size depends on data, take the bytes that the node reads for it.
+            bytes[v.ix()] = bytes_of(f.ty(*v), axes).unwrap_or(read);
+            if !lent || last[v.ix()] < f.nodes.len() {
+                now = now.saturating_add(bytes[v.ix()]);
+                ends[last[v.ix()]].push(*v);
+            }
+        }
+        most = most.max(now.saturating_add(inner_bytes(node, axes)));
+        for v in &ends[i] {
+            now -= bytes[v.ix()].min(now);
+        }
+    }
+    most
+}
