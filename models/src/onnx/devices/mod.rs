@@ -119,7 +119,7 @@ pub(super) fn stages(
     let stages = divide(&stages_of(graph, chosen), origins, |stage| {
         let devices = &named?.device;
         let device = devices.get(usize::try_from(stage).ok()?)?;
-        (!device.is_empty()).then(|| device.as_str())
+        (!device.is_empty()).then_some(device.as_str())
     });
     check_most("stages of a pipeline", stages.len(), MOST_STAGES)?;
     let names = stages.iter().filter_map(|(device, _)| *device);
