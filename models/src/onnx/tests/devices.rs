@@ -257,7 +257,14 @@ fn data_of_other_files_stays_beside_the_model() {
     // Neither what the model names as its data nor what it was given is written over.
     refused(&s.path().join("m.data"), &[], "another name");
     let weights = s.write("w.safetensors", &[1]);
-    refused(&weights, &[weights.clone()], "another name");
-    let over = annotate(&from, &from, &[from.clone()], &[], &vec![vec![]], &|_| None);
+    refused(&weights, std::slice::from_ref(&weights), "another name");
+    let over = annotate(
+        &from,
+        &from,
+        std::slice::from_ref(&from),
+        &[],
+        &vec![vec![]],
+        &|_| None,
+    );
     assert!(over.is_ok());
 }
