@@ -84,8 +84,8 @@ impl Case<'_> {
             && self.error.code == *code
         {
             return match self.is_eager() {
-                // If all of a worker's memory is taken, the call fails before it reaches its trap.
-                true if *code == Code::OutOfMemory && self.struck(Row::OutOfMemory) => None,
+                // If all memory is taken, the call fails before it reaches its trap.
+                true if *code == Code::OutOfMemory && self.lacks_memory() => None,
                 true => self.check_line(),
                 false => self.check_place(node),
             };
@@ -98,9 +98,7 @@ impl Case<'_> {
             // A handle is lost together with its worker.
             Code::StateLost => self.is_eager() && self.lost_somebody(),
             Code::KernelPanicked => self.struck(Row::Panic),
-            Code::OutOfMemory => {
-                self.struck(Row::OutOfMemory) || self.is_at_its_limit() || self.has_no_room()
-            }
+            Code::OutOfMemory => self.lacks_memory(),
             Code::Busy => self.struck(Row::Refuse),
             Code::Wedged => self.struck(Row::Hang),
             Code::WorkerLeaving => {
@@ -267,6 +265,11 @@ impl Case<'_> {
         let disk = self.was(Row::DiskFull) || self.was(Row::DiskFails);
         let lost = self.lost_somebody() || self.was(Row::OutOfMemory) || disk;
         fewer || lost || wants > s.workers.len()
+    }
+
+    /// Whether a fault took the memory that the call needed.
+    fn lacks_memory(&self) -> bool {
+        self.struck(Row::OutOfMemory) || self.is_at_its_limit() || self.has_no_room()
     }
 
     /// Whether the error says that no worker has room, and a fault or a client takes memory.
