@@ -437,7 +437,7 @@ fn exploring_tells_of_a_seed_that_fails_shrinks_it_and_how_to_replay_it() {
     let seeds = ["explore", "--seeds", "6"];
     let (code, text) = simulator(none, &seeds);
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("0 of 6 seeds failed"), "{text}");
+    assert!(text.contains("0 of 6 runs failed"), "{text}");
 
     let (code, text) = simulator(mutant, &seeds);
     assert_eq!(code, Some(1), "{text}");
