@@ -237,12 +237,10 @@ async fn count_up(a: &Device, count: usize) -> f32 {
     x.fetch().await.unwrap()
 }
 
-/// Issues as many ops as may wait, behind so many products; what was issued, and why it is not more.
-fn fill_behind(cluster: &Cluster, a: &Device, count: usize) -> (Vec<Tensor>, Error) {
-    let x = a.put(square()).unwrap();
-    let last = products(&x, count).unwrap();
+/// Issues as many ops as may wait, behind a tensor that is computed late; what was issued, and why it is not more.
+fn fill_behind(cluster: &Cluster, late: &Tensor) -> (Vec<Tensor>, Error) {
     let scalar = Attrs::default().with("keepdims", Attr::Int(0));
-    let sum = convoke::issue("ReduceSum", scalar, &[Operand::Tensor(&last)], 1);
+    let sum = convoke::issue("ReduceSum", scalar, &[Operand::Tensor(late)], 1);
     let mut waiting = sum.unwrap();
     cluster.fail_when_full(true);
     let refused = loop {
@@ -258,7 +256,8 @@ fn fill_behind(cluster: &Cluster, a: &Device, count: usize) -> (Vec<Tensor>, Err
 
 /// Issues as many ops as may wait, behind some that take long: what comes later needs no more memory.
 async fn fill_window(cluster: &Cluster, a: &Device) {
-    let (waiting, refused) = fill_behind(cluster, a, LONG / 2);
+    let late = products(&a.put(square()).unwrap(), LONG / 2).unwrap();
+    let (waiting, refused) = fill_behind(cluster, &late);
     let (op, ops) = ("Neg at cli/tests/eager.rs:", "ops are on their way to w0");
     assert!(
         refused.message.starts_with(op) && refused.message.ends_with(ops),
@@ -574,9 +573,9 @@ async fn who_waits_for_room_hears_of_the_loss() {
 
 #[tokio::test]
 async fn a_call_waits_for_room_until_its_deadline() {
-    let processes = Processes::start("eager-deadline", 1, "256MiB");
+    let processes = Processes::start("eager-deadline", 2, "256MiB");
     let cluster = processes.connect().await;
-    let a = cluster.device("w0").unwrap();
+    let [a, b] = devices(&cluster).await;
     let x = a.put([1f32, 2.]).unwrap();
     let deadline = Duration::from_millis(300);
     let options = CallOptions {
@@ -587,8 +586,10 @@ async fn a_call_waits_for_room_until_its_deadline() {
     let f = f.options(options).unwrap();
     // Installed, so that the call has nothing else to wait for.
     f.plan(std::slice::from_ref(&x)).await.unwrap();
-    // They are cancelled at the end, and take longer than filling and waiting even where other work keeps the machine busy.
-    let (waiting, _) = fill_behind(&cluster, &a, 40 * LONG);
+    // The other worker computes it: no op of the first is over, and so makes room, before it arrives. The products are cancelled
+    // at the end, and take longer than filling and waiting even where other work keeps the machine busy.
+    let late = products(&b.put(square()).unwrap(), 40 * LONG).unwrap();
+    let (waiting, _) = fill_behind(&cluster, &late.to(&a).unwrap());
     let since = Instant::now();
     let e = f.call(&[x]).await.unwrap_err();
     assert!(since.elapsed() >= deadline, "{:?}", since.elapsed());

@@ -28,6 +28,7 @@ pub enum Subject {
     EagerPrepared,
     RemoteFetch,
     RemotePipelined,
+    CallsAtOnce,
     Step,
     StepsInFlight,
     Transfer4KiB,
@@ -63,7 +64,7 @@ const fn bench(what: Subject, name: &'static str, unit: &'static str, place: Set
 }
 
 /// All measurements except those of devices, in the order in which they are reported.
-pub const ALL: [Bench; 29] = [
+pub const ALL: [Bench; 30] = [
     bench(
         Subject::NullChain,
         "exec_null_chain",
@@ -105,6 +106,12 @@ pub const ALL: [Bench; 29] = [
         Subject::RemotePipelined,
         "remote_add_pipelined",
         "adds/s",
+        Setting::Cluster(1),
+    ),
+    bench(
+        Subject::CallsAtOnce,
+        "calls_at_once",
+        "calls/s",
         Setting::Cluster(1),
     ),
     bench(Subject::Step, "step_two_workers", "us", Setting::Cluster(2)),

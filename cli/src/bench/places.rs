@@ -126,6 +126,11 @@ impl RemoteCluster<'_> {
                 let [device] = self.first()?;
                 alone(remote::pipelined(&device.put(1f32)?, rounds).await?)
             }
+            Subject::CallsAtOnce => {
+                let [device] = self.first()?;
+                let both = remote::calls_at_once(cluster, device, rounds).await?;
+                Ok(Measurement::beside(bench, &both, Some(remote::ONE_BY_ONE)))
+            }
             Subject::Step => {
                 let (two, relay) = (self.first()?, self.relay(&["a", "b"]).await?);
                 let workers = two.map(Device::worker);

@@ -15,6 +15,7 @@ mod encoded;
 mod files;
 mod import;
 mod inputs;
+mod integers;
 mod lengths;
 mod nested;
 mod normalize;
@@ -28,7 +29,7 @@ mod tensor;
 mod tests;
 mod wire;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use convoke_common::rpc::Stage;
@@ -101,11 +102,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
     let mut imported = import::import(&skeleton.model, &skeleton.payloads, files, &options.inputs)?;
     imported.b.check_supported()?;
     imported.files.check_missing()?;
-    let origins = imported.origins(&skeleton.model);
-    let (stages, mut remarks) = devices::stages(&skeleton.model, &origins)?;
-    if skeleton.has_training {
-        remarks.push("the model has information for training, which is ignored".into());
-    }
+    let mut origins = imported.origins(&skeleton.model);
 
     let cache = options.cache_dir.clone().or_else(default_cache_dir);
     let index = ArtifactIndex::new(cache.as_deref(), options.artifact_root.as_deref());
@@ -123,6 +120,15 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
         let artifact = files.artifact(&sidecar, DataFile::open(&sidecar)?.identity());
         b.place_sidecar(artifact, files.jobs(), &encoded::layout(files.jobs()).0);
         infer(&mut b, &files)?;
+    }
+    integers::fuse(&mut b);
+    let there: HashSet<&str> = b.f.nodes.iter().map(|n| &*n.name).collect();
+    for names in &mut origins {
+        names.retain(|name| there.contains(&**name));
+    }
+    let (stages, mut remarks) = devices::stages(&skeleton.model, &origins)?;
+    if skeleton.has_training {
+        remarks.push("the model has information for training, which is ignored".into());
     }
     let paths: Vec<PathBuf> = files.used().iter().map(|(p, _)| p.clone()).collect();
     let sources = index.sources(&paths, progress)?;

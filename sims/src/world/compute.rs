@@ -56,7 +56,7 @@ impl SimCompute {
             knobs,
             turns,
             state: Arc::new(Mutex::new(ComputeState {
-                waiting: FairQueue::default(),
+                waiting: FairQueue::new(1),
                 active: false,
                 draw,
             })),

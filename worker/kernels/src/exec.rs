@@ -1,7 +1,7 @@
 //! How a kernel runs: on which threads, and until when.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The kernel stopped because its step was cancelled; its outputs hold garbage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -16,6 +16,9 @@ pub trait Turn: Sync {
 
     /// Lets the other jobs run when it is their turn, and returns when the kernel has its next turn or was cancelled.
     fn give_way(&self, cancel: &AtomicBool);
+
+    /// How many threads a kernel that begins now may use, the other jobs using the others.
+    fn width(&self) -> usize;
 
     /// The flag that is set while the kernel may stand still for an unbounded time, so that a watch over stuck threads
     /// ignores it.
@@ -92,7 +95,8 @@ impl<'a> Exec<'a> {
     /// Number of threads that [`Exec::tiles`] may use.
     #[inline]
     pub fn threads(&self) -> usize {
-        self.pool.map_or(1, |p| p.current_num_threads())
+        let all = self.pool.map_or(1, |p| p.current_num_threads());
+        self.turn.map_or(all, |turn| turn.width().clamp(1, all))
     }
 
     /// Fails when the step was cancelled. A kernel calls this at least every 10 ms of work, since this is also where it
@@ -132,22 +136,31 @@ impl<'a> Exec<'a> {
     ) -> Result<(), Cancelled> {
         let count = items.div_ceil(grain);
         let range = |i: usize| i * grain..((i + 1) * grain).min(items);
+        let one = |i: usize| {
+            self.check()?;
+            tile(range(i));
+            Ok(())
+        };
+        let threads = self.threads();
         match self.pool {
-            Some(pool) if count > 1 => {
+            Some(pool) if count > 1 && threads > 1 => {
                 use rayon::prelude::*;
-                pool.install(|| {
-                    (0..count).into_par_iter().try_for_each(|i| {
-                        self.check()?;
-                        tile(range(i));
-                        Ok(())
-                    })
+                // Fewer threads than there are: each takes the next tile until none is left.
+                let next = AtomicUsize::new(0);
+                let some = |_| {
+                    while let i = next.fetch_add(1, Ordering::Relaxed)
+                        && i < count
+                    {
+                        one(i)?;
+                    }
+                    Ok(())
+                };
+                pool.install(|| match threads < pool.current_num_threads() {
+                    true => (0..threads).into_par_iter().try_for_each(some),
+                    false => (0..count).into_par_iter().try_for_each(one),
                 })
             }
-            _ => (0..count).try_for_each(|i| {
-                self.check()?;
-                tile(range(i));
-                Ok(())
-            }),
+            _ => (0..count).try_for_each(one),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! A crew: threads that have at most one job, and sleep at their check points while other crews have the turn.
+//! A crew: threads that have at most one job, and sleep at their check points while it has no turn.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const LOOK: u64 = 100;
 
 /// The crew has no job.
 const IDLE: u8 = 0;
-/// The crew's job has the turn.
+/// The crew's job has a turn.
 const RUNS: u8 = 1;
 /// The crew's job has begun, and sleeps until its next turn.
 const SLEEPS: u8 = 2;
@@ -38,7 +38,9 @@ pub(crate) struct Crew {
     me: Weak<Crew>,
     /// One of the modes above; changed under the lock that all crews share.
     mode: AtomicU8,
-    /// Whether check points must look further: other jobs wait, or have the turn.
+    /// How many threads the crew's job may use, where other jobs use the others.
+    width: AtomicUsize,
+    /// Whether check points must look further: other jobs wait, or the crew's job has no turn.
     contested: AtomicBool,
     /// When a check point looks for rivals next, in microseconds since [`Scheduler::epoch`].
     next_look: AtomicU64,
@@ -71,6 +73,7 @@ impl Crew {
             shared: OnceLock::new(),
             me: me.clone(),
             mode: AtomicU8::new(IDLE),
+            width: AtomicUsize::new(threads),
             contested: AtomicBool::new(false),
             next_look: AtomicU64::new(0),
             woken: Condvar::new(),
@@ -120,10 +123,15 @@ impl Crew {
         self.contested.store(contested, Ordering::Relaxed);
     }
 
-    /// Gives the crew's job the turn; `contested` says whether other jobs wait.
+    /// Gives the crew's job a turn; `contested` says whether other jobs wait.
     pub(super) fn runs(&self, contested: bool) {
         self.set(RUNS, contested);
         self.woken.notify_all();
+    }
+
+    /// Sets how many threads the kernels that begin from now on may use.
+    pub(super) fn may_use(&self, threads: usize) {
+        self.width.store(threads, Ordering::Relaxed);
     }
 
     pub(super) fn sleeps(&self) {
@@ -156,6 +164,11 @@ impl Turn for Crew {
     #[inline]
     fn is_contested(&self) -> bool {
         self.contested.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn width(&self) -> usize {
+        self.width.load(Ordering::Relaxed)
     }
 
     #[inline]

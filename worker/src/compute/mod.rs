@@ -1,22 +1,26 @@
-//! Compute threads in production: one job runs at a time. Jobs share the threads fairly, and a job gives way in the
-//! middle when the turn of another has come.
+//! Compute threads in production: as many jobs run at once as there are threads, and share the threads. Where more jobs
+//! wait, they take turns: a job gives way in the middle when the turn of another has come.
 //!
 //! ```text
-//! submit ──> FairQueue ──the turn──> crew: a rayon pool, whose threads interpret a step and run its kernels
+//! submit ──> FairQueue ──a turn──> crew: a rayon pool, whose threads interpret a step and run its kernels
 //!               ^───gives way at a check point───┘
 //! ```
 //! A *crew* is a pool of threads with at most one job, whose kernels split over the crew's threads without a hand-over.
-//! As long as no two jobs compete there is one crew. A job that gives way keeps its stack: the threads of its crew
-//! sleep at their check points, and the next job runs on another crew. So a loop without end and a long kernel share
-//! the processor with brief calls, and no job ever runs on top of another's stack.
+//! A job that runs alone uses all threads. Where several run, the threads are divided among their accounts by weight,
+//! and among the jobs of each account equally ([`shares::divide`]): a kernel that begins splits into that many parts.
+//! So steps whose kernels are too small to be split use the processor together. As long as no two jobs compete there is
+//! one crew. A job that gives way keeps its stack: the threads of its crew sleep at their check points, and the next job
+//! runs on another crew. So a loop without end and a long kernel share the processor with brief calls, and no job ever
+//! runs on top of another's stack.
 //!
 //! Invariants
-//! 1. At most one crew has the turn. Only a job that was cancelled ends without it: what remains of such a job is
-//!    brief.
+//! 1. At most as many crews have a turn as the worker has threads. Only a job that was cancelled ends without a turn:
+//!    what remains of such a job is brief.
 //! 2. There are at most `MOST_LANES` crews, and few jobs of one account have begun at once ([`FairQueue`]).
 //! 3. A check point costs one load as long as no job waits.
 
 mod crew;
+mod shares;
 mod stuck;
 
 use std::collections::BTreeMap;
@@ -29,6 +33,7 @@ use convoke_common::rpc::ComputeUse;
 use convoke_common::world::{
     AccountId, CREDIT, Compute, FairQueue, Job, Refusal, RefusedJob, Rival, STEP_TURN, Share,
 };
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 pub(crate) use self::crew::Crew;
@@ -37,10 +42,10 @@ use crate::health::measure::measure;
 
 /// Most crews, and so most jobs of all accounts that have begun and not ended.
 const MOST_LANES: usize = 64;
-/// Lanes with as many threads as the worker has. Crews beyond these run their kernels on one thread each.
+/// How many crews have as many threads as the worker has.
 const WIDE: usize = 4;
-/// Idle crews that are kept.
-const KEPT: usize = 2;
+/// The least and the most idle crews that are kept: one for each thread in between.
+const KEPT: (usize, usize) = (2, 16);
 
 /// What an entry of the queue waits to run: a job that has not begun, or one that sleeps in its crew.
 enum WaitingWork {
@@ -60,20 +65,28 @@ struct QueuedWork {
     since: Instant,
 }
 
-/// The job that has the turn.
+/// A job that has a turn.
 struct CurrentTurn {
+    /// The number of the turn.
+    number: u64,
     crew: Arc<Crew>,
     share: Share,
     priority: i64,
+    /// How many threads the job may use.
+    width: usize,
     /// The time until which the job is charged.
     charged: Instant,
     since: Instant,
 }
 
-#[derive(Default)]
+/// Jobs that begin, with their crews: seldom more than one.
+type Beginning = SmallVec<[(Arc<Crew>, NewJob); 1]>;
+
 struct SchedulerState {
     queue: FairQueue<QueuedWork>,
-    running: Option<CurrentTurn>,
+    /// How many jobs may have a turn at once, which is the number of threads.
+    slots: usize,
+    running: Vec<CurrentTurn>,
     /// Number of turns given so far.
     turns: u64,
     idle: Vec<Arc<Crew>>,
@@ -105,13 +118,19 @@ impl Threads {
     pub fn start(name: &str, threads: usize) -> Result<Threads, rayon::ThreadPoolBuildError> {
         let threads = threads.max(1);
         let first = Crew::new(&format!("{name}-compute"), threads)?;
+        let waiting = Arc::<AtomicUsize>::default();
         let state = SchedulerState {
+            queue: FairQueue::new(threads),
+            slots: threads,
+            running: Vec::new(),
+            turns: 0,
             idle: vec![first.clone()],
             crews: 1,
-            ..SchedulerState::default()
+            leaving: Vec::new(),
+            waiting: waiting.clone(),
         };
         let shared = Arc::new(Scheduler {
-            waiting: state.waiting.clone(),
+            waiting,
             name: name.to_owned(),
             threads,
             epoch: Instant::now(),
@@ -123,33 +142,37 @@ impl Threads {
         Ok(Threads { shared })
     }
 
-    /// The thread that has stopped for good although its crew has the turn, and the share of that turn. To be called
+    /// The thread that has stopped for good although its crew has a turn, and the share of that turn. To be called
     /// twice a second.
     pub fn stuck(&self) -> Option<(String, Share)> {
         let shared = &self.shared;
-        let (running, turn) = {
+        let turns: Vec<_> = {
             let s = shared.lock();
-            let running = s.running.as_ref();
-            (running.map(|r| (r.crew.clone(), r.share.clone())), s.turns)
+            let turn = |r: &CurrentTurn| (r.number, r.crew.clone(), r.share.clone());
+            s.running.iter().map(turn).collect()
         };
         let mut watch = shared.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        let crew = running.as_ref().map(|(crew, _)| &**crew);
-        let thread = watch.look(crew, turn, Instant::now())?;
-        Some((thread, running?.1))
+        let crews = turns.iter().map(|(turn, crew, _)| (*turn, &**crew));
+        let (turn, thread) = watch.look(crews, Instant::now())?;
+        let (_, _, share) = turns.into_iter().find(|(number, ..)| *number == turn)?;
+        Some((thread, share))
     }
 }
 
 impl SchedulerState {
-    /// Charges the job that has the turn for its time until now.
+    /// Charges the jobs that have a turn for their part of the time until now.
     fn charge(&mut self, now: Instant) {
-        if let Some(r) = &mut self.running {
-            self.queue
-                .charge(&r.share, now.saturating_duration_since(r.charged));
+        for r in &mut self.running {
+            let mut time = now.saturating_duration_since(r.charged);
+            if r.width < self.slots {
+                time = time.mul_f64(r.width as f64 / self.slots as f64);
+            }
+            self.queue.charge(&r.share, time);
             r.charged = now;
         }
     }
 
-    /// Whether there is an idle crew for a job that begins. Crews beyond the first are made where a job gives way.
+    /// Whether there is an idle crew for a job that begins. Crews beyond the first are made where they are needed.
     fn has_room(&self) -> bool {
         !self.idle.is_empty()
     }
@@ -161,31 +184,64 @@ impl SchedulerState {
         Some(self.idle.remove(at))
     }
 
-    fn runs(&self, crew: &Crew) -> bool {
-        let running = self.running.as_ref();
-        running.is_some_and(|r| std::ptr::eq(&*r.crew, crew))
+    /// The number of a crew that is about to be made.
+    fn numbered(&mut self) -> usize {
+        self.crews += 1;
+        self.crews
     }
 
-    /// Gives the turn to the next job: a job that slept is woken, a job that begins is returned with its crew.
-    fn dispatch(&mut self, now: Instant) -> Option<(Arc<Crew>, NewJob)> {
-        debug_assert!(self.running.is_none());
-        let popped = self.queue.pop(self.has_room());
+    /// The place of the crew's job among those that have a turn.
+    fn turn_of(&self, crew: &Crew) -> Option<usize> {
+        let mut running = self.running.iter();
+        running.position(|r| std::ptr::eq(&*r.crew, crew))
+    }
+
+    /// Gives turns to the next jobs as long as there are slots: jobs that slept are woken, jobs that begin are returned
+    /// with their crews.
+    fn dispatch(&mut self, now: Instant) -> Beginning {
+        let mut begin = Beginning::new();
+        while self.running.len() < self.slots {
+            let Some((share, entry)) = self.queue.pop(self.has_room()) else {
+                break;
+            };
+            let crew = match entry.what {
+                WaitingWork::Paused(crew) => crew,
+                WaitingWork::Fresh(fresh) => {
+                    // The queue gives new jobs only where there is room.
+                    let Some(crew) = self.widest() else { break };
+                    begin.push((crew.clone(), fresh));
+                    crew
+                }
+            };
+            self.turns += 1;
+            crew.runs(!self.queue.is_empty());
+            self.running.push(CurrentTurn {
+                number: self.turns,
+                crew,
+                share,
+                priority: entry.priority,
+                width: 1,
+                charged: now,
+                since: now,
+            });
+        }
         self.waiting.store(self.queue.len(), Ordering::Relaxed);
-        let (share, entry) = popped?;
-        self.turns += 1;
-        let (crew, fresh) = match entry.what {
-            WaitingWork::Paused(crew) => (crew, None),
-            WaitingWork::Fresh(fresh) => (self.widest()?, Some(fresh)),
-        };
-        self.running = Some(CurrentTurn {
-            crew: crew.clone(),
-            share,
-            priority: entry.priority,
-            charged: now,
-            since: now,
-        });
-        crew.runs(!self.queue.is_empty());
-        fresh.map(|fresh| (crew, fresh))
+        self.divide();
+        begin
+    }
+
+    /// Divides the threads among the jobs that have a turn.
+    fn divide(&mut self) {
+        if let [alone] = &mut self.running[..] {
+            alone.width = self.slots;
+            return alone.crew.may_use(alone.width);
+        }
+        let shares: SmallVec<[Share; 8]> = self.running.iter().map(|r| r.share.clone()).collect();
+        let widths = shares::divide(self.slots, &shares);
+        for (r, width) in self.running.iter_mut().zip(widths) {
+            r.width = width;
+            r.crew.may_use(width);
+        }
     }
 }
 
@@ -214,48 +270,44 @@ impl Scheduler {
         });
     }
 
-    fn start(self: &Arc<Scheduler>, crew: Arc<Crew>, fresh: NewJob) {
-        let (shared, on) = (self.clone(), crew.clone());
-        crew.pool().spawn(move || shared.serve(on, fresh));
+    fn start(self: &Arc<Scheduler>, begin: Beginning) {
+        for (crew, fresh) in begin {
+            let (shared, on) = (self.clone(), crew.clone());
+            crew.pool().spawn(move || shared.serve(on, fresh));
+        }
     }
 
-    /// Ends the job of a crew; returns the job that the crew runs next, if the turn goes to a new job on it.
+    /// Ends the job of a crew; returns the job that the crew runs next, if a turn goes to a new job on it.
     fn over(self: &Arc<Scheduler>, crew: &Arc<Crew>) -> Option<NewJob> {
         let mut surplus = None;
         let mut s = self.lock();
         let now = Instant::now();
-        if s.runs(crew) {
-            s.charge(now);
-            if let Some(r) = s.running.take() {
-                s.queue.ended(&r.share);
-            }
+        s.charge(now);
+        if let Some(at) = s.turn_of(crew) {
+            let r = s.running.swap_remove(at);
+            s.queue.ended(&r.share);
         } else if let Some(at) = s.leaving.iter().position(|(l, _)| Arc::ptr_eq(l, crew)) {
             let (_, share) = s.leaving.swap_remove(at);
             s.queue.ended(&share);
         }
         crew.rests();
-        if s.idle.len() >= KEPT && !Arc::ptr_eq(crew, &self.first) {
+        if s.idle.len() >= s.slots.clamp(KEPT.0, KEPT.1) && !Arc::ptr_eq(crew, &self.first) {
             s.crews -= 1;
             surplus = Some(crew.clone());
         } else {
             s.idle.push(crew.clone());
         }
-        let started = match s.running {
-            None => s.dispatch(now),
-            Some(_) => None,
-        };
+        let mut begin = s.dispatch(now);
         drop(s);
         drop(surplus);
-        let (on, fresh) = started?;
-        if Arc::ptr_eq(&on, crew) {
-            return Some(fresh);
-        }
-        self.start(on, fresh);
-        None
+        let own = begin.iter().position(|(on, _)| Arc::ptr_eq(on, crew));
+        let own = own.map(|at| begin.swap_remove(at).1);
+        self.start(begin);
+        own
     }
 
-    /// Called at a check point of a crew: gives the turn to a rival that should run first, if there is one. The crew
-    /// then sleeps until it has the turn again, or its job is cancelled.
+    /// Called at a check point of a crew: gives its turn to a rival that should run first, if there is one. The crew then
+    /// sleeps until it has a turn again, or its job is cancelled.
     fn give_way(self: &Arc<Scheduler>, crew: &Arc<Crew>) {
         let mut made: Option<Option<Arc<Crew>>> = None;
         loop {
@@ -264,13 +316,12 @@ impl Scheduler {
                 s.idle.push(crew);
                 made = Some(None);
             }
-            if !s.runs(crew) {
-                return;
-            }
             let now = Instant::now();
             s.charge(now);
             let may_make = made.is_none() && s.crews < MOST_LANES;
-            let Some(r) = &s.running else { return };
+            let Some(r) = s.turn_of(crew).and_then(|at| s.running.get(at)) else {
+                return;
+            };
             let rival = s.queue.rival(&r.share, s.has_room() || may_make);
             let (gives_way, first) = match rival {
                 Rival::None => (false, true),
@@ -282,18 +333,14 @@ impl Scheduler {
                 return;
             }
             if !s.has_room() && may_make {
-                s.crews += 1;
-                let number = s.crews;
-                drop(s);
                 // The crew is made without the lock, since starting threads takes a while.
-                let new = self.another(number);
-                if new.is_none() {
-                    self.lock().crews -= 1;
-                }
-                made = Some(new);
+                let number = s.numbered();
+                drop(s);
+                made = Some(self.another(number));
                 continue;
             }
-            let Some(r) = s.running.take() else { return };
+            let Some(at) = s.turn_of(crew) else { return };
+            let r = s.running.swap_remove(at);
             crew.sleeps();
             let entry = QueuedWork {
                 what: WaitingWork::Paused(crew.clone()),
@@ -301,17 +348,37 @@ impl Scheduler {
                 since: now,
             };
             s.queue.give_way(&r.share, r.priority, first, entry);
-            let started = s.dispatch(now);
+            let begin = s.dispatch(now);
             drop(s);
-            if let Some((on, fresh)) = started {
-                self.start(on, fresh);
-            }
+            self.start(begin);
             return;
         }
     }
 
+    /// Makes a crew for the job that waits although there is a slot for it.
+    fn make_room(self: &Arc<Scheduler>) {
+        let mut s = self.lock();
+        let full = s.running.len() >= s.slots || s.crews >= MOST_LANES;
+        if full || s.has_room() || !s.queue.may_begin() {
+            return;
+        }
+        let number = s.numbered();
+        drop(s);
+        let made = self.another(number);
+        let mut s = self.lock();
+        s.idle.extend(made);
+        let begin = s.dispatch(Instant::now());
+        drop(s);
+        self.start(begin);
+    }
+
+    /// Makes the crew of a number. Where the system refuses threads, there is one crew less.
     fn another(self: &Arc<Scheduler>, number: usize) -> Option<Arc<Crew>> {
-        let threads = if number <= WIDE { self.threads } else { 1 };
+        // The more crews have jobs, the fewer threads each may use.
+        let threads = match number <= WIDE {
+            true => self.threads,
+            false => (self.threads / number).max(1),
+        };
         match Crew::new(&format!("{}-crew-{number}", self.name), threads) {
             Ok(crew) => {
                 crew.of(self);
@@ -319,6 +386,7 @@ impl Scheduler {
             }
             Err(e) => {
                 tracing::warn!("compute cannot be shared for now: no further thread: {e}");
+                self.lock().crews -= 1;
                 None
             }
         }
@@ -362,15 +430,15 @@ impl Scheduler {
             let reason = Refusal::Full;
             return Err(RefusedJob { job, reason });
         }
-        s.waiting.store(s.queue.len(), Ordering::Relaxed);
-        if let Some(r) = &s.running {
-            r.crew.contest();
-            return Ok(());
+        let begin = s.dispatch(now);
+        let waits = !s.queue.is_empty();
+        if waits {
+            s.running.iter().for_each(|r| r.crew.contest());
         }
-        let started = s.dispatch(now);
         drop(s);
-        if let Some((crew, fresh)) = started {
-            self.start(crew, fresh);
+        self.start(begin);
+        if waits {
+            self.make_room();
         }
         Ok(())
     }
@@ -425,9 +493,10 @@ impl Compute for Threads {
             paused: 0,
             since_ms: 0,
         };
-        if let Some(r) = &s.running {
+        for r in &s.running {
             let one = all.entry((r.share.account(), r.share.lease()));
-            one.or_insert_with(|| runs(&r.share, true)).since_ms = ms(r.since);
+            let one = one.or_insert_with(|| runs(&r.share, true));
+            one.since_ms = one.since_ms.max(ms(r.since));
         }
         let mut waits: BTreeMap<(&AccountId, LeaseId), u64> = BTreeMap::new();
         for (share, begun, entry) in s.queue.waiting() {

@@ -1,16 +1,17 @@
-//! A watch over the compute threads: a crew that stands still although it has the turn will never end its job.
+//! A watch over the compute threads: a crew that stands still although it has a turn will never end its job.
 //!
 //! A thread that computes uses the processor, or waits for it. A crew of which no thread has done either for [`BOUND`]
 //! is stuck: a thread of it is stopped, or waits for something that does not come. The watch needs nothing of kernels,
 //! so that it holds wherever a thread stands still, in a kernel or outside of one.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::Crew;
 
-/// How long the threads of a crew that has the turn may stand still.
+/// How long the threads of a crew that has a turn may stand still.
 const BOUND: Duration = Duration::from_secs(6);
 /// Longest time between two looks. A longer one says nothing of the threads: the process itself was stopped.
 const LATE: Duration = Duration::from_secs(2);
@@ -26,42 +27,62 @@ struct ThreadSample {
     used: u64,
 }
 
-/// Remembers what the threads of the crew with the turn have used, and since when.
+/// What the threads of a crew with a turn had used, and since when they have used no more.
+struct StandingStill {
+    used: u64,
+    since: Instant,
+}
+
+/// Remembers the crews that have a turn, by the number of their turn.
 #[derive(Default)]
 pub(super) struct Watch {
-    /// The turn at the last look, and the ticks that its threads had used.
-    seen: Option<(u64, u64)>,
-    since: Option<Instant>,
+    seen: BTreeMap<u64, StandingStill>,
     before: Option<Instant>,
 }
 
 impl Watch {
-    /// Looks at the crew that has the turn; returns the name of a thread of it that stands still for good.
-    pub(super) fn look(&mut self, crew: Option<&Crew>, turn: u64, now: Instant) -> Option<String> {
-        let threads = crew.filter(|l| !l.is_excused()).map(Crew::threads);
-        let threads = threads.unwrap_or_default();
-        let seen = threads.iter().map(|(id, _)| seen(*id));
-        // Where the system does not tell, nothing is known of the threads.
-        let seen: Vec<ThreadSample> = seen.collect::<Option<_>>().unwrap_or_default();
-        if !self.stands_still(&seen, turn, now) {
-            return None;
-        }
+    /// Looks at the crews that have a turn; returns the turn of one that stands still for good, and the name of its
+    /// thread.
+    pub(super) fn look<'a>(
+        &mut self,
+        crews: impl Iterator<Item = (u64, &'a Crew)>,
+        now: Instant,
+    ) -> Option<(u64, String)> {
+        let crews = crews.filter(|(_, crew)| !crew.is_excused());
+        let crews: Vec<_> = crews.map(|(turn, crew)| (turn, crew.threads())).collect();
+        let samples = |(turn, threads): &(u64, Vec<(u32, String)>)| {
+            // Where the system does not tell, nothing is known of the threads.
+            let seen = threads.iter().map(|(id, _)| seen(*id));
+            (*turn, seen.collect::<Option<_>>().unwrap_or_default())
+        };
+        let samples: Vec<(u64, Vec<ThreadSample>)> = crews.iter().map(samples).collect();
+        let at = self.stands_still(&samples, now)?;
         // Threads that sleep may only wait for the thread that stands still.
-        let at = seen.iter().position(|t| !t.sleeps).unwrap_or(0);
-        Some(threads.get(at)?.1.clone())
+        let thread = samples[at].1.iter().position(|t| !t.sleeps).unwrap_or(0);
+        let (turn, threads) = crews.get(at)?;
+        Some((*turn, threads.get(thread)?.1.clone()))
     }
 
-    fn stands_still(&mut self, threads: &[ThreadSample], turn: u64, now: Instant) -> bool {
+    /// The place of the turn whose threads stand still for good.
+    fn stands_still(&mut self, turns: &[(u64, Vec<ThreadSample>)], now: Instant) -> Option<usize> {
         let before = self.before.replace(now);
         let late = before.is_none_or(|b| now.saturating_duration_since(b) > LATE);
-        let used = threads.iter().map(|t| t.used).sum();
-        let lively = threads.is_empty() || threads.iter().any(|t| t.runs);
-        if late || lively || self.seen != Some((turn, used)) {
-            self.seen = Some((turn, used));
-            self.since = Some(now);
+        let is_there = |turn: &u64| turns.iter().any(|(there, _)| there == turn);
+        self.seen.retain(|turn, _| is_there(turn));
+        let mut stuck = None;
+        for (at, (turn, threads)) in turns.iter().enumerate() {
+            let used = threads.iter().map(|t| t.used).sum();
+            let lively = threads.is_empty() || threads.iter().any(|t| t.runs);
+            let fresh = StandingStill { used, since: now };
+            let still = self.seen.entry(*turn).or_insert(fresh);
+            if late || lively || still.used != used {
+                *still = StandingStill { used, since: now };
+            }
+            if now.saturating_duration_since(still.since) >= BOUND {
+                stuck = stuck.or(Some(at));
+            }
         }
-        let since = self.since.unwrap_or(now);
-        now.saturating_duration_since(since) >= BOUND
+        stuck
     }
 }
 
@@ -122,7 +143,9 @@ mod tests {
                 sleeps: false,
                 used: *used,
             };
-            watch.stands_still(&[seen], *turn, at)
+            // Beside a job that runs.
+            let busy = ThreadSample { runs: true, ..seen };
+            watch.stands_still(&[(0, vec![busy]), (*turn, vec![seen])], at) == Some(1)
         });
         found.map(|(i, _)| i)
     }
@@ -140,6 +163,10 @@ mod tests {
         let mut watch = Watch::default();
         let start = Instant::now();
         let at = |i: u64| start + Duration::from_millis(500 * i);
-        assert!((0..40).all(|i| !watch.stands_still(&[], 1, at(i))));
+        let none = |i: u64| watch.stands_still(&[], at(i)).is_none();
+        assert!((0..40).all(none));
+        let mut watch = Watch::default();
+        let unknown = |i: u64| watch.stands_still(&[(1, vec![])], at(i)).is_none();
+        assert!((0..40).all(unknown));
     }
 }

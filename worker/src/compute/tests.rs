@@ -81,14 +81,18 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
 fn check_idle(t: &Threads) {
     wait_until("all is idle", || {
         let s = t.shared.lock();
-        s.running.is_none() && s.queue.is_empty() && s.leaving.is_empty() && s.idle.len() == s.crews
+        s.running.is_empty()
+            && s.queue.is_empty()
+            && s.leaving.is_empty()
+            && s.idle.len() == s.crews
     });
-    assert!(t.shared.lock().crews <= KEPT + 1 && t.turns().is_empty());
+    let kept = t.threads().clamp(KEPT.0, KEPT.1);
+    assert!(t.shared.lock().crews <= kept + 1 && t.turns().is_empty());
 }
 
 #[test]
 fn runs_everything_by_priority_and_survives_panics() {
-    let t = Threads::start("t", 2).unwrap();
+    let t = Threads::start("t", 1).unwrap();
     let (hold, gate) = mpsc::channel::<()>();
     let (tell, told) = mpsc::channel();
     let first = Box::new(move || gate.recv().unwrap_or_default());
@@ -120,6 +124,55 @@ fn a_loop_without_end_keeps_nobody_from_the_thread() {
         greedy.end();
         check_idle(&t);
     }
+}
+
+#[test]
+fn as_many_jobs_run_at_once_as_there_are_threads() {
+    let t = Threads::start("t", 3).unwrap();
+    // Jobs without check points, none of which ends before the others run: they cannot give way.
+    let all = Arc::new(std::sync::Barrier::new(3));
+    let (tell, told) = mpsc::channel();
+    for account in ["a", "a", "bb"] {
+        let (all, tell) = (all.clone(), tell.clone());
+        let job = Box::new(move || {
+            all.wait();
+            let crew = Crew::current().unwrap();
+            let threads = crew.exec(&AtomicBool::new(false)).threads();
+            // Each knows its part before one of them ends, which changes it.
+            all.wait();
+            tell.send(threads).unwrap();
+        });
+        assert!(t.submit(&share(account), 0, job).is_ok());
+    }
+    let threads: Vec<usize> = told.iter().take(3).collect();
+    assert_eq!(threads, [1, 1, 1]);
+    check_idle(&t);
+    let alone = run_job(&t, "a", || {
+        let crew = Crew::current().unwrap();
+        crew.exec(&AtomicBool::new(false)).threads()
+    });
+    assert_eq!(alone, 3);
+    check_idle(&t);
+}
+
+#[test]
+fn a_kernel_with_a_part_of_the_threads_has_all_its_tiles() {
+    let t = Threads::start("t", 3).unwrap();
+    let other = Loop::begin(&t, "other");
+    let done = run_job(&t, "a", || {
+        let crew = Crew::current().unwrap();
+        let cancel = AtomicBool::new(false);
+        let exec = crew.exec(&cancel);
+        let tiles: Vec<AtomicUsize> = (0..1000).map(|_| AtomicUsize::new(0)).collect();
+        let ended = exec.tiles(1000, 1, |range| {
+            tiles[range.start].fetch_add(1, Ordering::Relaxed);
+        });
+        ended.unwrap();
+        tiles.into_iter().all(|t| t.into_inner() == 1)
+    });
+    assert!(done);
+    other.end();
+    check_idle(&t);
 }
 
 #[test]
@@ -231,6 +284,8 @@ fn a_kernel_that_is_split_sleeps_and_goes_on_with_all_its_tiles() {
     });
     assert!(t.submit(&share("long"), 0, job).is_ok());
     wait_until("it runs", || done.load(Ordering::Relaxed) > 0);
+    // It has the other turn, so that a third job waits for one.
+    let busy = Loop::begin(&t, "busy");
     let mut waits = Vec::new();
     while told.try_recv().is_err() && waits.len() < 20 {
         let (before, count) = (done.load(Ordering::Relaxed), done.clone());
@@ -247,6 +302,7 @@ fn a_kernel_that_is_split_sleeps_and_goes_on_with_all_its_tiles() {
         median <= 400,
         "tiles that ran while another job waited: {waits:?}"
     );
+    busy.end();
     check_idle(&t);
 }
 

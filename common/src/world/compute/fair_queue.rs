@@ -11,7 +11,8 @@
 //! Invariants
 //! 1. A job that waits is served before other accounts and leases get more than their part, however many jobs they
 //!    have.
-//! 2. Jobs that began and gave way are not refused, and hold no more places than [`MOST_BEGUN`] for each account.
+//! 2. Jobs that began and gave way are not refused, and hold no more places for each account than there are threads, or
+//!    than [`MOST_BEGUN`] if those are fewer.
 //! 3. Every queue is bounded, and the records of idle accounts are dropped as the others go on.
 //!
 //! The queue is plain state: its owner reports the time that jobs took, through [`FairQueue::charge`].
@@ -33,8 +34,8 @@ const MOST_OF_ACCOUNT: usize = 1 << 15;
 pub const CREDIT: Duration = Duration::from_millis(2);
 /// How long a step may run while other steps of its lease wait. If they took turns, all of them would end late.
 pub const STEP_TURN: Duration = Duration::from_millis(500);
-/// How many jobs of one account may have begun and not ended.
-pub const MOST_BEGUN: usize = 4;
+/// How many jobs of one account may have begun and not ended, where there are no more threads than that.
+const MOST_BEGUN: usize = 4;
 /// The least that a job is charged, in nanoseconds, so that jobs that take no time have turns as well.
 const LEAST: u64 = 1_000;
 /// How many accounts, or leases, may be recorded before those that are idle and can be dropped are looked for.
@@ -160,15 +161,8 @@ type Leases<T> = Level<LeaseId, JobQueue<Item<T>>>;
 pub struct FairQueue<T> {
     accounts: Level<AccountId, Leases<T>>,
     waiting: usize,
-}
-
-impl<T> Default for FairQueue<T> {
-    fn default() -> Self {
-        FairQueue {
-            accounts: Level::default(),
-            waiting: 0,
-        }
-    }
+    /// How many jobs of one account may have begun and not ended.
+    most_begun: usize,
 }
 
 /// Whether a running job has a competitor that should run in its place.
@@ -184,6 +178,15 @@ pub enum Rival {
 }
 
 impl<T> FairQueue<T> {
+    /// Creates the queue of a computer that runs as many jobs at once as it has threads.
+    pub fn new(threads: usize) -> Self {
+        FairQueue {
+            accounts: Level::default(),
+            waiting: 0,
+            most_begun: threads.max(MOST_BEGUN),
+        }
+    }
+
     /// How many jobs wait.
     pub fn len(&self) -> usize {
         self.waiting
@@ -239,13 +242,18 @@ impl<T> FairQueue<T> {
     /// The account and the lease whose turn it is, and whether a new job may begin. If `fresh` is false, only jobs that
     /// have begun may go on.
     fn first(&self, fresh: bool) -> Option<(&AccountId, LeaseId, bool)> {
-        let begins = |a: &Child<Leases<T>>| fresh && a.fresh > 0 && a.begun() < MOST_BEGUN;
+        let begins = |a: &Child<Leases<T>>| fresh && a.fresh > 0 && a.begun() < self.most_begun;
         let accounts = &self.accounts;
         let (id, account) = accounts.first(|a| a.paused > 0 || begins(a))?;
         let begins = begins(account);
         let leases = &account.of;
         let (lease, _) = leases.first(|l| l.paused > 0 || begins && l.fresh > 0)?;
         Some((id, *lease, begins))
+    }
+
+    /// Whether a job waits that may have a turn now.
+    pub fn may_begin(&self) -> bool {
+        self.first(true).is_some()
     }
 
     /// Takes the job whose turn it is; it counts as running until [`FairQueue::ended`]. If `fresh` is false, only jobs

@@ -8,6 +8,7 @@ mod early;
 mod expansions;
 mod forms;
 mod hostile;
+mod integers;
 mod learn;
 mod lengths;
 mod narrow;

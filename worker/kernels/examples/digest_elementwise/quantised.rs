@@ -3,11 +3,41 @@
 use crate::digest::{Digest, data};
 use convoke_kernels::Exec;
 use convoke_kernels::error::Result;
+use convoke_kernels::gemm::Batch;
 use convoke_kernels::narrow::{Narrow, NarrowFloat, NarrowInt};
 use convoke_kernels::quantised::{
-    BlockWeights, Format, Layout, Numbers, Parameters, Precision, Quantisation, Requantisation,
-    Take, ZeroPoints, add_exact, dequantise, product_of_blocks, quantise, requantise, span,
+    BlockWeights, Bytes, Format, Layout, Numbers, PackedRows, Parameters, Precision, Quantisation,
+    Requantisation, Take, ZeroPoints, Zeros, add_exact, dequantise, pack_rows, packed_row,
+    product_of_blocks, product_of_bytes, quantise, requantise, span,
 };
+
+/// A product of bytes, of the sizes where its panels end and in between.
+fn bytes(exec: &Exec, digest: &mut Digest) -> Result {
+    for (m, n, k) in [(1, 64, 4), (7, 100, 1027), (64, 3, 70)] {
+        let (a, b) = (data::<u8>(m * k, 255.0, 3), data::<u8>(k * n, 255.0, 4));
+        let (mut packed, mut sums) = (vec![0; m * packed_row(k)], vec![0; m]);
+        let left = Bytes {
+            codes: &a,
+            signed: false,
+        };
+        pack_rows(exec, left, k, &mut packed, &mut sums)?;
+        let left = PackedRows {
+            packed: &packed,
+            sums: &sums,
+            signed: false,
+            zeros: Zeros::One(117),
+        };
+        let right = Bytes {
+            codes: &b,
+            signed: true,
+        };
+        let mut y = vec![0; m * n];
+        let right = (right, Zeros::One(-3));
+        product_of_bytes(*exec, &Batch::ONE, (m, n, k), left, right, &mut y)?;
+        digest.add(&format!("product_of_bytes [{m}, {k}] · [{k}, {n}]"), &y);
+    }
+    Ok(())
+}
 
 pub fn quantised(exec: &Exec, digest: &mut Digest) -> Result {
     let n = 10_000;
@@ -69,6 +99,7 @@ pub fn quantised(exec: &Exec, digest: &mut Digest) -> Result {
     let part: Vec<f32> = sums.iter().map(|s| (s % 1000) as f32).collect();
     add_exact(exec, &part, &mut sums)?;
     digest.add("add_exact", &sums);
+    bytes(exec, digest)?;
     let how = Requantisation {
         bias: Some(&[5, -9]),
         rows: &scales,

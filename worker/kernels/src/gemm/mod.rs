@@ -96,7 +96,7 @@ impl Batch<'static> {
 }
 
 impl Batch<'_> {
-    fn offset(&self, mut item: usize, strides: &[usize]) -> usize {
+    pub(crate) fn offset(&self, mut item: usize, strides: &[usize]) -> usize {
         let mut at = 0;
         for (dim, stride) in self.dims.iter().zip(strides).rev() {
             at += item % dim * stride;

@@ -3,18 +3,20 @@
 //! ```text
 //! float ── quantise ──> codes ── dequantise ──> float             y = round(x / scale) + zero,  x = (y - zero) * scale
 //! codes ── dequantise without a scale ──> whole f32 ── product ──> add_exact ──> i32 ── requantise ──> codes
+//! codes of eight bits ── product_of_bytes, conv_of_bytes ──> i32                       where the processor has the means
 //! ```
 //!
 //! Invariants
 //! 1. A product of codes is summed in f32 only over so many terms that each partial sum is a whole number of at most 24
 //!    bits ([`exact_depth`]). Such a sum is exact in any order, and i32 sums of them wrap, so that their order has no
-//!    effect on bits.
+//!    effect on bits. Sums of products of bytes are therefore the same.
 //! 2. A number is divided by its scale, never multiplied by an inverse; it is rounded half to even; whatever exceeds the
 //!    range of the codes becomes the nearest code, and NaN the least one.
 //! 3. Numbers of at most 24 bits are computed with in f32 without loss. Only `I32` has longer ones, which are rounded to
 //!    f32 once, after their zero points are subtracted.
 
 mod blocks;
+mod bytes;
 mod exact;
 mod layout;
 mod linear;
@@ -24,6 +26,10 @@ mod requantise;
 mod tests;
 
 pub use blocks::{BlockWeights, ZeroPoints, product_of_blocks};
+pub use bytes::{
+    Bytes, PackedRows, Zeros, conv_of_bytes, multiplies_bytes, pack_rows, packed_row,
+    product_of_bytes,
+};
 pub use exact::{add_exact, exact_depth};
 pub use layout::{Layout, Take};
 pub use linear::{

@@ -25,7 +25,7 @@ fn count(order: &[&str], of: &str) -> usize {
 #[test]
 fn one_call_goes_before_the_many_of_another() {
     let (many, one) = (share("many", 1), share("one", 2));
-    let mut queue = FairQueue::default();
+    let mut queue = FairQueue::new(1);
     for _ in 0..64 {
         queue.push(&many, 9, "many").unwrap();
     }
@@ -38,7 +38,7 @@ fn one_call_goes_before_the_many_of_another() {
 
 #[test]
 fn accounts_have_equal_parts_whatever_their_leases_and_jobs() {
-    let mut queue = FairQueue::default();
+    let mut queue = FairQueue::new(1);
     for n in 0..100 {
         queue.push(&share("a", 1), 0, "a").unwrap();
         queue.push(&share("b", 2 + n % 7), 5, "b").unwrap();
@@ -54,14 +54,14 @@ fn accounts_have_equal_parts_whatever_their_leases_and_jobs() {
 
 #[test]
 fn leases_of_an_account_have_equal_parts_and_priorities_count_within_one() {
-    let mut queue = FairQueue::default();
+    let mut queue = FairQueue::new(1);
     for _ in 0..50 {
         queue.push(&share("a", 1), 0, "low").unwrap();
         queue.push(&share("a", 2), 9, "high").unwrap();
     }
     let order = serve(&mut queue, 40, MS);
     assert!(count(&order, "low").abs_diff(20) <= 1, "{order:?}");
-    let mut queue = FairQueue::default();
+    let mut queue = FairQueue::new(1);
     for (priority, job) in [(1, "b"), (3, "a"), (1, "c")] {
         queue.push(&share("a", 1), priority, job).unwrap();
     }
@@ -70,7 +70,7 @@ fn leases_of_an_account_have_equal_parts_and_priorities_count_within_one() {
 
 #[test]
 fn weights_count() {
-    let mut queue = FairQueue::default();
+    let mut queue = FairQueue::new(1);
     let heavy = Share::of_member(
         AccountId::named("heavy"),
         "member",
@@ -88,7 +88,7 @@ fn weights_count() {
 #[test]
 fn time_that_nobody_else_wanted_is_not_held_against_anybody() {
     let (old, new) = (share("old", 1), share("new", 2));
-    let mut queue = FairQueue::default();
+    let mut queue = FairQueue::new(1);
     for _ in 0..100 {
         queue.push(&old, 0, "old").unwrap();
     }
@@ -107,7 +107,7 @@ fn time_that_nobody_else_wanted_is_not_held_against_anybody() {
 #[test]
 fn whoever_runs_gives_way_to_others_once_it_has_had_more() {
     let (long, other) = (share("long", 1), share("other", 2));
-    let mut queue = FairQueue::default();
+    let mut queue = FairQueue::new(1);
     queue.push(&long, 0, "long").unwrap();
     let (running, job) = queue.pop(true).unwrap();
     assert_eq!(queue.rival(&running, true), Rival::None);
@@ -139,7 +139,7 @@ fn whoever_runs_gives_way_to_others_once_it_has_had_more() {
 #[test]
 fn an_account_begins_few_jobs_and_none_is_lost() {
     let greedy = share("greedy", 1);
-    let mut queue = FairQueue::default();
+    let mut queue = FairQueue::new(1);
     for _ in 0..2 * MOST_BEGUN {
         queue.push(&greedy, 0, "greedy").unwrap();
     }
@@ -164,7 +164,7 @@ fn an_account_begins_few_jobs_and_none_is_lost() {
 #[test]
 fn what_is_full_gives_back_and_leaves_room_for_others() {
     let (one, other) = (share("one", 1), share("other", 2));
-    let mut queue = FairQueue::default();
+    let mut queue = FairQueue::new(1);
     for _ in 0..MOST_OF_ACCOUNT {
         assert_eq!(queue.push(&one, 0, "x"), Ok(()));
     }
@@ -174,7 +174,7 @@ fn what_is_full_gives_back_and_leaves_room_for_others() {
 
 #[test]
 fn idle_accounts_are_forgotten() {
-    let mut queue = FairQueue::default();
+    let mut queue = FairQueue::new(1);
     for n in 0..10_000 {
         let share = share(&format!("client {n}"), n);
         queue.push(&share, 0, "x").unwrap();
@@ -186,7 +186,7 @@ fn idle_accounts_are_forgotten() {
 #[test]
 fn work_beside_the_queue_is_charged_while_others_wait() {
     let (brief, other) = (share("brief", 1), share("other", 2));
-    let mut queue = FairQueue::default();
+    let mut queue = FairQueue::new(1);
     assert!(queue.admits(&brief, MS));
     queue.push(&other, 0, "other").unwrap();
     let admitted = (0..100).take_while(|_| queue.admits(&brief, MS)).count();

@@ -1,4 +1,5 @@
-//! Products and convolutions of codes: exact sums by way of f32 products of few enough terms.
+//! Products and convolutions of codes: exact sums, by dot products of bytes where the processor has them, else by way of
+//! f32 products of few enough terms.
 
 use convoke_common::Error;
 use convoke_graph::ops::OpError;
@@ -7,7 +8,8 @@ use convoke_graph::{DType, Tensor};
 use convoke_kernels::conv::{ConvEpilogue, ConvWeights, conv, conv_terms};
 use convoke_kernels::gemm::{Epilogue, Lhs, Rhs, Strided, gemm_batched};
 use convoke_kernels::quantised::{
-    Parameters, Requantisation, Take, add_exact, exact_depth, range_of, requantise,
+    Bytes, PackedRows, Parameters, Requantisation, Take, Zeros, add_exact, conv_of_bytes,
+    exact_depth, multiplies_bytes, pack_rows, packed_row, product_of_bytes, range_of, requantise,
 };
 
 use super::super::conv::sizes;
@@ -15,6 +17,9 @@ use super::super::matmul::Stack;
 use super::{as_f32, format_of, layout_of, numbers_into, optional_f32};
 use crate::cpu::KernelFailure;
 use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, body, one, write, write_bits};
+
+/// Least filters of a group for which patches are unfolded. Fewer, as in depthwise convolutions, are faster without.
+const FEW_FILTERS: usize = 4;
 
 /// An operand of a product: codes and their zero points.
 struct Codes<'a> {
@@ -74,6 +79,67 @@ impl<'a> Codes<'a> {
     }
 }
 
+impl Codes<'_> {
+    /// The codes, if they have eight bits.
+    fn bytes(&self) -> Option<Bytes<'_>> {
+        let signed = match self.codes.dtype() {
+            DType::I8 => true,
+            DType::U8 => false,
+            _ => return None,
+        };
+        Some(Bytes {
+            codes: self.codes.bytes(),
+            signed,
+        })
+    }
+
+    /// The zero points, if they are one, or one for each index of `axis`.
+    fn zeros_along(&self, axis: Option<usize>) -> Result<Option<Zeros<'_>>, KernelFailure> {
+        let zeros = self
+            .zeros
+            .as_ref()
+            .map(|z| z.as_slice::<f32>())
+            .transpose()?;
+        Ok(match (self.granularity, zeros) {
+            (_, None) => Some(Zeros::One(0)),
+            (Granularity::Tensor, Some([zero, ..])) => Some(Zeros::One(*zero as i32)),
+            (Granularity::Axis(own), Some(all)) if Some(own) == axis => Some(Zeros::Each(all)),
+            _ => None,
+        })
+    }
+}
+
+/// A left operand of bytes, packed in scratch memory.
+struct Packed {
+    rows: Tensor,
+    sums: Tensor,
+    signed: bool,
+}
+
+impl Packed {
+    fn new(call: &KernelCall<'_, '_>, left: Bytes<'_>, k: usize) -> Result<Packed, KernelFailure> {
+        let rows = left.codes.len() / k.max(1);
+        let mut packed = call.scratch::<u8>(rows * packed_row(k))?;
+        let mut sums = call.scratch::<i32>(rows)?;
+        let exec = &call.launch.exec;
+        pack_rows(exec, left, k, write_bits(&mut packed)?, write(&mut sums)?)?;
+        Ok(Packed {
+            rows: packed,
+            sums,
+            signed: left.signed,
+        })
+    }
+
+    fn rows<'a>(&'a self, zeros: Zeros<'a>) -> Result<PackedRows<'a>, KernelFailure> {
+        Ok(PackedRows {
+            packed: self.rows.bytes(),
+            sums: self.sums.as_slice()?,
+            signed: self.signed,
+            zeros,
+        })
+    }
+}
+
 /// The first `len` elements of a scratch tensor.
 fn head(t: &Tensor, len: usize) -> Result<&[f32], KernelFailure> {
     let short = || Error::internal("scratch memory is too short").into();
@@ -97,8 +163,28 @@ fn product(
     b: &Codes<'_>,
 ) -> Result<Tensor, KernelFailure> {
     let len: usize = call.out_shape(0).iter().product();
+    let stack = Stack::new(a.codes.shape(), b.codes.shape())?;
+    let (_, n, k) = stack.sizes;
+    let (left, right) = (a.bytes(), b.bytes());
+    if let (Some(left), Some(right)) = (left, right)
+        && multiplies_bytes()
+        && let Some(rows) = a.zeros_along(None)?
+        && let Some(columns) = b.zeros_along(b.codes.shape().len().checked_sub(1))?
+        && k > 0
+    {
+        let mut sums = call.scratch::<i32>(len)?;
+        let (exec, packed) = (call.launch.exec, Packed::new(call, left, k)?);
+        product_of_bytes(
+            exec,
+            &stack.batch(),
+            stack.sizes,
+            packed.rows(rows)?,
+            (right, columns),
+            write(&mut sums)?,
+        )?;
+        return Ok(sums);
+    }
     let mut sums = sums_of(call, len)?;
-    let (_, n, k) = Stack::new(a.codes.shape(), b.codes.shape())?.sizes;
     if len == 0 || k == 0 {
         return Ok(sums);
     }
@@ -144,9 +230,25 @@ fn convolution(
 ) -> Result<Tensor, KernelFailure> {
     let (x_shape, w_shape) = (x.codes.shape(), w.codes.shape());
     let len: usize = call.out_shape(0).iter().product();
-    let mut sums = sums_of(call, len)?;
     let group = ConvAttrs::group(call.attrs)?;
     let channels = w_shape.get(1).copied().unwrap_or(0);
+    let filters = w_shape.first().copied().unwrap_or(0) / group.max(1);
+    if len > 0
+        && channels > 0
+        && filters >= FEW_FILTERS
+        && multiplies_bytes()
+        && let (Some(input), Some(weights)) = (x.bytes(), w.bytes())
+        && let Some(Zeros::One(zero)) = x.zeros_along(None)?
+        && let Some(zeros) = w.zeros_along(Some(0))?
+    {
+        let mut sums = call.scratch::<i32>(len)?;
+        let shape = sizes(call.attrs, x_shape, w_shape)?;
+        let packed = Packed::new(call, weights, w_shape.iter().skip(1).product())?;
+        let (exec, packed) = (call.launch.exec, packed.rows(zeros)?);
+        conv_of_bytes(exec, &shape, (input, zero), packed, write(&mut sums)?)?;
+        return Ok(sums);
+    }
+    let mut sums = sums_of(call, len)?;
     if len == 0 || channels == 0 {
         return Ok(sums);
     }

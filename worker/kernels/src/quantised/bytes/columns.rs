@@ -1,0 +1,123 @@
+//! The right operand: a matrix, or the patches of an image as a matrix.
+
+use std::ops::Range;
+
+use super::PANEL;
+use crate::conv::ConvShape;
+
+/// A matrix whose rows are read in parts.
+#[derive(Clone, Copy)]
+pub(super) enum Columns<'a> {
+    /// A row-major matrix that is `n` wide.
+    Matrix { codes: &'a [u8], n: usize },
+    /// Row `k` is the tap (channel, kd, kh, kw) in the order of the weights; a column is an output position.
+    Image {
+        shape: &'a ConvShape,
+        /// The input of one group of one batch item.
+        codes: &'a [u8],
+        /// The code of padding.
+        padding: u8,
+    },
+}
+
+/// Consecutive outputs of one output row.
+#[derive(Clone, Copy, Default)]
+struct Run {
+    at: usize,
+    len: usize,
+    /// The input position of tap (0, 0, 0) for the first output; may be negative in the padding.
+    origin: [isize; 3],
+}
+
+/// The columns of one panel, cut at the ends of output rows where it is one of an image.
+pub(super) struct Panel<'a> {
+    source: Columns<'a>,
+    columns: Range<usize>,
+    runs: [Run; PANEL],
+    count: usize,
+}
+
+impl<'a> Panel<'a> {
+    pub fn new(source: Columns<'a>, columns: Range<usize>) -> Panel<'a> {
+        let mut runs = [Run::default(); PANEL];
+        let mut count = 0;
+        if let Columns::Image { shape: s, .. } = source {
+            let [_, height, width] = s.output;
+            let mut at = columns.start;
+            while at < columns.end {
+                let (x, y, z) = (at % width, at / width % height, at / width / height);
+                let len = (width - x).min(columns.end - at);
+                let origin = |d: usize, o: usize| (o * s.stride[d]) as isize - s.pad[d] as isize;
+                runs[count] = Run {
+                    at: at - columns.start,
+                    len,
+                    origin: [origin(0, z), origin(1, y), origin(2, x)],
+                };
+                (at, count) = (at + len, count + 1);
+            }
+        }
+        Panel {
+            source,
+            columns,
+            runs,
+            count,
+        }
+    }
+
+    /// Where the codes of row `k` lie: in the matrix, or in `buffer`, to which they are copied.
+    #[inline(always)]
+    pub fn row<'b>(&'b self, k: usize, buffer: &'b mut [u8; PANEL]) -> &'b [u8] {
+        match self.source {
+            Columns::Matrix { codes, n } => {
+                &codes[k * n + self.columns.start..k * n + self.columns.end]
+            }
+            Columns::Image {
+                shape,
+                codes,
+                padding,
+            } => {
+                self.unfold(shape, codes, padding, k, buffer);
+                &buffer[..self.columns.len()]
+            }
+        }
+    }
+
+    fn unfold(&self, s: &ConvShape, codes: &[u8], padding: u8, k: usize, to: &mut [u8; PANEL]) {
+        let [_, kh, kw] = s.kernel;
+        let (channel, tap) = (k / s.taps(), k % s.taps());
+        let tap = [tap / (kh * kw), tap / kw % kh, tap % kw];
+        let plane = &codes[channel * s.in_plane()..(channel + 1) * s.in_plane()];
+        let [depth, height, width] = s.input;
+        let step = s.stride[2];
+        for run in &self.runs[..self.count] {
+            let to = &mut to[run.at..run.at + run.len];
+            let at = |d: usize| run.origin[d] + (tap[d] * s.dilation[d]) as isize;
+            let (z, y, x) = (at(0), at(1), at(2));
+            let inside = |v: isize, most: usize| usize::try_from(v).ok().filter(|v| *v < most);
+            let (Some(z), Some(y)) = (inside(z, depth), inside(y, height)) else {
+                to.fill(padding);
+                continue;
+            };
+            let row = &plane[(z * height + y) * width..][..width];
+            // The first and one past the last output whose input exists.
+            let first = ((-x).max(0) as usize).div_ceil(step).min(run.len);
+            let end = ((width as isize - x).max(0) as usize).div_ceil(step);
+            let end = end.clamp(first, run.len);
+            to[..first].fill(padding);
+            to[end..].fill(padding);
+            if first == end {
+                continue;
+            }
+            let from = &row[(x + (first * step) as isize) as usize..];
+            let to = &mut to[first..end];
+            match step {
+                1 => to.copy_from_slice(&from[..to.len()]),
+                _ => {
+                    for (to, from) in to.iter_mut().zip(from.iter().step_by(step)) {
+                        *to = *from;
+                    }
+                }
+            }
+        }
+    }
+}

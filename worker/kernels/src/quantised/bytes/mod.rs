@@ -1,0 +1,380 @@
+//! Products of matrices of bytes as i32 sums, by the processor's dot products of bytes.
+//!
+//! ```text
+//! sum over k of (a - za) * (b - zb)  =  sum of a*b  -  za * (sum of b)  -  (zb of the column) * (sum of a - k * za)
+//!                                       dot products    once a column       once a row
+//! ```
+//! The left operand is packed once: its rows as signed bytes, filled with zeros to a multiple of four, and their sums.
+//! The right operand is packed as it is used: a *panel* of 64 columns and at most [`DEPTH`] rows at a time, as unsigned
+//! bytes, four of a column next to each other. A code of the other signedness is moved by 128, as is its zero point.
+//!
+//! Invariants
+//! 1. All arithmetic is that of whole numbers modulo 2^32, in which every order of the sum gives the same bits on every
+//!    processor. No dot product saturates: four products of an unsigned and a signed byte fit an i32, and are added to the
+//!    sum with wrapping.
+//! 2. A tile computes a rectangle of the output that no other tile touches.
+//! 3. A thread holds one panel of scratch memory, whatever the sizes.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod columns;
+mod portable;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tile;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
+
+#[cfg(target_arch = "x86_64")]
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use columns::Columns;
+
+use crate::Exec;
+use crate::conv::ConvShape;
+use crate::error::Result;
+use crate::gemm::Batch;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Isa;
+use crate::multiversion::multiversion;
+use crate::split::tiles2;
+
+/// Columns of a panel.
+const PANEL: usize = 64;
+/// Most rows of a panel: it fits the level-2 cache together with rows of the left operand.
+const DEPTH: usize = 1024;
+/// Least work of a tile, in multiply-adds: some 20 µs.
+const TILE_WORK: usize = 4 << 20;
+/// Least rows of a tile, among which the packing of a panel is shared.
+const TILE_ROWS: usize = 48;
+
+/// How tiles are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Means {
+    /// By the dot products of AVX-512 VNNI.
+    #[cfg(target_arch = "x86_64")]
+    Vnni,
+    /// By the products of pairs of AVX2.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// Number by number.
+    Portable,
+}
+
+impl Means {
+    const ALL: &[Means] = &[
+        #[cfg(target_arch = "x86_64")]
+        Means::Vnni,
+        #[cfg(target_arch = "x86_64")]
+        Means::Avx2,
+        Means::Portable,
+    ];
+
+    fn available(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Means::Vnni => Isa::Avx512.available() && is_x86_feature_detected!("avx512vnni"),
+            #[cfg(target_arch = "x86_64")]
+            Means::Avx2 => Isa::Avx2Fma.available(),
+            Means::Portable => true,
+        }
+    }
+
+    /// The best means of this processor.
+    fn detect() -> Means {
+        static BEST: OnceLock<Means> = OnceLock::new();
+        *BEST.get_or_init(|| {
+            let mut all = Means::ALL.iter().copied();
+            all.find(|means| means.available())
+                .unwrap_or(Means::Portable)
+        })
+    }
+}
+
+/// Whether this processor has products of bytes. Without them, sums of f32 products are faster.
+pub fn multiplies_bytes() -> bool {
+    Means::detect() != Means::Portable
+}
+
+/// Codes of eight bits.
+#[derive(Debug, Clone, Copy)]
+pub struct Bytes<'a> {
+    /// The bits of the codes.
+    pub codes: &'a [u8],
+    /// Whether the codes are signed.
+    pub signed: bool,
+}
+
+/// The zero points of an operand: one, or one for each row of the left operand or column of the right one. They are whole
+/// numbers.
+#[derive(Debug, Clone, Copy)]
+pub enum Zeros<'a> {
+    /// One zero point serves all codes.
+    One(i32),
+    /// Each row, or column, has a zero point.
+    Each(&'a [f32]),
+}
+
+impl Zeros<'_> {
+    fn at(&self, i: usize) -> i32 {
+        match self {
+            Zeros::One(zero) => *zero,
+            Zeros::Each(all) => all[i] as i32,
+        }
+    }
+}
+
+/// The bytes of a packed row of `k` codes.
+pub fn packed_row(k: usize) -> usize {
+    k.next_multiple_of(4)
+}
+
+multiversion! {
+    /// Packs the codes of a row, moved by `flip`, and returns their sum as signed bytes.
+    fn pack_row<>(codes: &[u8], flip: u8, to: &mut [u8]) -> i32 {
+        let (to, rest) = to.split_at_mut(codes.len());
+        let mut sum = 0i32;
+        for i in 0..codes.len() {
+            let code = codes[i] ^ flip;
+            to[i] = code;
+            sum = sum.wrapping_add(i32::from(code as i8));
+        }
+        rest.fill(0);
+        sum
+    }
+}
+
+/// Packs the rows of a left operand, `k` codes each, into `to`, [`packed_row`] bytes each, and their sums into `sums`.
+pub fn pack_rows(
+    exec: &Exec,
+    left: Bytes<'_>,
+    k: usize,
+    to: &mut [u8],
+    sums: &mut [i32],
+) -> Result {
+    let flip = if left.signed { 0 } else { 128 };
+    let (rows, width) = (sums.len(), packed_row(k));
+    assert_eq!(left.codes.len(), rows * k, "codes of the left operand");
+    let grain = (crate::split::GRAIN / width.max(1)).max(1);
+    Ok(tiles2(
+        exec,
+        (to, width),
+        (sums, 1),
+        rows,
+        grain,
+        |range, to, sums| {
+            for (i, row) in range.enumerate() {
+                let codes = &left.codes[row * k..(row + 1) * k];
+                sums[i] = pack_row(codes, flip, &mut to[i * width..(i + 1) * width]);
+            }
+        },
+    )?)
+}
+
+/// A left operand that [`pack_rows`] has packed.
+#[derive(Debug, Clone, Copy)]
+pub struct PackedRows<'a> {
+    pub packed: &'a [u8],
+    pub sums: &'a [i32],
+    /// Whether the codes were signed.
+    pub signed: bool,
+    /// The zero points of the codes.
+    pub zeros: Zeros<'a>,
+}
+
+/// One product with its operands.
+#[derive(Clone, Copy)]
+struct Product<'a> {
+    n: usize,
+    k: usize,
+    left: PackedRows<'a>,
+    /// The first row of the left operand.
+    first: usize,
+    right: Columns<'a>,
+    /// Whether the codes of the right operand are signed.
+    signed: bool,
+    zeros: Zeros<'a>,
+    /// The output, row-major and `n` wide.
+    out: Output,
+}
+
+/// The start of an output.
+#[derive(Clone, Copy)]
+struct Output(*mut i32);
+
+// SAFETY: tiles of the output are disjoint (invariant 2).
+unsafe impl Sync for Output {}
+
+impl Output {
+    fn at(self, offset: usize) -> *mut i32 {
+        self.0.wrapping_add(offset)
+    }
+}
+
+impl Product<'_> {
+    /// The zero point of row `i` as the packed bytes have it, and the sum of the row's numbers.
+    fn row_zero(&self, i: usize) -> (i32, i32) {
+        let moved = if self.left.signed { 0 } else { 128 };
+        let zero = self.left.zeros.at(self.first + i).wrapping_sub(moved);
+        let codes = self.left.sums[self.first + i];
+        (zero, codes.wrapping_sub((self.k as i32).wrapping_mul(zero)))
+    }
+
+    /// The zero points of columns as panels have them, with zeros after them.
+    #[cfg(target_arch = "x86_64")]
+    fn column_zeros(&self, columns: &Range<usize>) -> [i32; PANEL] {
+        let moved = if self.signed { 128 } else { 0 };
+        let mut all = [0; PANEL];
+        for (zero, j) in all.iter_mut().zip(columns.clone()) {
+            *zero = self.zeros.at(j).wrapping_add(moved);
+        }
+        all
+    }
+}
+
+/// Runs `items` products of one size; `product(i)` gives the i-th.
+///
+/// # Safety
+/// Operands cover the sizes, outputs are disjoint and owned by the caller, and the processor has the means.
+unsafe fn run<'a>(
+    means: Means,
+    exec: Exec<'_>,
+    items: usize,
+    (m, n, k): (usize, usize, usize),
+    product: impl Fn(usize) -> Product<'a> + Sync,
+) -> Result {
+    let panels = n.div_ceil(PANEL);
+    // Rows are cut only where there are too few panels for the threads, since each tile packs its panels.
+    let wanted = match exec.threads() {
+        1 => 1,
+        threads => (4 * threads).div_ceil((items * panels).max(1)),
+    };
+    let rows = m.div_ceil(wanted).clamp(TILE_ROWS.min(m.max(1)), m.max(1));
+    let blocks = m.div_ceil(rows);
+    let grain = (TILE_WORK / (rows * PANEL * k.max(1)).max(1)).max(1);
+    exec.tiles(items * blocks * panels, grain, |range| {
+        for i in range {
+            let (item, block, panel) = (i / (blocks * panels), i / panels % blocks, i % panels);
+            let (row, column) = (block * rows, panel * PANEL);
+            let rows = row..(row + rows).min(m);
+            let columns = column..(column + PANEL).min(n);
+            let product = product(item);
+            // SAFETY: the caller's contract; `i` names each rectangle once.
+            unsafe {
+                match means {
+                    #[cfg(target_arch = "x86_64")]
+                    Means::Vnni => tile::tile::<vnni::Vnni>(exec, &product, rows, columns),
+                    #[cfg(target_arch = "x86_64")]
+                    Means::Avx2 => tile::tile::<avx2::Avx2>(exec, &product, rows, columns),
+                    Means::Portable => portable::tile(exec, &product, rows, columns),
+                }
+            }
+        }
+    })?;
+    // A tile that saw the cancel flag stopped early and could not report it.
+    Ok(exec.check()?)
+}
+
+/// `out[i] = left[i] · right[i]` for each item of the batch, with the zero points subtracted before. The strides of
+/// the left operand count codes that are not packed.
+pub fn product_of_bytes(
+    exec: Exec<'_>,
+    batch: &Batch<'_>,
+    sizes: (usize, usize, usize),
+    left: PackedRows<'_>,
+    right: (Bytes<'_>, Zeros<'_>),
+    out: &mut [i32],
+) -> Result {
+    product_by(Means::detect(), exec, batch, sizes, left, right, out)
+}
+
+pub(super) fn product_by(
+    means: Means,
+    exec: Exec<'_>,
+    batch: &Batch<'_>,
+    (m, n, k): (usize, usize, usize),
+    left: PackedRows<'_>,
+    (right, zeros): (Bytes<'_>, Zeros<'_>),
+    out: &mut [i32],
+) -> Result {
+    let items: usize = batch.dims.iter().product();
+    assert_eq!(out.len(), items * m * n, "output of a product");
+    if out.is_empty() {
+        return Ok(exec.check()?);
+    }
+    let last = |strides: &[usize]| batch.offset(items - 1, strides);
+    let rows = last(batch.a_strides) / k.max(1) + m;
+    assert!(rows <= left.sums.len() && rows * packed_row(k) <= left.packed.len());
+    assert!(last(batch.b_strides) + k * n <= right.codes.len());
+    for (zeros, most) in [(left.zeros, left.sums.len()), (zeros, n)] {
+        assert!(!matches!(zeros, Zeros::Each(all) if all.len() != most));
+    }
+    let start = Output(out.as_mut_ptr());
+    let product = |item: usize| Product {
+        n,
+        k,
+        left,
+        first: batch.offset(item, batch.a_strides) / k.max(1),
+        right: Columns::Matrix {
+            codes: &right.codes[batch.offset(item, batch.b_strides)..],
+            n,
+        },
+        signed: right.signed,
+        zeros,
+        out: Output(start.at(item * m * n)),
+    };
+    // SAFETY: the assertions above; the products' outputs are consecutive parts of `out`.
+    unsafe { run(means, exec, items, (m, n, k), product) }
+}
+
+/// The convolution of codes, with the zero points subtracted before. The left operand has a row for each filter.
+pub fn conv_of_bytes(
+    exec: Exec<'_>,
+    shape: &ConvShape,
+    input: (Bytes<'_>, i32),
+    filters: PackedRows<'_>,
+    out: &mut [i32],
+) -> Result {
+    conv_by(Means::detect(), exec, shape, input, filters, out)
+}
+
+pub(super) fn conv_by(
+    means: Means,
+    exec: Exec<'_>,
+    shape: &ConvShape,
+    (input, zero): (Bytes<'_>, i32),
+    filters: PackedRows<'_>,
+    out: &mut [i32],
+) -> Result {
+    let (groups, plane) = (shape.groups, shape.output.iter().product::<usize>());
+    let (m, channels) = (shape.out_channels / groups, shape.in_channels / groups);
+    let k = channels * shape.taps();
+    let items = shape.batch * groups;
+    assert_eq!(out.len(), items * m * plane, "output of a convolution");
+    assert_eq!(input.codes.len(), items * channels * shape.in_plane());
+    assert_eq!(filters.sums.len(), shape.out_channels);
+    assert_eq!(filters.packed.len(), shape.out_channels * packed_row(k));
+    assert!(!matches!(filters.zeros, Zeros::Each(all) if all.len() != shape.out_channels));
+    if out.is_empty() {
+        return Ok(exec.check()?);
+    }
+    let start = Output(out.as_mut_ptr());
+    let product = |item: usize| Product {
+        n: plane,
+        k,
+        left: filters,
+        first: item % groups * m,
+        right: Columns::Image {
+            shape,
+            codes: &input.codes[item * channels * shape.in_plane()..],
+            padding: zero as u8,
+        },
+        signed: input.signed,
+        zeros: Zeros::One(zero),
+        out: Output(start.at(item * m * plane)),
+    };
+    // SAFETY: the assertions above; the products' outputs are consecutive parts of `out`.
+    unsafe { run(means, exec, items, (m, plane, k), product) }
+}

@@ -1,0 +1,45 @@
+//! Tiles number by number: what the other means are compared with.
+
+use std::ops::Range;
+
+use super::columns::Panel;
+use super::{PANEL, Product, packed_row};
+use crate::Exec;
+
+/// Computes a rectangle of the output, or stops early where the step was cancelled.
+///
+/// # Safety
+/// The operands cover the sizes, and nobody else touches the rectangle.
+pub(super) unsafe fn tile(
+    exec: Exec<'_>,
+    p: &Product<'_>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+) {
+    let panel = Panel::new(p.right, columns.clone());
+    let width = packed_row(p.k);
+    for row in rows {
+        let left = &p.left.packed[(p.first + row) * width..][..width];
+        let (zero, rest) = p.row_zero(row);
+        let mut sums = [0i32; PANEL];
+        for (k, a) in left.iter().enumerate().take(p.k) {
+            if k % PANEL == 0 && exec.check().is_err() {
+                return;
+            }
+            let a = i32::from(*a as i8).wrapping_sub(zero);
+            let mut buffer = [0; PANEL];
+            for (sum, code) in sums.iter_mut().zip(panel.row(k, &mut buffer)) {
+                let number = match p.signed {
+                    true => i32::from(*code as i8),
+                    false => i32::from(*code),
+                };
+                *sum = sum.wrapping_add(a.wrapping_mul(number));
+            }
+        }
+        for (j, sum) in columns.clone().zip(sums) {
+            let sum = sum.wrapping_sub(p.zeros.at(j).wrapping_mul(rest));
+            // SAFETY: the caller's contract.
+            unsafe { p.out.at(row * p.n + j).write(sum) };
+        }
+    }
+}

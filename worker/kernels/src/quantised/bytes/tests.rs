@@ -1,0 +1,299 @@
+use super::*;
+use crate::conv::ConvSizes;
+use crate::testing::{check_stops, each_exec, exec};
+
+/// Codes that take all values, extremes among them.
+fn codes(n: usize, seed: usize) -> Vec<u8> {
+    let code = |i: usize| match i % 7 {
+        0 => 255,
+        3 => 128,
+        _ => (i * (2 * seed + 89) % 257) as u8,
+    };
+    (0..n).map(code).collect()
+}
+
+fn number(code: u8, signed: bool) -> i64 {
+    match signed {
+        true => i64::from(code as i8),
+        false => i64::from(code),
+    }
+}
+
+struct Packed {
+    rows: Vec<u8>,
+    sums: Vec<i32>,
+}
+
+impl Packed {
+    fn new(exec: &Exec, codes: &[u8], signed: bool, k: usize) -> Packed {
+        let rows = codes.len().checked_div(k).unwrap_or(0);
+        let (mut packed, mut sums) = (vec![7; rows * packed_row(k)], vec![7; rows]);
+        let left = Bytes { codes, signed };
+        pack_rows(exec, left, k, &mut packed, &mut sums).unwrap();
+        Packed { rows: packed, sums }
+    }
+
+    fn left<'a>(&'a self, signed: bool, zeros: Zeros<'a>) -> PackedRows<'a> {
+        PackedRows {
+            packed: &self.rows,
+            sums: &self.sums,
+            signed,
+            zeros,
+        }
+    }
+}
+
+fn every_means() -> impl Iterator<Item = Means> {
+    Means::ALL.iter().copied().filter(|means| means.available())
+}
+
+#[test]
+fn products_of_bytes_are_the_sums_of_whole_numbers() {
+    let sizes = [
+        (1, 1, 1),
+        (1, 200, 7),
+        (7, 64, 4),
+        (13, 130, 1023),
+        (6, 16, 1024),
+        (5, 65, 2050),
+        (100, 3, 33),
+    ];
+    for (m, n, k) in sizes {
+        for (left_signed, right_signed) in
+            [(false, false), (false, true), (true, false), (true, true)]
+        {
+            let (a, b) = (codes(m * k, 3), codes(k * n, 5));
+            let each: Vec<f32> = (0..n).map(|j| (j % 5) as f32 - 2.).collect();
+            let rows: Vec<f32> = (0..m).map(|i| (i % 9) as f32).collect();
+            for (za, zb) in [
+                (Zeros::One(0), Zeros::One(0)),
+                (Zeros::One(-7), Zeros::Each(&each)),
+                (Zeros::Each(&rows), Zeros::One(128)),
+            ] {
+                let sum = |i: usize, j: usize| {
+                    let term = |t: usize| {
+                        let a = number(a[i * k + t], left_signed) - i64::from(za.at(i));
+                        let b = number(b[t * n + j], right_signed) - i64::from(zb.at(j));
+                        a * b
+                    };
+                    (0..k).map(term).sum::<i64>() as i32
+                };
+                let want: Vec<i32> = (0..m * n).map(|at| sum(at / n, at % n)).collect();
+                for means in every_means() {
+                    each_exec(|exec| {
+                        let packed = Packed::new(exec, &a, left_signed, k);
+                        let right = Bytes {
+                            codes: &b,
+                            signed: right_signed,
+                        };
+                        let (left, mut out) = (packed.left(left_signed, za), vec![7; m * n]);
+                        let (batch, sizes) = (Batch::ONE, (m, n, k));
+                        product_by(means, *exec, &batch, sizes, left, (right, zb), &mut out)
+                            .unwrap();
+                        assert_eq!(out, want, "{sizes:?}, {za:?}, {zb:?}, {means:?}");
+                    });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_beyond_an_i32_wrap() {
+    // 255 * 255 * 70,000 is more than 2^32.
+    let k = 70_000;
+    let (a, b) = (vec![255; k], vec![255; k]);
+    for means in every_means() {
+        let packed = Packed::new(&exec(), &a, false, k);
+        let right = (
+            Bytes {
+                codes: &b,
+                signed: false,
+            },
+            Zeros::One(0),
+        );
+        let left = packed.left(false, Zeros::One(0));
+        let mut out = [0];
+        product_by(means, exec(), &Batch::ONE, (1, 1, k), left, right, &mut out).unwrap();
+        assert_eq!(out, [(255i64 * 255 * k as i64) as i32]);
+    }
+}
+
+#[test]
+fn items_of_a_batch_have_their_own_matrices() {
+    let (m, n, k) = (3, 70, 10);
+    let (a, b) = (codes(2 * m * k, 1), codes(3 * k * n, 2));
+    let batch = Batch {
+        dims: &[2, 3],
+        a_strides: &[m * k, 0],
+        b_strides: &[0, k * n],
+    };
+    for means in every_means() {
+        let packed = Packed::new(&exec(), &a, true, k);
+        let left = packed.left(true, Zeros::One(3));
+        let right = |codes| {
+            (
+                Bytes {
+                    codes,
+                    signed: true,
+                },
+                Zeros::One(-1),
+            )
+        };
+        let mut out = vec![0; 6 * m * n];
+        product_by(means, exec(), &batch, (m, n, k), left, right(&b), &mut out).unwrap();
+        for (item, out) in out.chunks(m * n).enumerate() {
+            let (x, y) = (item / 3, item % 3);
+            let packed = Packed::new(&exec(), &a[x * m * k..(x + 1) * m * k], true, k);
+            let left = packed.left(true, Zeros::One(3));
+            let mut alone = vec![0; m * n];
+            let right = right(&b[y * k * n..(y + 1) * k * n]);
+            product_by(
+                means,
+                exec(),
+                &Batch::ONE,
+                (m, n, k),
+                left,
+                right,
+                &mut alone,
+            )
+            .unwrap();
+            assert_eq!(out, alone, "item {item}");
+        }
+    }
+}
+
+fn check_conv(sizes: &ConvSizes<'_>, signed: bool, zero: i32) {
+    let shape = ConvShape::new(sizes).unwrap();
+    let channels = shape.in_channels / shape.groups;
+    let (k, plane) = (
+        channels * shape.taps(),
+        shape.output.iter().product::<usize>(),
+    );
+    let x = codes(shape.batch * shape.in_channels * shape.in_plane(), 4);
+    let w = codes(shape.out_channels * k, 6);
+    let filters: Vec<f32> = (0..shape.out_channels).map(|i| i as f32 - 1.).collect();
+    let each = Zeros::Each(&filters);
+    let sum = |at: usize| {
+        let (item, filter, place) = (
+            at / plane / shape.out_channels,
+            at / plane % shape.out_channels,
+            at % plane,
+        );
+        let group = filter / (shape.out_channels / shape.groups);
+        let [_, h, wd] = shape.output;
+        let place = [place / wd / h, place / wd % h, place % wd];
+        let [_, kh, kw] = shape.kernel;
+        let term = |t: usize| {
+            let (channel, tap) = (t / shape.taps(), t % shape.taps());
+            let tap = [tap / (kh * kw), tap / kw % kh, tap % kw];
+            let mut from = (item * shape.in_channels + group * channels + channel) as isize;
+            for d in 0..3 {
+                let at = (place[d] * shape.stride[d] + tap[d] * shape.dilation[d]) as isize
+                    - shape.pad[d] as isize;
+                if !(0..shape.input[d] as isize).contains(&at) {
+                    return 0;
+                }
+                from = from * shape.input[d] as isize + at;
+            }
+            let a = number(w[filter * k + t], true) - i64::from(each.at(filter));
+            a * (number(x[from as usize], signed) - i64::from(zero))
+        };
+        (0..k).map(term).sum::<i64>() as i32
+    };
+    let want: Vec<i32> = (0..shape.batch * shape.out_channels * plane)
+        .map(sum)
+        .collect();
+    for means in every_means() {
+        each_exec(|exec| {
+            let packed = Packed::new(exec, &w, true, k);
+            let input = (Bytes { codes: &x, signed }, zero);
+            let mut out = vec![7; want.len()];
+            conv_by(
+                means,
+                *exec,
+                &shape,
+                input,
+                packed.left(true, each),
+                &mut out,
+            )
+            .unwrap();
+            assert_eq!(out, want, "{shape:?}, {means:?}");
+        });
+    }
+}
+
+#[test]
+fn convolutions_of_bytes_pad_with_the_zero_point() {
+    let plain = ConvSizes {
+        batch: 2,
+        in_channels: 3,
+        out_channels: 5,
+        groups: 1,
+        input: &[9, 11],
+        kernel: &[3, 3],
+        strides: &[1, 1],
+        dilations: &[1, 1],
+        pads_begin: &[1, 1],
+        pads_end: &[1, 1],
+    };
+    check_conv(&plain, false, 130);
+    check_conv(&plain, true, -5);
+    let wide = ConvSizes {
+        strides: &[2, 3],
+        dilations: &[1, 2],
+        pads_begin: &[2, 0],
+        pads_end: &[0, 3],
+        ..plain
+    };
+    check_conv(&wide, false, 3);
+    let grouped = ConvSizes {
+        in_channels: 4,
+        out_channels: 6,
+        groups: 2,
+        ..plain
+    };
+    check_conv(&grouped, true, 0);
+    let deep = ConvSizes {
+        batch: 1,
+        in_channels: 130,
+        out_channels: 9,
+        input: &[4, 5, 3],
+        kernel: &[1, 3, 3],
+        strides: &[1, 1, 1],
+        dilations: &[1, 1, 1],
+        pads_begin: &[0, 1, 1],
+        pads_end: &[0, 1, 2],
+        ..plain
+    };
+    check_conv(&deep, false, 255);
+    let pointwise = ConvSizes {
+        in_channels: 70,
+        kernel: &[1, 1],
+        pads_begin: &[0, 0],
+        pads_end: &[0, 0],
+        ..plain
+    };
+    check_conv(&pointwise, false, 12);
+}
+
+#[test]
+fn a_product_of_bytes_stops_when_it_is_cancelled() {
+    let (m, n, k) = (2000, 64, 4000);
+    let (a, b) = (codes(m * k, 1), codes(k * n, 2));
+    let packed = Packed::new(&exec(), &a, true, k);
+    for means in every_means() {
+        check_stops(|exec| {
+            let left = packed.left(true, Zeros::One(0));
+            let right = (
+                Bytes {
+                    codes: &b,
+                    signed: true,
+                },
+                Zeros::One(0),
+            );
+            let out = &mut vec![0; m * n];
+            product_by(means, *exec, &Batch::ONE, (m, n, k), left, right, out)
+        });
+    }
+}

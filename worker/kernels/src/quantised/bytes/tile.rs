@@ -1,0 +1,94 @@
+//! A tile of the output: its panel is packed part by part, and its rows are summed over each part.
+
+use std::ops::Range;
+
+use super::columns::Panel;
+use super::{DEPTH, PANEL, Product};
+use crate::Exec;
+use crate::gemm::scratch::with_scratch;
+
+/// Blocks of rows between two looks at the cancel flag: at most a tenth of a millisecond.
+const LOOK: usize = 16;
+
+/// A part of the sums: rows `first` to `first + 4 * groups` of a panel, which are packed as groups of four rows, 256 bytes
+/// each.
+pub(super) struct Part<'a> {
+    pub packed: *const u8,
+    pub first: usize,
+    pub groups: usize,
+    /// Whether the output has the sums of the rows before.
+    pub adds: bool,
+    /// The sums of the columns, with the last part.
+    pub column_sums: Option<&'a [i32; PANEL]>,
+}
+
+/// The dot products of an instruction set.
+pub(super) trait Dots {
+    /// Most rows whose sums are kept in registers.
+    const ROWS: usize;
+
+    /// Packs rows of a panel as unsigned bytes, and adds them to the sums of the columns.
+    ///
+    /// # Safety
+    /// `to` has room for the rows, filled up to a multiple of four; the processor has the instruction set.
+    unsafe fn pack(
+        p: &Product<'_>,
+        panel: &Panel<'_>,
+        rows: Range<usize>,
+        to: *mut u8,
+        sums: &mut [i32; PANEL],
+    );
+
+    /// Adds a part to `count` rows of the output, at most [`Dots::ROWS`].
+    ///
+    /// # Safety
+    /// The panel and the rows cover the part, and the processor has the instruction set.
+    unsafe fn add(
+        part: &Part<'_>,
+        p: &Product<'_>,
+        row: usize,
+        count: usize,
+        columns: &Range<usize>,
+    );
+}
+
+/// Computes a rectangle of the output, or stops early where the step was cancelled.
+///
+/// # Safety
+/// The operands cover the sizes, nobody else touches the rectangle, and the processor has the instruction set.
+pub(super) unsafe fn tile<D: Dots>(
+    exec: Exec<'_>,
+    p: &Product<'_>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+) {
+    let panel = Panel::new(p.right, columns.clone());
+    with_scratch(DEPTH * PANEL / 4, |scratch| {
+        let packed = scratch.as_mut_ptr().cast::<u8>();
+        let mut column_sums = [0; PANEL];
+        // A product over nothing is a panel of no rows.
+        for first in (0..p.k.max(1)).step_by(DEPTH) {
+            let depth = DEPTH.min(p.k - first);
+            // SAFETY: `packed` has room for a panel; the rest is the caller's contract.
+            unsafe { D::pack(p, &panel, first..first + depth, packed, &mut column_sums) };
+            let part = Part {
+                packed,
+                first,
+                groups: depth.div_ceil(4),
+                adds: first > 0,
+                column_sums: (first + depth == p.k).then_some(&column_sums),
+            };
+            let blocks = rows.len().div_ceil(D::ROWS);
+            for block in 0..blocks {
+                if block % LOOK == 0 && exec.check().is_err() {
+                    return;
+                }
+                // Blocks of equal sizes, as far as that goes.
+                let at = |block: usize| rows.start + rows.len() * block / blocks;
+                let (row, count) = (at(block), at(block + 1) - at(block));
+                // SAFETY: the caller's contract.
+                unsafe { D::add(&part, p, row, count, &columns) };
+            }
+        }
+    });
+}
