@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use convoke_common::{Code, Error, Site};
-use convoke_graph::Printable;
 use convoke_graph::graph::GraphError;
+use convoke_graph::{DType, Printable};
 
 /// A node that is not supported.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct UnsupportedNode {
     pub op: String,
     /// The version of the op's operator set, where the model imports it.
     pub opset: Option<i64>,
+    /// The dtype of the first operand whose type is known.
+    pub dtype: Option<DType>,
     /// Which property of the node is not supported, where the op itself is supported.
     pub reason: Option<String>,
 }
@@ -200,6 +202,8 @@ pub struct UnsupportedOp<'a> {
     pub op: &'a str,
     /// The version of the op's operator set, where the model imports it.
     pub opset: Option<i64>,
+    /// The dtypes of the nodes' first operands, where they are known.
+    pub dtypes: Vec<DType>,
     /// The property of the nodes that is not supported, where the op itself is.
     pub reason: Option<&'a str>,
     /// The names of the nodes.
@@ -225,10 +229,13 @@ pub fn unsupported_ops(nodes: &[UnsupportedNode]) -> Vec<UnsupportedOp<'_>> {
             groups.push(UnsupportedOp {
                 op: &n.op,
                 opset: n.opset,
+                dtypes: Vec::new(),
                 reason: n.reason.as_deref(),
                 nodes: Vec::new(),
             });
         }
+        let new = n.dtype.filter(|d| !groups[at].dtypes.contains(d));
+        groups[at].dtypes.extend(new);
         groups[at].nodes.push(&n.node);
     }
     groups
@@ -455,6 +462,7 @@ mod tests {
             node: node.into(),
             op: "Add".into(),
             opset: None,
+            dtype: None,
             reason: None,
         });
         let nodes = nodes.to_vec();
@@ -471,6 +479,7 @@ mod tests {
             node: node.into(),
             op: op.into(),
             opset: Some(17),
+            dtype: None,
             reason: reason.map(Into::into),
         };
         let nodes = vec![
