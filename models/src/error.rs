@@ -287,6 +287,10 @@ const WITHOUT_SEARCH: &str =
 const BEFORE_PACKING: &str = "load the model as it was before its rows were packed";
 const BEFORE_COMPILATION: &str = "load the model that it was compiled from";
 
+/// The advice for the op by which converters of classical models split texts.
+const SPLIT_BEFORE: &str = "split texts into tokens in the program that calls the model, and convert only what follows; or write a kernel \
+                            for it (docs/guide.md, \"Ops of your own\")";
+
 /// The reason of a node whose result has no rank before data is there, and the advice on it.
 pub(crate) const UNKNOWN_RANK: &str = "data decides the rank of its result";
 const DECLARE_RANK: &str = "declare the rank of its result with onnx.shape_inference, or give the inputs with the model \
@@ -312,6 +316,7 @@ fn advice_on(op: &str, reason: Option<&str>) -> &'static str {
             | "RestorePadding",
         ) => BEFORE_PACKING,
         Some("EPContext") => BEFORE_COMPILATION,
+        Some("Tokenizer") => SPLIT_BEFORE,
         Some(_) => BEFORE_ONNX_RUNTIME,
     }
 }
