@@ -94,6 +94,9 @@ fn direction(
         _ => return Err(c.error("weights must have rank 3").into()),
     };
     let hidden = hidden.ok_or_else(|| unsupported("a state of a size that is not known"))?;
+    if hidden.checked_mul(8).is_none() {
+        return Err(c.error("the state is too large").into());
+    }
     let input = weights(&mut e, input, INPUT_SCALE, d)?;
     let weights = weights(&mut e, state, STATE_SCALE, d)?;
     let mut gates = product(e.b, c, x, input)?;
