@@ -81,6 +81,25 @@ def support_vectors(draw):
     )
 
 
+def pairs_of_classes(draw):
+    """A classifier by support vectors: scores of pairs of classes, or the probabilities that are coupled from them."""
+    columns, classes = int(draw.integers(1, 5)), int(draw.integers(2, 5))
+    by_class = [int(v) for v in draw.integers(1, 4, classes)]
+    count, pairs = sum(by_class), classes * (classes - 1) // 2
+    # Coefficients of one sign only mean something else where there is a single score.
+    coefficients = [-0.5, *numbers(draw, (classes - 1) * count)[1:]]
+    likely = {}
+    if draw.random() < 0.6:
+        slopes = [float(np.float32(v)) for v in draw.uniform(-3, -0.5, pairs)]
+        likely = {"prob_a": slopes, "prob_b": numbers(draw, pairs)}
+    return on_rows(
+        draw, "SVMClassifier", columns, 2, kernel_type=str(draw.choice(["LINEAR", "POLY", "RBF", "SIGMOID"])),
+        kernel_params=[0.25, 0.5, 3.0], support_vectors=numbers(draw, columns * count), coefficients=coefficients,
+        rho=numbers(draw, pairs), vectors_per_class=by_class, post_transform="NONE",
+        classlabels_ints=[int(v) for v in draw.permutation(20)[:classes]], **likely,
+    )
+
+
 class Forest:
     """Random trees, as the parallel lists of attributes that ONNX has for them."""
 
@@ -148,5 +167,5 @@ def trees(draw):
 FAMILIES = {
     "scale": (scale, 10), "normalise": (normalise, 10), "binarise": (binarise, 3), "impute": (impute, 12),
     "one_hot": (one_hot, 8), "join": (join, 5), "linear": (linear, 25), "support_vectors": (support_vectors, 15),
-    "trees": (trees, 40),
+    "pairs_of_classes": (pairs_of_classes, 20), "trees": (trees, 40),
 }

@@ -115,6 +115,7 @@ fn what_is_missing_is_listed_by_op() {
         (&of["op"], &of["opset"], &of["nodes"]),
         (&"Twist".into(), &17.into(), &2.into())
     );
+    assert_eq!(of["dtypes"], serde_json::json!(["f32"]));
     assert_eq!(of["first_nodes"], serde_json::json!(["n0", "n2"]));
     let done = run(["check", path]).expect(1);
     assert!(

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use convoke_common::{Code, Error, Site};
-use convoke_graph::Printable;
 use convoke_graph::graph::GraphError;
+use convoke_graph::{DType, Printable};
 
 /// A node that is not supported.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct UnsupportedNode {
     pub op: String,
     /// The version of the op's operator set, where the model imports it.
     pub opset: Option<i64>,
+    /// The dtype of the first operand whose type is known.
+    pub dtype: Option<DType>,
     /// Which property of the node is not supported, where the op itself is supported.
     pub reason: Option<String>,
 }
@@ -200,6 +202,8 @@ pub struct UnsupportedOp<'a> {
     pub op: &'a str,
     /// The version of the op's operator set, where the model imports it.
     pub opset: Option<i64>,
+    /// The dtypes of the nodes' first operands, where they are known.
+    pub dtypes: Vec<DType>,
     /// The property of the nodes that is not supported, where the op itself is.
     pub reason: Option<&'a str>,
     /// The names of the nodes.
@@ -225,10 +229,13 @@ pub fn unsupported_ops(nodes: &[UnsupportedNode]) -> Vec<UnsupportedOp<'_>> {
             groups.push(UnsupportedOp {
                 op: &n.op,
                 opset: n.opset,
+                dtypes: Vec::new(),
                 reason: n.reason.as_deref(),
                 nodes: Vec::new(),
             });
         }
+        let new = n.dtype.filter(|d| !groups[at].dtypes.contains(d));
+        groups[at].dtypes.extend(new);
         groups[at].nodes.push(&n.node);
     }
     groups
@@ -280,15 +287,25 @@ const WITHOUT_SEARCH: &str =
 const BEFORE_PACKING: &str = "load the model as it was before its rows were packed";
 const BEFORE_COMPILATION: &str = "load the model that it was compiled from";
 
+/// The advice for the op by which converters of classical models split texts.
+const SPLIT_BEFORE: &str = "split texts into tokens in the program that calls the model, and convert only what follows; or write a kernel \
+                            for it (docs/guide.md, \"Ops of your own\")";
+
 /// The reason of a node whose result has no rank before data is there, and the advice on it.
 pub(crate) const UNKNOWN_RANK: &str = "data decides the rank of its result";
 const DECLARE_RANK: &str = "declare the rank of its result with onnx.shape_inference, or give the inputs with the model \
                             (--inputs FILE, `ModelBuilder::list`)";
 
+/// The reason of an attention that evicts tokens from its cache, and the advice on it.
+pub(crate) const WINDOWED_CACHE: &str = "a cache of the window's length";
+const BUILD_WITH_WHOLE_CACHES: &str = "build the model with caches of all tokens: `--extra_options windowed_kv_cache=false` of onnxruntime-genai's builder";
+
 /// What the user can do about an op that is not supported.
 fn advice_on(op: &str, reason: Option<&str>) -> &'static str {
-    if reason == Some(UNKNOWN_RANK) {
-        return DECLARE_RANK;
+    match reason {
+        Some(UNKNOWN_RANK) => return DECLARE_RANK,
+        Some(WINDOWED_CACHE) => return BUILD_WITH_WHOLE_CACHES,
+        _ => {}
     }
     // ONNX Runtime's optimizer and quantizers write these domains, and exporters do not.
     let own = op
@@ -305,6 +322,7 @@ fn advice_on(op: &str, reason: Option<&str>) -> &'static str {
             | "RestorePadding",
         ) => BEFORE_PACKING,
         Some("EPContext") => BEFORE_COMPILATION,
+        Some("Tokenizer") => SPLIT_BEFORE,
         Some(_) => BEFORE_ONNX_RUNTIME,
     }
 }
@@ -455,6 +473,7 @@ mod tests {
             node: node.into(),
             op: "Add".into(),
             opset: None,
+            dtype: None,
             reason: None,
         });
         let nodes = nodes.to_vec();
@@ -466,11 +485,27 @@ mod tests {
     }
 
     #[test]
+    fn advice_follows_the_reason() {
+        let node = UnsupportedNode {
+            node: "a".into(),
+            op: "com.microsoft.GroupQueryAttention".into(),
+            opset: Some(1),
+            dtype: Some(DType::F32),
+            reason: Some(WINDOWED_CACHE.into()),
+        };
+        let nodes = vec![node];
+        assert_eq!(unsupported_ops(&nodes)[0].dtypes, [DType::F32]);
+        let e = ModelError::Unsupported { nodes };
+        assert_eq!(e.advice(), BUILD_WITH_WHOLE_CACHES);
+    }
+
+    #[test]
     fn unsupported_nodes_are_counted_by_op() {
         let node = |op: &str, node: &str, reason: Option<&str>| UnsupportedNode {
             node: node.into(),
             op: op.into(),
             opset: Some(17),
+            dtype: None,
             reason: reason.map(Into::into),
         };
         let nodes = vec![

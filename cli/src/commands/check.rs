@@ -50,6 +50,7 @@ struct Report {
 struct Unsupported {
     op: String,
     opset: Option<i64>,
+    dtypes: Vec<String>,
     nodes: usize,
     first_nodes: Vec<String>,
     reason: Option<String>,
@@ -155,6 +156,7 @@ fn groups(nodes: &[UnsupportedNode]) -> Vec<Unsupported> {
     let group = groups.map(|group| Unsupported {
         op: group.op.to_owned(),
         opset: group.opset,
+        dtypes: group.dtypes.iter().map(|d| d.to_string()).collect(),
         nodes: group.nodes.len(),
         first_nodes: group
             .nodes
@@ -306,14 +308,18 @@ fn text(r: &Report) -> String {
             vec![
                 u.op.clone(),
                 u.opset.map_or("-".into(), |v| v.to_string()),
+                match u.dtypes.is_empty() {
+                    true => "-".into(),
+                    false => u.dtypes.join(", "),
+                },
                 u.nodes.to_string(),
                 u.first_nodes.first().cloned().unwrap_or_default(),
                 u.reason.clone().unwrap_or_else(|| "no such op".into()),
             ]
         };
         let rows: Vec<Vec<String>> = r.unsupported.iter().map(row).collect();
-        let head = ["OP", "OPSET", "NODES", "FIRST NODE", "WHY"];
-        let table = output::table(&head, &[1, 2], &rows);
+        let head = ["OP", "OPSET", "DTYPE", "NODES", "FIRST NODE", "WHY"];
+        let table = output::table(&head, &[1, 3], &rows);
         let advice: BTreeSet<&str> = r.unsupported.iter().map(|u| &*u.advice).collect();
         let advice: String = advice.iter().map(|a| format!("{a}\n")).collect();
         return format!("{} does not run\n{table}{advice}", r.model);

@@ -4,7 +4,7 @@ use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Function, Node, ValueId};
 use convoke_graph::ops::ControlOp;
 
-use super::work::bytes_of;
+use super::work::{bytes_of, of_unknown_size};
 
 /// Returns the most bytes at once of the values that the functions of a node make. The results of a branch are not among
 /// them: they are the results of its node.
@@ -32,10 +32,8 @@ fn most(f: &Function, axes: &Bindings, lent: bool) -> u64 {
     }
     let (mut now, mut most) = (0u64, 0u64);
     for (i, node) in f.nodes.iter().enumerate() {
-        let read = node.inputs.iter().flatten();
-        let read = read.fold(0u64, |n, v| n.saturating_add(bytes[v.ix()]));
+        let read = of_unknown_size(node.inputs.iter().flatten().map(|v| bytes[v.ix()]));
         for v in &node.outputs {
-            // If the size depends on data, take the bytes that the node reads for it.
             bytes[v.ix()] = bytes_of(f.ty(*v), axes).unwrap_or(read);
             if !lent || last[v.ix()] < f.nodes.len() {
                 now = now.saturating_add(bytes[v.ix()]);

@@ -202,11 +202,10 @@ impl Work {
             .push(inputs().filter(|v| is_const[v.ix()]).map(|v| of[v.ix()]));
         let at = self.steps.len() - 1;
         let reads = self.reads.row(at).iter().map(|v| *v as usize);
-        let sum = |bytes: &[u64]| reads.clone().fold(0u64, |n, v| n.saturating_add(bytes[v]));
-        let (read, bound) = (sum(&self.flow_bytes), sum(&self.bound_bytes));
+        let read = of_unknown_size(reads.clone().map(|v| self.flow_bytes[v]));
+        let bound = of_unknown_size(reads.map(|v| self.bound_bytes[v]));
         let mut cost = ops::node_cost(f, node, sizes.expected);
         for o in &node.outputs {
-            // If the size depends on data, take the bytes that the node reads for it.
             let expected = bytes_of(f.ty(*o), sizes.expected).unwrap_or_else(|| {
                 cost.bytes += read as f64;
                 read
@@ -302,6 +301,13 @@ impl Work {
         let equal = |bytes: &[u64]| bytes[from as usize] == bytes[to as usize];
         (equal(&self.flow_bytes) && equal(&self.bound_bytes)).then_some(from)
     }
+}
+
+/// Returns the bytes that are counted for an output whose size depends on data: those of the largest tensor that its node
+/// reads. Their sum would double wherever two such outputs meet, and be absurd at the end of a detector's postprocessing. What
+/// a step takes beyond what is counted, it asks of the ledger when it gets there.
+pub fn of_unknown_size(read: impl Iterator<Item = u64>) -> u64 {
+    read.max().unwrap_or(0)
 }
 
 /// Returns the bytes of a value; `None` if they depend on data, and far above any memory on overflow. A value with a negative

@@ -365,6 +365,7 @@ impl<'a> Importer<'a> {
         let name = format!("{}{}", self.scope().prefix, sort::node_name(n, index));
         let domain = domain(n.domain());
         self.b.opset = self.opset(domain);
+        self.b.operands.clear();
         let bound = self.bind_attributes(n);
         if self.scopes.len() > 1 {
             self.expand(&name, n, &bound)?;
@@ -387,6 +388,7 @@ impl<'a> Importer<'a> {
                 self.resolve(i, &name)?
             });
         }
+        self.b.operands.extend(inputs.iter().flatten());
         let rank = n
             .output
             .first()
@@ -581,6 +583,7 @@ impl<'a> Importer<'a> {
             (_, Some(_)) => call.emit(&mut self.b),
             (LEARN, None) => normalize::learned(self, call),
             ("com.microsoft.nchwc", _) => normalize::blocked(&mut self.b, call, self.block),
+            _ if call.op == "DynamicQuantizeLSTM" => normalize::dynamic_lstm(self, call),
             _ => normalize::microsoft(&mut self.b, call),
         }
     }

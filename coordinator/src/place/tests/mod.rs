@@ -280,6 +280,17 @@ fn times_are_of_the_expected_sizes_and_memory_of_the_bounds() {
 }
 
 #[test]
+fn sizes_that_data_decides_do_not_grow_where_they_meet() {
+    let mut text = String::from("param x: f32[1024]\na0 = NonZero(x)\n");
+    for i in 0..60 {
+        text += &format!("b{i} = Neg(a{i})\na{} = Add(a{i}, b{i})\n", i + 1);
+    }
+    let f = parse(&format!("{text}result a60"));
+    let placed = check(&f, &cluster(1, 100 * MIB), &options(&f, WorkerCount::Auto));
+    assert!(placed.usage[0].activations < MIB, "{:?}", placed.usage);
+}
+
+#[test]
 fn chunks_count_as_often_as_they_are_asked_for() {
     // The chain's 16 weights lie in the file in the order of their use, or are read from its two halves in turn.
     let asks = |side: usize, scattered: bool, expected: u64| {

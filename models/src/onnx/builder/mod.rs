@@ -97,6 +97,8 @@ pub(super) struct Builder {
     stands_for: HashMap<ValueId, ValueId>,
     /// The version of the operator set of the node that is being imported, where the model imports that set.
     pub opset: Option<i64>,
+    /// The operands of the node that is being imported, as far as they are tensors.
+    pub operands: Vec<ValueId>,
 }
 
 impl Builder {
@@ -115,6 +117,7 @@ impl Builder {
             captured: Vec::new(),
             stands_for: HashMap::new(),
             opset: None,
+            operands: Vec::new(),
         }
     }
 
@@ -313,10 +316,13 @@ impl Builder {
 
     /// Notes that a node cannot be imported.
     pub(super) fn unsupported(&mut self, node: &str, op: &str, reason: Option<String>) {
+        let mut types = self.operands.iter().filter_map(|id| self.ty(*id));
+        let dtype = types.next().map(|ty| ty.dtype);
         self.unsupported.push(UnsupportedNode {
             node: node.into(),
             op: op.into(),
             opset: self.opset,
+            dtype,
             reason,
         });
     }

@@ -241,7 +241,7 @@ impl<'a> Importer<'a> {
     }
 
     /// Imports a function that the node `name` runs. `make` adds its parameters and nodes, and gives its results.
-    pub(super) fn body(
+    pub(in super::super) fn body(
         &mut self,
         name: &str,
         make: impl FnOnce(&mut Self) -> Result<Vec<ValueId>, ModelError>,
@@ -265,7 +265,7 @@ impl<'a> Importer<'a> {
     /// Imports a body that is run again and again, with carried values of `types`, which are its results from `first`
     /// on. Where a result has another dimension than the value had before, the body is imported once more, for a
     /// dimension that is not known.
-    pub(super) fn settled(
+    pub(in super::super) fn settled(
         &mut self,
         mut types: Vec<Option<TensorType>>,
         first: usize,

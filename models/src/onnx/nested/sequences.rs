@@ -124,6 +124,11 @@ impl<'a> Importer<'a> {
         for input in &node.input {
             inputs.push(self.meaning(input, name)?);
         }
+        let tensors = inputs.iter().filter_map(|input| match input {
+            Meaning::Tensor(id) => Some(*id),
+            _ => None,
+        });
+        self.b.operands.extend(tensors);
         let control = ControlNode { name, node, bound };
         let node = SequenceNode { control, inputs };
         let made = match standard {

@@ -244,6 +244,6 @@ pub(super) fn standard(b: &mut Builder, mut c: ImportedNode) -> Outputs {
 }
 
 pub(super) use attention::{Flex, FlexAttention};
-pub(super) use contrib::{Block, block_of, blocked, microsoft};
+pub(super) use contrib::{Block, block_of, blocked, dynamic_lstm, microsoft};
 pub(super) use grams::tf_idf;
 pub(super) use learn::learned;

@@ -165,11 +165,16 @@ pub(super) fn stft(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     if c.follows_a_refusal(b) {
         return Ok(b.stand_ins(&c.outputs));
     }
-    let (signal, step) = (c.need(0)?, c.need(1)?);
+    let (mut signal, step) = (c.need(0)?, c.need(1)?);
     let mut e = Expansion { b, c: &c };
     let parts = match e.shape(signal)?.as_slice() {
         [_, _, parts] => parts.as_const(),
-        _ => return Err(c.error("signal must have rank 3").into()),
+        // PyTorch's exporter leaves the axis of the parts of a real signal out, and ONNX Runtime runs that.
+        [_, _] => {
+            signal = e.unsqueezed(signal, &[2])?;
+            Some(1)
+        }
+        _ => return Err(c.error("signal must have rank 2 or 3").into()),
     };
     match parts {
         None => return Err(unsupported("a signal that may be real or complex")),

@@ -330,3 +330,53 @@ fn attributes_and_operands_that_do_not_fit() {
         "com.microsoft.BeamSearch",
     );
 }
+
+#[test]
+fn layers_whose_weights_are_codes_run_step_by_step() {
+    let codes = |name: &str, dims: &[i64]| {
+        let count = dims.iter().product::<i64>() as usize;
+        raw(name, 3, dims, vec![1; count])
+    };
+    let layer = |direction: &str, directions: i64, operands: &str, more: Vec<AttributeProto>| {
+        let all = directions;
+        let weights = vec![
+            codes("w", &[all, 5, 12]),
+            codes("r", &[all, 3, 12]),
+            zeros("b", &[all, 24]),
+            zeros("h", &[all, 2, 3]),
+            zeros("s", &[all]),
+            codes("z", &[all]),
+        ];
+        let attributes = [
+            vec![text("direction", direction), int("hidden_size", 3)],
+            more,
+        ];
+        let n = node(
+            "DynamicQuantizeLSTM",
+            operands,
+            "y yh yc",
+            attributes.concat(),
+        );
+        of(MICROSOFT, &["n", "2", "5"], weights, vec![n])
+    };
+    let check = |direction, directions: i64, operands: &str| {
+        let f = import(&layer(direction, directions, operands, vec![]));
+        let ty = |(_, id): &(String, _)| f.ty(*id).to_string();
+        let types: Vec<String> = f.results.iter().map(ty).collect();
+        let last = format!("f32[{directions}, 2, 3]");
+        assert_eq!(
+            types,
+            [format!("f32[n, {directions}, 2, 3]"), last.clone(), last]
+        );
+        let scans = f.nodes.iter().filter(|n| &*n.op == "Scan").count();
+        assert_eq!(scans as i64, directions);
+    };
+    check("forward", 1, "x w r b _ h h _ s z s z");
+    check("reverse", 1, "x w r _ _ _ _ _ s z s z");
+    check("bidirectional", 2, "x w r b _ _ _ _ s z s z");
+    let lengths = layer("forward", 1, "x w r b h _ _ _ s z s z", vec![]);
+    refused(&lengths, "lengths of sequences");
+    let clipped = vec![float("clip", 1.0)];
+    let clipped = layer("forward", 1, "x w r b _ _ _ _ s z s z", clipped);
+    refused(&clipped, "attribute 'clip'");
+}

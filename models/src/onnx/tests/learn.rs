@@ -357,3 +357,63 @@ fn tables_of_functions_cannot_grow_without_bound() {
     let e = try_import(&m(8)).unwrap_err();
     assert!(matches!(e, ModelError::TooLarge { .. }), "{e}");
 }
+
+#[test]
+fn pairs_of_classes_vote_and_may_be_coupled() {
+    let machine = |classes: i64, per_class: &[i64], more: Vec<AttributeProto>| {
+        let count = per_class.iter().sum::<i64>();
+        let pairs = (classes * (classes - 1) / 2) as usize;
+        let coefficients = ((classes - 1) * count) as usize;
+        let signs = (0..coefficients)
+            .map(|k| [1., -1.][k % 2])
+            .collect::<Vec<_>>();
+        let labels: Vec<i64> = (0..classes).collect();
+        let attributes = vec![
+            text("kernel_type", "RBF"),
+            list("kernel_params", &[0.5, 0., 3.]),
+            list("support_vectors", &vec![1.; 2 * count as usize]),
+            list("coefficients", &signs),
+            list("rho", &vec![0.5; pairs]),
+            ints("vectors_per_class", per_class),
+            ints("classlabels_ints", &labels),
+        ];
+        learned(node(
+            "SVMClassifier",
+            "x",
+            "label scores",
+            [attributes, more].concat(),
+        ))
+    };
+    let check = |m: &ModelProto, scores: &str, loops: usize| {
+        let f = import(m);
+        let types: Vec<String> = f
+            .results
+            .iter()
+            .map(|(_, id)| f.ty(*id).to_string())
+            .collect();
+        assert_eq!(types, ["i64[b]", scores]);
+        assert_eq!(f.nodes.iter().filter(|n| &*n.op == "Loop").count(), loops);
+    };
+    let likely = |pairs: usize| {
+        vec![
+            list("prob_a", &vec![-1.; pairs]),
+            list("prob_b", &vec![0.; pairs]),
+        ]
+    };
+    check(&machine(2, &[1, 2], vec![]), "f32[b, 2]", 0);
+    check(&machine(3, &[1, 2, 1], vec![]), "f32[b, 3]", 0);
+    check(&machine(4, &[1, 2, 1, 1], vec![]), "f32[b, 6]", 0);
+    check(&machine(4, &[1, 2, 1, 1], likely(6)), "f32[b, 4]", 1);
+    let refused = |m: &ModelProto, cause: &str| {
+        let e = try_import(m).expect_err(cause).to_string();
+        assert!(e.contains(cause), "{e}");
+    };
+    refused(&machine(3, &[1, 2], vec![]), "vectors_per_class");
+    refused(&machine(3, &[1, 2, 1], likely(2)), "coefficients");
+    refused(&machine(3, &[], vec![]), "without support vectors");
+    let softmax = vec![text("post_transform", "SOFTMAX")];
+    refused(
+        &machine(3, &[1, 2, 1], softmax),
+        "a transform of its scores",
+    );
+}

@@ -167,6 +167,7 @@ fn advice_is_of_what_is_missing() {
     assert!(own("BeamSearch").contains("export the decoder by itself"));
     assert!(own("RemovePadding").contains("before its rows were packed"));
     assert!(own("EPContext").contains("compiled from"));
+    assert!(own("Tokenizer").contains("split texts"));
     assert!(advice("my.ops", "Sparse").contains("write kernels for them"));
     assert!(advice("com.microsoftware", "EPContext").contains("write kernels for them"));
 }

@@ -7,6 +7,7 @@ mod crop;
 mod elementwise;
 mod forms;
 mod group;
+mod lstm;
 mod moe;
 mod nchwc;
 mod norm;
@@ -14,6 +15,7 @@ mod product;
 mod state;
 
 pub(super) use attention::Lengths;
+pub(in super::super) use lstm::dynamic_lstm;
 pub(in super::super) use nchwc::{Block, block_of};
 pub(super) use norm::simplified_layer_norm;
 

@@ -2,6 +2,7 @@
 //!
 //! Large attributes become operands, which are stored as weights are. What ONNX leaves open is as ONNX Runtime has it.
 
+mod coupling;
 mod encoders;
 mod ensemble;
 mod features;
@@ -33,6 +34,7 @@ pub(in super::super) fn learned(i: &mut Importer<'_>, c: ImportedNode) -> Output
         "LinearRegressor" => linear::regressor(i, c),
         "Normalizer" => features::normalizer(i, c),
         "OneHotEncoder" => encoders::one_hot(i, c),
+        "SVMClassifier" => svm::classifier(i, c),
         "SVMRegressor" => svm::regressor(i, c),
         "Scaler" => features::scaler(i, c),
         "TreeEnsemble" => trees::ensemble(i, c),

@@ -20,6 +20,7 @@ use super::mask::Lengths;
 use super::packed::split;
 use super::rotary::{angles, half};
 use super::{Heads, added, heads_of, joined_heads, take_heads, take_scale};
+use crate::error::WINDOWED_CACHE;
 
 /// The attributes of GroupQueryAttention.
 struct GroupQueryAttrs {
@@ -46,7 +47,7 @@ impl GroupQueryAttrs {
         }
         c.take_int("kv_cache_bit_width")?;
         if c.take_flag("sliding_window_cache", false)? {
-            return Err(unsupported("a cache of the window's length"));
+            return Err(unsupported(WINDOWED_CACHE));
         }
         if c.take_int("qk_output")?.is_some_and(|shown| shown != 0)
             && c.outputs.get(3).is_some_and(|o| !o.is_empty())
