@@ -44,6 +44,7 @@ fn planned() -> PlanAnswer {
             single_ns: None,
             passes: vec![],
             warnings: vec![],
+            bodies: vec![],
         },
         nodes: vec![],
     }

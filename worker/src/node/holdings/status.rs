@@ -81,9 +81,9 @@ impl Holdings {
                 lease: h.lease.id,
                 name: h.name.clone(),
                 driver: h.lease.name_of(h.lease.driver()).to_owned(),
-                nodes: h.executor.nodes(),
-                weights_bytes: h.weights_bytes,
-                shared_weights_bytes: h.executor.shared_bytes(),
+                nodes: h.each().map(|h| h.executor.nodes()).sum(),
+                weights_bytes: h.each().map(|h| h.weights_bytes).sum(),
+                shared_weights_bytes: h.each().map(|h| h.executor.shared_bytes()).sum(),
             })
             .collect();
         let live_steps = held.values().map(|h| h.executor.live_steps()).sum();

@@ -1,0 +1,1 @@
+//! Plans of functions whose bodies fit no single worker.
