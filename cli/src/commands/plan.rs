@@ -1,6 +1,6 @@
 //! `convoke plan`: shows how a model would be split over workers, without loading it.
 
-use convoke::{Annotated, PartSummary, PinSummary, PlanSummary, StageSummary};
+use convoke::{Annotated, BodyPartSummary, BodySummary, PartSummary, PinSummary, PlanSummary, StageSummary};
 use convoke_common::device_spec::device_name;
 use serde::Serialize;
 
@@ -107,6 +107,24 @@ fn saved(file: &str, annotated: Annotated) -> String {
     )
 }
 
+/// Describes a partitioned body.
+fn of_body(body: &BodySummary) -> String {
+    let part = |p: &BodyPartSummary| {
+        format!(
+            "  {}: {} nodes, {} of weights, {} … {}\n",
+            p.worker,
+            p.nodes,
+            bytes(p.weights_bytes),
+            short(&p.first_node),
+            short(&p.last_node)
+        )
+    };
+    let (function, node) = (short(&body.function), short(&body.node));
+    let (owner, step) = (&body.owner, nanos(body.step_ns));
+    let parts: String = body.parts.iter().map(part).collect();
+    format!("{function} of {node}, driven by {owner}, {step} a run:\n{parts}")
+}
+
 /// Describes a stage of the model's file.
 fn of_stage(number: usize, stage: &StageSummary) -> String {
     let device = short(stage.device.as_deref().unwrap_or("no device"));
@@ -146,6 +164,13 @@ fn text(model: &str, s: &PlanSummary) -> String {
         "FIRST … LAST NODE",
     ];
     text.push_str(&output::table(&head, &[1, 2, 3, 4, 5, 6], &rows));
+    for body in s.bodies.iter().take(LISTED) {
+        text.push_str(&of_body(body));
+    }
+    if s.bodies.len() > LISTED {
+        let more = s.bodies.len() - LISTED;
+        text.push_str(&format!("  and {more} more bodies on several workers\n"));
+    }
     for p in s.parts.iter().filter(|p| !p.device.is_cpu()) {
         let (device, profile) = (device_name(&p.name, &p.device), &p.profile);
         text.push_str(&format!("device: {device}, numerics profile {profile}\n"));

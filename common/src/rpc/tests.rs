@@ -2,7 +2,7 @@
 
 use convoke_graph::DType;
 use convoke_graph::graph::TensorType;
-use convoke_graph::program::{DriverSlot, Feed, Fetch};
+use convoke_graph::program::{DriverSlot, Feed, Fetch, FetchFrom};
 
 use super::*;
 

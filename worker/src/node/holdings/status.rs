@@ -86,7 +86,8 @@ impl Holdings {
                 shared_weights_bytes: h.each().map(|h| h.executor.shared_bytes()).sum(),
             })
             .collect();
-        let live_steps = held.values().map(|h| h.executor.live_steps()).sum();
+        let all = held.values().flat_map(InstalledLease::each);
+        let live_steps = all.map(|h| h.executor.live_steps()).sum();
         drop(held);
         let (live_handles, handle_bytes) = self.eager.live();
         let refused = self.hub.refused().into_iter();
