@@ -449,7 +449,10 @@ async fn a_loop_over_several_workers_outlives_one_of_them() {
     let i: usize = victim.strip_prefix('w').unwrap().parse().unwrap();
 
     let running = async {
-        await_status(&cluster, "a step", |s| s.members.iter().any(|m| live_steps(m) > 0)).await;
+        await_status(&cluster, "a step", |s| {
+            s.members.iter().any(|m| live_steps(m) > 0)
+        })
+        .await;
     };
     let call = tokio::spawn({
         let (model, given) = (model.clone(), given(ITERATIONS));
@@ -471,7 +474,10 @@ async fn a_loop_over_several_workers_outlives_one_of_them() {
     let victim = &driven.unwrap().worker;
     let i: usize = victim.strip_prefix('w').unwrap().parse().unwrap();
     let running = async {
-        await_status(&cluster, "a step", |s| s.members.iter().any(|m| live_steps(m) > 0)).await;
+        await_status(&cluster, "a step", |s| {
+            s.members.iter().any(|m| live_steps(m) > 0)
+        })
+        .await;
     };
     let call = tokio::spawn({
         let (model, given) = (model.clone(), given(i64::MAX));

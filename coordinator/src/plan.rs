@@ -16,8 +16,8 @@ use convoke_common::grant::Participant;
 use convoke_common::rpc::{PlanOptions, PlanSummary, WorkerCount};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
-use convoke_graph::ops::ControlOp;
 use convoke_graph::ids::FunctionId;
+use convoke_graph::ops::ControlOp;
 use convoke_graph::program::{Axes, ConstantId, DriverProgram, HashedProgram, Program};
 
 use crate::bodies::{DividedFunction, PlannedBody};

@@ -264,6 +264,36 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_drives_a_body_counts_as_its_driver_for_the_others() {
+        let participant = |name: &str| Participant {
+            name: name.into(),
+            incarnation: Incarnation(1),
+            address: String::new(),
+        };
+        let check = |me: ParticipantIx, from: (Role, &str), want: Option<ParticipantIx>| {
+            let ledger = Ledger::new("me", 1 << 20);
+            let pool = Pool::new(&ledger, Purpose::Leases, 0).unwrap();
+            let all = ["w0", "w1", "w0"].map(participant).into();
+            let axes = Axes { bounds: vec![] };
+            let (id, handler) = (LeaseId::of_lease(7).of_body(1), Arc::new(Nobody));
+            let lease = Lease::new(id, me, all, axes, 1, vec![], pool, handler);
+            let lease = lease.driven_by_worker();
+            let peer = Peer::of(&participant(from.1), from.0);
+            assert_eq!(lease.index_of(&peer), want, "{me} {from:?}");
+            assert!(lease.is_same(0, 2) && !lease.is_same(0, 1));
+            let [at_worker, at_driver] = [1, 2].map(|to| lease.key_at(to, 3).lease);
+            assert_eq!((at_worker, at_driver), (id, id.at_driver()));
+        };
+        check(0, (Role::Worker, "w0"), Some(2));
+        check(1, (Role::Worker, "w0"), Some(2));
+        check(0, (Role::Worker, "w1"), Some(1));
+        check(2, (Role::Worker, "w0"), Some(0));
+        check(2, (Role::Worker, "w1"), Some(1));
+        check(1, (Role::Client, "w0"), None);
+        check(1, (Role::Worker, "w2"), None);
+    }
+
+    #[test]
     fn no_more_elements_arrive_than_the_bounds_allow() {
         let check = |dtype, elements: usize| {
             let ty = TensorType::new(dtype, vec![Dim::sym("n"), Dim::from(2usize)]);

@@ -1,6 +1,8 @@
 //! `convoke plan`: shows how a model would be split over workers, without loading it.
 
-use convoke::{Annotated, BodyPartSummary, BodySummary, PartSummary, PinSummary, PlanSummary, StageSummary};
+use convoke::{
+    Annotated, BodyPartSummary, BodySummary, PartSummary, PinSummary, PlanSummary, StageSummary,
+};
 use convoke_common::device_spec::device_name;
 use serde::Serialize;
 

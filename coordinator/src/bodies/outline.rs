@@ -30,7 +30,8 @@ pub fn outline(f: &mut Function, at: usize, first: u32) -> Result<Vec<(String, F
     let unexpected = || Error::internal("a node whose functions cannot be taken out");
     let node = &f.nodes[at];
     let op = control_op(node).ok_or_else(unexpected)?;
-    let typed = ops::typed_bodies(op, node, &f.values).map_err(|e| Error::internal(e.to_string()))?;
+    let typed =
+        ops::typed_bodies(op, node, &f.values).map_err(|e| Error::internal(e.to_string()))?;
     let names: Vec<&str> = typed.iter().map(|(name, _)| *name).collect();
     let mut bodies = Bodies::of(op, node, typed).ok_or_else(unexpected)?;
     let constant = constants(f);

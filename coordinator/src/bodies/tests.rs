@@ -82,10 +82,19 @@ fn a_body_is_taken_apart_where_no_worker_holds_it() {
     assert_eq!(parts, [["a"], ["b"], ["c"]]);
     // Weights are packed where they are used, as without control flow.
     for program in &apart.bodies[0].programs {
-        assert_eq!((program.program().literals.len(), program.program().init_nodes), (1, 1));
+        assert_eq!(
+            (
+                program.program().literals.len(),
+                program.program().init_nodes
+            ),
+            (1, 1)
+        );
     }
     let again = planned(&f, &cluster(3, 640 << 10)).unwrap();
-    assert_eq!((again.programs, again.bodies), (apart.programs, apart.bodies));
+    assert_eq!(
+        (again.programs, again.bodies),
+        (apart.programs, apart.bodies)
+    );
 }
 
 #[test]
@@ -165,7 +174,11 @@ fn bodies_within_bodies_are_taken_apart_alone() {
     let bodies: Vec<_> = bodies
         .map(|b| (&*b.node, &*b.function, b.parts.len()))
         .collect();
-    let want = [("y", "body", 1), ("z", "then_branch", 2), ("z", "else_branch", 1)];
+    let want = [
+        ("y", "body", 1),
+        ("z", "then_branch", 2),
+        ("z", "else_branch", 1),
+    ];
     // The branches are in the order of the attributes.
     assert_eq!(bodies, want);
     let within: Vec<u32> = planned.bodies.iter().map(|b| b.within).collect();

@@ -5,11 +5,12 @@
 //!               ^ └── carried and collected values <───────────────────────────────────────────────┘
 //!               └──> results of the node
 //! ```
-//! A task runs for each node that is reached, and no thread waits for it. A step of a body has a lease of its own, with a
+//! One task of the lease runs the functions of all nodes that are reached, and no thread waits for it. A step of a body has a lease of its own, with a
 //! window as large as that of the lease around it, so that each step of this one has room for one of the body.
 //!
 //! Invariants
-//! 1. The step does not quiesce before the task has ended; a step that ends cancels the task, and so the body's step.
+//! 1. The step does not quiesce before the functions of its nodes have ended; a step that ends cancels them, and so the
+//!    step of the body that runs.
 //! 2. What a body's step fails with is what the node fails with, with the place that is known of it.
 
 use std::sync::Arc;
@@ -24,6 +25,10 @@ use convoke_graph::ops::{self, Op};
 use convoke_graph::program::{Axes, PARTITIONED};
 use convoke_kernels::Exec;
 use convoke_rendezvous::driver::Driver;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use tokio::sync::mpsc;
 use tracing::Instrument;
 
 use super::Executor;
@@ -39,10 +44,38 @@ pub struct DrivenBody {
     pub axes: Axes,
 }
 
-/// The bodies that the nodes of one program drive.
+/// The bodies that the nodes of one program drive, and the task that does so.
 pub struct DrivenBodies {
-    pub world: World,
-    pub bodies: Vec<DrivenBody>,
+    bodies: Vec<DrivenBody>,
+    /// Takes a future for each node that is reached.
+    nodes: mpsc::Sender<BoxFuture<'static, ()>>,
+}
+
+impl DrivenBodies {
+    /// The bodies of a program with so many steps in flight. Their task runs in `world` until this is dropped.
+    pub fn new(world: &World, bodies: Vec<DrivenBody>, in_flight: u32) -> DrivenBodies {
+        // A node has a body at least, and is reached once in a step.
+        let room = bodies.len().saturating_mul(in_flight.max(1) as usize);
+        let (nodes, reached) = mpsc::channel(room);
+        world.spawn(run_all(reached));
+        DrivenBodies { bodies, nodes }
+    }
+}
+
+/// Runs what arrives, all at once, until nothing more can arrive.
+async fn run_all(mut reached: mpsc::Receiver<BoxFuture<'static, ()>>) {
+    let mut running = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            biased;
+            more = reached.recv() => match more {
+                Some(node) => running.push(node),
+                None => break,
+            },
+            Some(()) = running.next() => {}
+        }
+    }
+    while running.next().await.is_some() {}
 }
 
 impl DrivenBody {
@@ -60,7 +93,9 @@ impl DrivenBody {
         let bounds = self.axes.bounds.iter();
         let axes = bounds.map(|(axis, _)| sizes.get(axis).copied().unwrap_or(0));
         let made = self.driver.call(params.into_vec(), axes.collect(), None);
-        made.await.map(Values::from_vec).map_err(|e| within(e).into())
+        made.await
+            .map(Values::from_vec)
+            .map_err(|e| within(e).into())
     }
 }
 
@@ -96,13 +131,20 @@ impl Executor {
             return self.answered(n, node, Err(error.into()));
         };
         let task = async move {
-            // The task keeps the lease: a step ends with `Done` even when its lease is released meanwhile.
+            // This keeps the lease: a step ends with `Done` even when its lease is released meanwhile.
             let _lease = lease;
             let ran = cancel.run_until_cancelled(me.run_functions(node, inputs, &flag));
             let ended = ran.await.unwrap_or(Err(KernelFailure::Cancelled));
             me.answered(n, node, ended);
         };
-        driven.world.spawn(task.instrument(span));
+        if driven
+            .nodes
+            .try_send(Box::pin(task.instrument(span)))
+            .is_err()
+        {
+            let error = Error::internal("more nodes are reached than there are");
+            self.answered(n, node, Err(error.into()));
+        }
     }
 
     async fn run_functions(

@@ -22,12 +22,12 @@ use crate::rpc::services::{
     WorkerRequest, WorkerResponse,
 };
 use crate::rpc::{
-    BodyPartSummary, BodySummary, ClusterStatus, CutEdge, Death, DeathStatus, HeldLease, InstallAnswer, Intent, JoinAnswer,
-    JoinRequest, LeaseGrant, LeaseStatus, LinkReport, LinkStatus, MeasuredLink, MemberState,
-    MemberStatus, Numerics, PartSummary, PinPart, PinSummary, PlanAnswer, PlanOptions, PlanSummary,
-    ProgramStatus, ProgramStoreStatus, Progress, QuarantineStatus, Registration,
-    RegistrationAnswer, RendezvousStatus, Sources, Stage, StageSummary, StepFailure, WeightsStatus,
-    WorkerCount, WorkerStatus,
+    BodyPartSummary, BodySummary, ClusterStatus, CutEdge, Death, DeathStatus, HeldLease,
+    InstallAnswer, Intent, JoinAnswer, JoinRequest, LeaseGrant, LeaseStatus, LinkReport,
+    LinkStatus, MeasuredLink, MemberState, MemberStatus, Numerics, PartSummary, PinPart,
+    PinSummary, PlanAnswer, PlanOptions, PlanSummary, ProgramStatus, ProgramStoreStatus, Progress,
+    QuarantineStatus, Registration, RegistrationAnswer, RendezvousStatus, Sources, Stage,
+    StageSummary, StepFailure, WeightsStatus, WorkerCount, WorkerStatus,
 };
 use crate::world::AccountId;
 

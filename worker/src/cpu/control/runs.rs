@@ -96,7 +96,10 @@ impl Runs {
                 Ok(run(branch, params?).await?.into_iter().collect())
             }
             Runs::Loop { carried, counts } => {
-                iterate(body, *carried, *counts, inputs, exec, pool, |p| run(FIRST, p)).await
+                iterate(body, *carried, *counts, inputs, exec, pool, |p| {
+                    run(FIRST, p)
+                })
+                .await
             }
             Runs::Scan {
                 carried,
@@ -105,7 +108,10 @@ impl Runs {
             } => {
                 let all: Result<Values, _> = inputs.into_iter().map(given).collect();
                 let directions = (&from_last[..], &to_first[..]);
-                scan(body, *carried, directions, all?, exec, pool, |p| run(FIRST, p)).await
+                scan(body, *carried, directions, all?, exec, pool, |p| {
+                    run(FIRST, p)
+                })
+                .await
             }
         }
     }

@@ -359,10 +359,8 @@ impl Holdings {
             .map(|d| d.start(self, base.in_flight, &pool))
             .collect();
         if !driven.is_empty() {
-            executor.drive_bodies(DrivenBodies {
-                world: self.world.clone(),
-                bodies: driven,
-            });
+            let driven = DrivenBodies::new(&self.world, driven, base.in_flight);
+            executor.drive_bodies(driven);
         }
         let recvs = program
             .recvs
