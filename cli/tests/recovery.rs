@@ -27,7 +27,7 @@ const SIZE: usize = 256;
 /// The number of nodes of a step that takes some seconds.
 const LONG: usize = 300;
 /// The number of iterations of a loop over several workers that takes some seconds.
-const ITERATIONS: i64 = 5000;
+const ITERATIONS: i64 = 1500;
 
 fn chain(nodes: usize) -> Function {
     product_chain(SIZE, nodes)
