@@ -112,10 +112,13 @@ fn saved(file: &str, annotated: Annotated) -> String {
 /// Describes a partitioned body.
 fn of_body(body: &BodySummary) -> String {
     let part = |p: &BodyPartSummary| {
+        let nodes = match p.nodes {
+            1 => "1 node".to_owned(),
+            n => format!("{n} nodes"),
+        };
         format!(
-            "  {}: {} nodes, {} of weights, {} … {}\n",
+            "  {}: {nodes}, {} of weights, {} … {}\n",
             p.worker,
-            p.nodes,
             bytes(p.weights_bytes),
             short(&p.first_node),
             short(&p.last_node)
@@ -226,4 +229,42 @@ fn text(model: &str, s: &PlanSummary) -> String {
         text.push_str(&format!("warning: {w}\n"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partitioned_body_is_shown_with_its_parts() {
+        let part = |worker: &str, nodes, last: &str| BodyPartSummary {
+            worker: worker.into(),
+            nodes,
+            first_node: "row".into(),
+            last_node: last.into(),
+            weights_bytes: 3 << 20,
+        };
+        let body = BodySummary {
+            node: "repeat".into(),
+            function: "body".into(),
+            owner: "w1".into(),
+            parts: vec![part("w0", 1, "row"), part("w2", 3, "layer")],
+            step_ns: 2_000_000,
+        };
+        let text = of_body(&body);
+        let lines: Vec<&str> = text.lines().collect();
+        let first = "body of repeat, driven by w1, ";
+        assert!(
+            lines[0].starts_with(first) && lines[0].ends_with(" a run:"),
+            "{text}"
+        );
+        assert!(
+            lines[1].starts_with("  w0: 1 node, 3.0 MiB of weights, row … row"),
+            "{text}"
+        );
+        assert!(
+            lines[2].starts_with("  w2: 3 nodes, 3.0 MiB of weights, row … layer"),
+            "{text}"
+        );
+    }
 }
