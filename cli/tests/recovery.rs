@@ -444,8 +444,8 @@ async fn a_loop_over_several_workers_outlives_one_of_them() {
         ]
     };
     let whole = model.call(given(ITERATIONS)).await.unwrap();
-    let driven = body.parts.iter().filter(|p| p.worker != body.owner);
-    let victim = &driven.last().unwrap().worker;
+    let mut driven = body.parts.iter().filter(|p| p.worker != body.owner);
+    let victim = &driven.next_back().unwrap().worker;
     let i: usize = victim.strip_prefix('w').unwrap().parse().unwrap();
 
     let running = async {

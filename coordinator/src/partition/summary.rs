@@ -59,7 +59,7 @@ fn part(placed: &Placed, parts: &Partition, bodies: &[BodySummary], m: usize) ->
     let within = || within.clone().filter(|p| p.worker == worker.name);
     let (mut first_node, mut last_node) = extent(placed, m);
     if let (Some(first), Some(last), true) =
-        (within().next(), within().last(), first_node.is_empty())
+        (within().next(), within().next_back(), first_node.is_empty())
     {
         (first_node, last_node) = (first.first_node.clone(), last.last_node.clone());
     }
