@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use common::clients::{client, told_cluster};
 use common::cluster::Processes;
-use common::functions::{product_chain, with_tables};
+use common::functions::{loop_over_tables, product_chain, with_tables};
 use common::waits::{await_member, await_status, is_free, live_steps};
 use common::{BOUND, fixture, run};
 use convoke::graph::Function;
@@ -26,6 +26,8 @@ use convoke_common::rpc::{MemberState, MemberStatus, RETURN_BOUND};
 const SIZE: usize = 256;
 /// The number of nodes of a step that takes some seconds.
 const LONG: usize = 300;
+/// The number of iterations of a loop over several workers that takes some seconds.
+const ITERATIONS: i64 = 1500;
 
 fn chain(nodes: usize) -> Function {
     product_chain(SIZE, nodes)
@@ -417,4 +419,76 @@ fn run_without_retries_fails_with_the_loss() {
             .contains("error: lost contact with w1: its process ended [worker w1, host 127.0.0.1:"),
         "{done:#?}"
     );
+}
+
+#[tokio::test]
+async fn a_loop_over_several_workers_outlives_one_of_them() {
+    // Each worker has room for one table; the loop has three.
+    let mut processes = Processes::start("loop", 4, "112MiB");
+    let cluster = processes.connect().await;
+    let (f, sources) = loop_over_tables(&processes.scratch.path("tables"), SIZE, 3, 0);
+    let reruns = Reruns::default();
+    let load = cluster.load_function(f, sources).on_progress(reruns.told());
+    let model = load.await.unwrap();
+    let plan = model.plan().await.unwrap();
+    let [body] = &plan.bodies[..] else {
+        panic!("{plan:?}");
+    };
+    assert_eq!(body.parts.len(), 3, "{plan:?}");
+    let given = |count: i64| {
+        let x: Vec<f32> = (0..SIZE).map(|i| i as f32 / SIZE as f32).collect();
+        [
+            ("count", Tensor::scalar(count)),
+            ("row", Tensor::from_slice(&[1], &[0i64]).unwrap()),
+            ("x", Tensor::from_slice(&[1, SIZE], &x).unwrap()),
+        ]
+    };
+    let whole = model.call(given(ITERATIONS)).await.unwrap();
+    let mut driven = body.parts.iter().filter(|p| p.worker != body.owner);
+    let victim = &driven.next_back().unwrap().worker;
+    let i: usize = victim.strip_prefix('w').unwrap().parse().unwrap();
+
+    let running = async {
+        await_status(&cluster, "a step", |s| {
+            s.members.iter().any(|m| live_steps(m) > 0)
+        })
+        .await;
+    };
+    let call = tokio::spawn({
+        let (model, given) = (model.clone(), given(ITERATIONS));
+        async move { model.call(given).await }
+    });
+    running.await;
+    processes.kill_worker(i);
+    let again = tokio::time::timeout(BOUND, call).await.unwrap().unwrap();
+    assert!(again.unwrap() == whole);
+    let told = reruns.all();
+    assert_eq!(told.len(), 1, "{told:#?}");
+    let text = format!("lost contact with {victim}: its process ended; running again on ");
+    assert!(told[0].to_string().starts_with(&text), "{}", told[0]);
+
+    // A loop without end is told of the loss, too. The workers that are left cannot hold the loop.
+    let plan = model.plan().await.unwrap();
+    let body = &plan.bodies[0];
+    let driven = body.parts.iter().find(|p| p.worker != body.owner);
+    let victim = &driven.unwrap().worker;
+    let i: usize = victim.strip_prefix('w').unwrap().parse().unwrap();
+    let running = async {
+        await_status(&cluster, "a step", |s| {
+            s.members.iter().any(|m| live_steps(m) > 0)
+        })
+        .await;
+    };
+    let call = tokio::spawn({
+        let (model, given) = (model.clone(), given(i64::MAX));
+        async move { model.call(given).await }
+    });
+    running.await;
+    processes.kill_worker(i);
+    let e = tokio::time::timeout(BOUND, call).await.unwrap().unwrap();
+    let e = e.unwrap_err();
+    assert_eq!(e.code, Code::PeerLost, "{e}");
+    let text = format!("lost contact with {victim}: its process ended; the survivors cannot hold");
+    assert!(e.message.starts_with(&text), "{e}");
+    cluster.shutdown().await;
 }

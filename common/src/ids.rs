@@ -58,9 +58,30 @@ impl LeaseId {
     /// tensors travel under the same keys as tensors of steps.
     const SESSION: u64 = 1 << 63;
 
-    /// The id of the lease with these bits, of which the bit of sessions is cleared.
+    /// The bit that is set in the id under which the driver of a partitioned body knows the body's lease, and in no other
+    /// id of a lease. The driver is a worker and may run a part of the body as well, so that its two ends need two ids.
+    const DRIVER: u64 = 1 << 62;
+
+    /// The id of the lease with these bits, of which those of sessions and of drivers are cleared.
     pub fn of_lease(bits: u64) -> LeaseId {
-        LeaseId(bits & !Self::SESSION)
+        LeaseId(bits & !(Self::SESSION | Self::DRIVER))
+    }
+
+    /// The id of the lease of a partitioned body within this lease, by the number of the body in its plan.
+    pub fn of_body(self, number: u32) -> LeaseId {
+        // Multiples of an odd number differ in all bits that follow from the lowest ones.
+        let apart = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        LeaseId::of_lease(self.0.wrapping_add(apart))
+    }
+
+    /// The id under which the driver of a partitioned body knows the body's lease.
+    pub fn at_driver(self) -> LeaseId {
+        LeaseId(self.0 | Self::DRIVER)
+    }
+
+    /// The id under which workers know the lease.
+    pub fn at_workers(self) -> LeaseId {
+        LeaseId(self.0 & !Self::DRIVER)
     }
 
     /// The id of the eager session of the client with this incarnation.

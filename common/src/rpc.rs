@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use convoke_graph::ids::{FunctionId, ParticipantIx};
 use convoke_graph::ops::CustomOp;
-use convoke_graph::program::{Axes, DriverProgram, FetchFrom};
+use convoke_graph::program::{Axes, DriverProgram};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
@@ -363,6 +363,34 @@ pub struct PlanSummary {
     /// What the passes did to the function, one line for each change.
     pub passes: Vec<String>,
     pub warnings: Vec<String>,
+    /// The functions of control flow that several workers run together.
+    pub bodies: Vec<BodySummary>,
+}
+
+/// A function of control flow whose weights fit no single worker, so that several workers run it together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BodySummary {
+    /// The node that runs it, and the attribute that it is: `body`, or a branch.
+    pub node: String,
+    pub function: String,
+    /// The worker that drives it.
+    pub owner: String,
+    /// The workers that run it.
+    pub parts: Vec<BodyPartSummary>,
+    /// Predicted nanoseconds of one run, with the axes as expected.
+    pub step_ns: u64,
+}
+
+/// What one worker runs of a partitioned body. The worker's [`PartSummary`] counts it as well.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BodyPartSummary {
+    pub worker: String,
+    pub nodes: u32,
+    /// First and last node by name, in the order they run.
+    pub first_node: String,
+    pub last_node: String,
+    /// Bytes of weights in the form that kernels use.
+    pub weights_bytes: u64,
 }
 
 /// The answer to a request for a plan.
@@ -383,21 +411,7 @@ impl PlanAnswer {
     pub fn check(&self) -> Result<()> {
         let workers = self.participants.len().checked_sub(1);
         let workers = workers.filter(|n| ParticipantIx::try_from(*n).is_ok());
-        let known = |ix: ParticipantIx| workers.is_some_and(|n| usize::from(ix) < n);
-        let DriverProgram {
-            feeds,
-            fetches,
-            slots,
-        } = &self.driver;
-        let mut fed = feeds.iter().flat_map(|f| &f.to).map(|(to, _)| *to);
-        let mut fetched = fetches.iter().map(|f| match f.from {
-            FetchFrom::Worker { from, slot } => {
-                slots.get(slot as usize).is_some_and(|s| s.from == from)
-            }
-            FetchFrom::Param(i) => (i as usize) < feeds.len(),
-        });
-        let mut filled = slots.iter().map(|s| s.from);
-        if workers.is_some() && fed.all(known) && filled.all(known) && fetched.all(|there| there) {
+        if workers.is_some_and(|n| self.driver.names(n)) {
             return Ok(());
         }
         Err(Error::new(

@@ -14,6 +14,7 @@
 pub mod admin;
 mod audit;
 mod authority;
+pub mod bodies;
 mod calendar;
 #[cfg(test)]
 mod filling;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Function -> passes::optimise -> place::place -> partition::partition -> PlannedPrograms
+//!                                  '-> bodies, where one fits no single worker
 //! ```
 //! Invariants
 //! 1. Pure and deterministic: no clock, no randomness, no I/O.
@@ -15,11 +16,13 @@ use convoke_common::grant::Participant;
 use convoke_common::rpc::{PlanOptions, PlanSummary, WorkerCount};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
+use convoke_graph::ids::FunctionId;
 use convoke_graph::ops::ControlOp;
-use convoke_graph::program::{Axes, ConstantId, DriverProgram, HashedProgram};
+use convoke_graph::program::{Axes, ConstantId, DriverProgram, HashedProgram, Program};
 
+use crate::bodies::{DividedFunction, PlannedBody};
 use crate::partition::{names, partition, summarise};
-use crate::passes::{StaysInPlace, optimise_in_place};
+use crate::passes::{StaysInPlace, control_op, optimise_in_place};
 use crate::place::{ClusterModel, Placed, check_pins, is_pinned, is_shorter, place};
 
 /// What a part of a plan needs of its worker's memory.
@@ -72,8 +75,10 @@ pub struct PlannedPrograms {
     pub driver: DriverProgram,
     /// Most bytes of one step's tensors at once on each worker in use.
     pub step_bytes: Vec<u64>,
-    /// Bytes that the whole part needs of each worker in use.
+    /// Bytes that the whole part needs of each worker in use, with its parts of bodies.
     pub needed: Vec<PartMemory>,
+    /// The partitioned bodies, by number from 1 on.
+    pub bodies: Vec<PlannedBody>,
     pub axes: Axes,
     pub in_flight: u32,
     pub summary: PlanSummary,
@@ -92,19 +97,11 @@ pub fn plan(
     let id = function
         .id()
         .map_err(|e| Error::internal(format!("function cannot be encoded: {e}")))?;
-    let (placed, report) = optimised_and_placed(function, cluster, options)?;
-    let mut parts = partition(&placed);
-    for program in &mut parts.programs {
-        program.function = id;
-        program
-            .check()
-            .map_err(|e| Error::internal(format!("partition: {e}")))?;
-    }
-    let summary = summarise(&placed, &parts, report);
-    let programs = parts.programs.into_iter().map(|program| {
-        HashedProgram::new(Arc::new(program))
-            .map_err(|e| Error::internal(format!("program cannot be encoded: {e}")))
-    });
+    let (mut divided, report) = optimised_and_divided(function, cluster, options)?;
+    let parts = partition(&divided.placed);
+    let (bodies, summaries) = divided.finish(id)?.into_iter().unzip();
+    let (placed, constants) = (&divided.placed, divided.constants());
+    let summary = summarise(placed, &parts, summaries, report);
     let participants = placed.team.workers.iter().map(|w| Participant {
         name: w.name.clone(),
         incarnation: w.incarnation,
@@ -113,13 +110,14 @@ pub fn plan(
     Ok(PlannedPrograms {
         participants: participants.collect(),
         workers: placed.team.indices.clone(),
-        programs: programs.collect::<Result<_>>()?,
+        programs: hashed(parts.programs, id)?,
         driver: parts.driver,
         step_bytes: parts.step_bytes,
+        bodies,
         needed: placed
             .usage
             .iter()
-            .zip(placed.constants())
+            .zip(constants)
             .map(|(usage, constants)| PartMemory {
                 all: usage.needed,
                 constants: Arc::new(PartConstants::new(constants)),
@@ -129,10 +127,41 @@ pub fn plan(
         in_flight: options.in_flight.max(1),
         summary,
         nodes: match options.list_nodes {
-            true => names(&placed),
+            true => names(placed),
             false => vec![],
         },
     })
+}
+
+/// Checks the programs of a partition of function `id`, and hashes them.
+pub(crate) fn hashed(programs: Vec<Program>, id: FunctionId) -> Result<Vec<HashedProgram>> {
+    let programs = programs.into_iter().map(|mut program| {
+        program.function = id;
+        let malformed = |e| Error::internal(format!("partition: {e}"));
+        program.check().map_err(malformed)?;
+        HashedProgram::new(Arc::new(program))
+            .map_err(|e| Error::internal(format!("program cannot be encoded: {e}")))
+    });
+    programs.collect()
+}
+
+/// Optimises and places a function. Where it does not fit because functions of control flow in it fit no single worker,
+/// these are placed on several.
+fn optimised_and_divided(
+    function: Function,
+    cluster: &ClusterModel,
+    options: &PlanOptions,
+) -> Result<(DividedFunction, Vec<String>)> {
+    let control = function.nodes.iter().any(|n| control_op(n).is_some());
+    let again = control.then(|| function.clone());
+    let (error, again) = match (optimised_and_placed(function, cluster, options), again) {
+        (Ok((placed, report)), _) => return Ok((DividedFunction::whole(placed), report)),
+        (Err(e), Some(again)) if e.code == Code::ClusterTooSmall => (e, again),
+        (Err(e), _) => return Err(e),
+    };
+    let made = optimise_in_place(again, options.exact, &|_| true)?;
+    let divided = DividedFunction::divide(made.function, cluster, options, &error)?;
+    divided.map(|d| (d, made.report)).ok_or(error)
 }
 
 /// Optimises and places a function. What only one branch of an `If` needs moves into the branch, which runs on one worker

@@ -26,6 +26,11 @@ use crate::ids::{FunctionId, ParticipantIx, ProgramId};
 
 pub use constants::{Constant, ConstantId, constants_of, constants_of_function};
 
+/// The attribute of a node of control flow whose functions are partitioned bodies: their numbers in the plan. The
+/// functions that the node still has say what their types are, and compute nothing. No function that a client sends has
+/// such a node.
+pub const PARTITIONED: &str = "partitioned";
+
 /// Operand index of an optional operand that is left out.
 pub const NO_OPERAND: u32 = u32::MAX;
 
@@ -259,6 +264,23 @@ pub struct DriverProgram {
     pub fetches: Vec<Fetch>,
     /// The recv slots at the driver; several results may share one.
     pub slots: Vec<DriverSlot>,
+}
+
+impl DriverProgram {
+    /// Whether it names these `workers`, and slots that exist, only.
+    pub fn names(&self, workers: usize) -> bool {
+        let known = |ix: ParticipantIx| usize::from(ix) < workers;
+        let mut fed = self.feeds.iter().flat_map(|f| &f.to).map(|(to, _)| *to);
+        let mut fetched = self.fetches.iter().map(|f| match f.from {
+            FetchFrom::Worker { from, slot } => {
+                let slot = self.slots.get(slot as usize);
+                slot.is_some_and(|s| s.from == from)
+            }
+            FetchFrom::Param(i) => (i as usize) < self.feeds.len(),
+        });
+        let mut filled = self.slots.iter().map(|s| s.from);
+        fed.all(known) && filled.all(known) && fetched.all(|there| there)
+    }
 }
 
 /// One recv slot of the driver.

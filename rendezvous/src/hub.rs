@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
+use convoke_common::identity::Role;
 use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::mutant;
 use convoke_common::rpc::RendezvousStatus;
@@ -415,6 +416,12 @@ impl Hub {
         let Some(link) = self.link(from) else { return };
         let msg = format!("{} is not installed at {}", key.lease, self.me.name);
         let error = Box::new(Error::new(Code::LeaseRetired, msg));
+        let lease = match from.role {
+            // What a worker starts is a step of a partitioned body.
+            Role::Worker => key.lease.at_driver(),
+            _ => key.lease,
+        };
+        let key = StepKey { lease, n: key.n };
         link.send(Frame::Abort { key, error });
     }
 
@@ -522,7 +529,7 @@ fn edge(
 ) -> Result<&Slot<Delivery>, FrameRefusal> {
     let found = lease.table.slot(n, slot)?;
     let spec = lease.recvs().get(slot as usize);
-    match spec.is_some_and(|s| s.from == from) {
+    match spec.is_some_and(|s| lease.is_same(s.from, from)) {
         true => Ok(found),
         false => Err(FrameRefusal::WrongSource),
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::grant::Participant;
 use convoke_common::identity::Role;
-use convoke_common::ids::{Incarnation, LeaseId};
+use convoke_common::ids::{Incarnation, LeaseId, StepKey};
 use convoke_common::memory::Pool;
 use convoke_common::mutant;
 use convoke_common::telemetry::TraceIds;
@@ -74,6 +74,8 @@ pub struct Lease {
     pub handler: Arc<dyn StepHandler>,
     /// The pool in which arriving tensors are allocated.
     pub pool: Pool,
+    /// Whether the driver is a worker, as that of a partitioned body is. It may be one of the other participants as well.
+    worker_drives: bool,
     recvs: Vec<RecvSpec>,
     /// The bound axes of each step in flight, by window entry.
     bindings: Box<[Mutex<Option<(u64, Arc<Bindings>)>>]>,
@@ -103,10 +105,24 @@ impl Lease {
             table,
             handler,
             pool,
+            worker_drives: false,
             recvs,
             bindings,
             at_bounds,
         }
+    }
+
+    /// Makes it the lease of a partitioned body, whose driver is a worker.
+    pub fn driven_by_worker(self) -> Lease {
+        Lease {
+            worker_drives: true,
+            ..self
+        }
+    }
+
+    /// Whether it is the lease of a partitioned body.
+    pub fn is_of_body(&self) -> bool {
+        self.worker_drives
     }
 
     /// The index of the driver.
@@ -114,17 +130,37 @@ impl Lease {
         (self.participants.len() - 1) as ParticipantIx
     }
 
-    /// The index of `peer`, if this incarnation takes part: a client as the driver, a worker as a worker.
+    /// The index of `peer`, if this incarnation takes part: a client as the driver, a worker as a worker. A worker that
+    /// drives a lease counts as its driver for the others, and as a worker for itself.
     pub fn index_of(&self, peer: &Peer) -> Option<ParticipantIx> {
         let is = |p: &Participant| p.name == peer.name && p.incarnation == peer.incarnation;
         let (driver, workers) = self.participants.split_last()?;
+        let drives = |role| match self.worker_drives {
+            true => role == Role::Worker && self.me != self.driver() && is(driver),
+            false => role == Role::Client && is(driver),
+        };
         let at = match peer.role {
-            Role::Client => is(driver).then(|| self.driver()),
+            role if drives(role) => Some(self.driver()),
             Role::Worker => workers.iter().position(is).map(|i| i as ParticipantIx),
-            Role::Coordinator => None,
+            Role::Client | Role::Coordinator => None,
         };
         assert!(at.is_some() || !mutant!("stranger-panics"), "a stranger");
         at
+    }
+
+    /// Whether two participants are one process: themselves, or a worker and the driver that it is as well.
+    pub(crate) fn is_same(&self, a: ParticipantIx, b: ParticipantIx) -> bool {
+        let at = |ix: ParticipantIx| self.participants.get(usize::from(ix));
+        a == b || self.worker_drives && at(a).is_some() && at(a) == at(b)
+    }
+
+    /// The key of step `n` in frames for a participant.
+    pub fn key_at(&self, to: ParticipantIx, n: u64) -> StepKey {
+        let lease = match self.worker_drives && to == self.driver() {
+            true => self.id.at_driver(),
+            false => self.id.at_workers(),
+        };
+        StepKey { lease, n }
     }
 
     /// The name of a participant.
@@ -209,7 +245,6 @@ impl Lease {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::ids::StepKey;
     use convoke_common::memory::{Ledger, Purpose};
     use convoke_graph::{DType, Dim};
 
@@ -226,6 +261,36 @@ mod tests {
         fn done(&self, _: u64, _: ParticipantIx) {}
         fn released(&self) {}
         fn peer_lost(&self, _: ParticipantIx, _: &Error) {}
+    }
+
+    #[test]
+    fn a_worker_that_drives_a_body_counts_as_its_driver_for_the_others() {
+        let participant = |name: &str| Participant {
+            name: name.into(),
+            incarnation: Incarnation(1),
+            address: String::new(),
+        };
+        let check = |me: ParticipantIx, from: (Role, &str), want: Option<ParticipantIx>| {
+            let ledger = Ledger::new("me", 1 << 20);
+            let pool = Pool::new(&ledger, Purpose::Leases, 0).unwrap();
+            let all = ["w0", "w1", "w0"].map(participant).into();
+            let axes = Axes { bounds: vec![] };
+            let (id, handler) = (LeaseId::of_lease(7).of_body(1), Arc::new(Nobody));
+            let lease = Lease::new(id, me, all, axes, 1, vec![], pool, handler);
+            let lease = lease.driven_by_worker();
+            let peer = Peer::of(&participant(from.1), from.0);
+            assert_eq!(lease.index_of(&peer), want, "{me} {from:?}");
+            assert!(lease.is_same(0, 2) && !lease.is_same(0, 1));
+            let [at_worker, at_driver] = [1, 2].map(|to| lease.key_at(to, 3).lease);
+            assert_eq!((at_worker, at_driver), (id, id.at_driver()));
+        };
+        check(0, (Role::Worker, "w0"), Some(2));
+        check(1, (Role::Worker, "w0"), Some(2));
+        check(0, (Role::Worker, "w1"), Some(1));
+        check(2, (Role::Worker, "w0"), Some(0));
+        check(2, (Role::Worker, "w1"), Some(1));
+        check(1, (Role::Client, "w0"), None);
+        check(1, (Role::Worker, "w2"), None);
     }
 
     #[test]

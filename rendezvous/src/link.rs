@@ -58,7 +58,7 @@ pub struct LocalBatches {
 
 /// The way to one peer.
 pub enum Link {
-    /// A link to another hub of the same process.
+    /// A link to a hub of the same process: another one, or the very same.
     Local {
         me: Peer,
         peer: Peer,
@@ -84,6 +84,17 @@ impl Link {
                 batches: Mutex::default(),
             }));
         }
+    }
+
+    /// A link of a hub to itself, for a worker that drives a lease in which it takes part. The hub does not list it.
+    pub fn to_itself(hub: &Arc<Hub>) -> Arc<Link> {
+        Arc::new(Link::Local {
+            me: hub.me.clone(),
+            peer: hub.me.clone(),
+            hub: Arc::downgrade(hub),
+            closed: CancellationToken::new(),
+            batches: Mutex::default(),
+        })
     }
 
     /// The peer at the other end.

@@ -1,6 +1,8 @@
 //! `convoke plan`: shows how a model would be split over workers, without loading it.
 
-use convoke::{Annotated, PartSummary, PinSummary, PlanSummary, StageSummary};
+use convoke::{
+    Annotated, BodyPartSummary, BodySummary, PartSummary, PinSummary, PlanSummary, StageSummary,
+};
 use convoke_common::device_spec::device_name;
 use serde::Serialize;
 
@@ -107,6 +109,27 @@ fn saved(file: &str, annotated: Annotated) -> String {
     )
 }
 
+/// Describes a partitioned body.
+fn of_body(body: &BodySummary) -> String {
+    let part = |p: &BodyPartSummary| {
+        let nodes = match p.nodes {
+            1 => "1 node".to_owned(),
+            n => format!("{n} nodes"),
+        };
+        format!(
+            "  {}: {nodes}, {} of weights, {} … {}\n",
+            p.worker,
+            bytes(p.weights_bytes),
+            short(&p.first_node),
+            short(&p.last_node)
+        )
+    };
+    let (function, node) = (short(&body.function), short(&body.node));
+    let (owner, step) = (&body.owner, nanos(body.step_ns));
+    let parts: String = body.parts.iter().map(part).collect();
+    format!("{function} of {node}, driven by {owner}, {step} a run:\n{parts}")
+}
+
 /// Describes a stage of the model's file.
 fn of_stage(number: usize, stage: &StageSummary) -> String {
     let device = short(stage.device.as_deref().unwrap_or("no device"));
@@ -146,6 +169,13 @@ fn text(model: &str, s: &PlanSummary) -> String {
         "FIRST … LAST NODE",
     ];
     text.push_str(&output::table(&head, &[1, 2, 3, 4, 5, 6], &rows));
+    for body in s.bodies.iter().take(LISTED) {
+        text.push_str(&of_body(body));
+    }
+    if s.bodies.len() > LISTED {
+        let more = s.bodies.len() - LISTED;
+        text.push_str(&format!("  and {more} more bodies on several workers\n"));
+    }
     for p in s.parts.iter().filter(|p| !p.device.is_cpu()) {
         let (device, profile) = (device_name(&p.name, &p.device), &p.profile);
         text.push_str(&format!("device: {device}, numerics profile {profile}\n"));
@@ -199,4 +229,42 @@ fn text(model: &str, s: &PlanSummary) -> String {
         text.push_str(&format!("warning: {w}\n"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partitioned_body_is_shown_with_its_parts() {
+        let part = |worker: &str, nodes, last: &str| BodyPartSummary {
+            worker: worker.into(),
+            nodes,
+            first_node: "row".into(),
+            last_node: last.into(),
+            weights_bytes: 3 << 20,
+        };
+        let body = BodySummary {
+            node: "repeat".into(),
+            function: "body".into(),
+            owner: "w1".into(),
+            parts: vec![part("w0", 1, "row"), part("w2", 3, "layer")],
+            step_ns: 2_000_000,
+        };
+        let text = of_body(&body);
+        let lines: Vec<&str> = text.lines().collect();
+        let first = "body of repeat, driven by w1, ";
+        assert!(
+            lines[0].starts_with(first) && lines[0].ends_with(" a run:"),
+            "{text}"
+        );
+        assert!(
+            lines[1].starts_with("  w0: 1 node, 3.0 MiB of weights, row … row"),
+            "{text}"
+        );
+        assert!(
+            lines[2].starts_with("  w2: 3 nodes, 3.0 MiB of weights, row … layer"),
+            "{text}"
+        );
+    }
 }

@@ -186,3 +186,77 @@ pub fn with_tables(
     }
     (f, sources)
 }
+
+/// Makes a loop of `count` iterations over `tables` tables of [`TABLE`] bytes each in `file`, as [`with_tables`] makes
+/// them: an iteration adds the row of each table that the input `row` names to `x`, and takes the hyperbolic tangent
+/// each time.
+pub fn loop_over_tables(
+    file: &Path,
+    side: usize,
+    tables: usize,
+    seed: u32,
+) -> (Function, Vec<convoke::Source>) {
+    let rows = TABLE / (side * 4);
+    distinct_chunks(file, (TABLE * tables) as u64, seed);
+    let index = ArtifactIndex::new(None, None);
+    let sources = index.sources(&[file.to_owned()], None).unwrap();
+    let scalar = |dtype| TensorType::fixed(dtype, &[]);
+    let line = || TensorType::fixed(DType::F32, &[1, side]);
+    let table = || TensorType::fixed(DType::F32, &[rows, side]);
+    let number = || TensorType::fixed(DType::I64, &[1]);
+
+    let mut body = Function::default();
+    let going = body.add_value("going", scalar(DType::Bool));
+    let iteration = body.add_value("iteration", scalar(DType::I64));
+    let mut x = body.add_value("x", line());
+    let row = body.add_value("row", number());
+    let taken_from: Vec<ValueId> = (0..tables)
+        .map(|i| body.add_value(format!("table{i}"), table()))
+        .collect();
+    body.params = [iteration, going, x, row]
+        .into_iter()
+        .chain(taken_from.clone())
+        .collect();
+    for (i, table) in taken_from.iter().enumerate() {
+        let made = ["taken", "sum", "layer"].map(|n| body.add_value(format!("{n}{i}"), line()));
+        let [taken, sum, layer] = made;
+        let none = Attrs::default;
+        body.nodes
+            .push(node("Gather", &[*table, row], taken, none()));
+        body.nodes.push(node("Add", &[x, taken], sum, none()));
+        body.nodes.push(node("Tanh", &[sum], layer, none()));
+        x = layer;
+    }
+    body.results = vec![("going".into(), going), ("x".into(), x)];
+
+    let mut f = Function {
+        name: "loop".into(),
+        artifacts: vec![sources[0].meta().clone()],
+        ..Function::default()
+    };
+    let count = f.add_value("count", scalar(DType::I64));
+    let row = f.add_value("row", number());
+    let x = f.add_value("x", line());
+    f.params = vec![count, row, x];
+    let mut inputs = vec![Some(count), None, Some(x), Some(row)];
+    for i in 0..tables {
+        let table = f.add_value(format!("t{i}"), table());
+        let range = Literal::Range {
+            artifact: 0,
+            offset: (i * TABLE) as u64,
+            len: TABLE as u64,
+        };
+        f.literals.push((table, range));
+        inputs.push(Some(table));
+    }
+    let y = f.add_value("y", line());
+    let attrs = Attrs::default()
+        .with("body", Attr::Function(body.into()))
+        .with("captured", Attr::Int(1 + tables as i64));
+    f.nodes.push(Node {
+        inputs,
+        ..node("Loop", &[], y, attrs)
+    });
+    f.results.push(("y".into(), y));
+    (f, sources)
+}

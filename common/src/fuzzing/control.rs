@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use tarpc::{ClientMessage, RequestName, Response};
 
-use super::graph::{trust_driver, trust_function, trust_install};
+use super::graph::{trust_driver, trust_function, trust_programs};
 use super::{MemoryBound, Target, choose};
 use crate::error::Result;
 use crate::rpc::services::{
@@ -70,10 +70,7 @@ fn coordinator_response(response: &CoordinatorResponse) -> bool {
 
 fn worker_request(request: &WorkerRequest) -> bool {
     match request {
-        WorkerRequest::Install {
-            grant,
-            program: Some(program),
-        } => trust_install(grant, program),
+        WorkerRequest::Install { grant, programs } => trust_programs(grant, programs),
         _ => true,
     }
 }

@@ -10,7 +10,7 @@ use convoke_graph::program::{DriverProgram, HashedProgram, Program, bytes_under}
 use serde::de::DeserializeOwned;
 
 use super::{MemoryBound, Target, choose};
-use crate::grant::Grant;
+use crate::grant::{BodyGrant, Grant};
 
 pub(super) const TARGET: Target = Target {
     name: "graph",
@@ -60,6 +60,19 @@ pub fn trust_install(grant: &Grant, program: &Arc<Program>) -> bool {
     let hashed = HashedProgram::new(program.clone()).is_ok();
     let checked = grant.check(program).is_ok();
     hashed && checked
+}
+
+/// Checks the programs of a grant, in its order, as far as they were sent.
+pub(super) fn trust_programs(grant: &Grant, programs: &[Arc<Program>]) -> bool {
+    let Some((own, bodies)) = programs.split_first() else {
+        return true;
+    };
+    let mut bodies = bodies.iter();
+    let body = |body: &BodyGrant| {
+        let program = body.part.as_ref().and_then(|_| bodies.next());
+        body.check(program.map(|p| &**p)).is_ok()
+    };
+    trust_install(grant, own) & grant.bodies.iter().all(body)
 }
 
 fn trust_granted((grant, program): &(Grant, Arc<Program>)) -> bool {

@@ -69,10 +69,10 @@ pub trait Coordinator {
 /// The service that a worker offers to its coordinator.
 #[tarpc::service]
 pub trait Worker {
-    /// Loads weights, runs the init part and reserves memory; returns when steps may start. `program` is the one that
-    /// the grant names by its hash. It is left out at first: a worker that does not have it answers
-    /// [`InstallAnswer::NeedsProgram`], and is then called again, with it.
-    async fn install(grant: Grant, program: Option<Arc<Program>>) -> Result<InstallAnswer>;
+    /// Loads weights, runs the init part and reserves memory; returns when steps may start. `programs` are those that
+    /// the grant names by their hashes. They are left out at first: a worker that does not have them all answers
+    /// [`InstallAnswer::NeedsProgram`], and is then called again, with all of them.
+    async fn install(grant: Grant, programs: Vec<Arc<Program>>) -> Result<InstallAnswer>;
     /// How far the install of `plan` is.
     async fn progress(plan: PlanId) -> Result<Progress>;
     /// Drops a lease whose driver is done with it. Returns once the lease is gone, even if the worker did not have it.

@@ -2,7 +2,7 @@
 
 use convoke_graph::DType;
 use convoke_graph::graph::TensorType;
-use convoke_graph::program::{DriverSlot, Feed, Fetch};
+use convoke_graph::program::{DriverSlot, Feed, Fetch, FetchFrom};
 
 use super::*;
 
@@ -44,6 +44,7 @@ fn planned() -> PlanAnswer {
             single_ns: None,
             passes: vec![],
             warnings: vec![],
+            bodies: vec![],
         },
         nodes: vec![],
     }

@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_common::grant::Participant;
+use convoke_common::grant::{BodyGrant, BodyPart, Participant};
 use convoke_common::identity::TokenId;
 use convoke_common::ids::{Incarnation, PlanId};
 use convoke_common::memory::Reservation;
 use convoke_common::mutant;
-use convoke_graph::ids::FunctionId;
+use convoke_graph::ids::{FunctionId, ParticipantIx};
 use convoke_graph::program::{Axes, HashedProgram};
 use tokio::time::Instant;
 
 use super::Driver;
 use super::leases::Charge;
 use super::room::HELD_FOR;
+use crate::bodies::PlannedBody;
 use crate::plan::PartMemory;
 
 /// Most plans that are kept. One more replaces the plan that has been idle for the longest time: one of the same client
@@ -37,6 +38,8 @@ pub struct Plan {
     pub parts: Vec<PlanPart>,
     /// The workers in the order of `parts`, then the driver.
     pub participants: Vec<Participant>,
+    /// The partitioned bodies, by number from 1 on.
+    pub bodies: Vec<PlannedBody>,
     pub axes: Axes,
     pub in_flight: u32,
 }
@@ -49,6 +52,41 @@ pub struct PlanPart {
     pub step_bytes: u64,
     /// Bytes that the whole part needs of the worker.
     pub needed: PartMemory,
+}
+
+impl Plan {
+    /// What participant `me` needs of the partitioned bodies that it drives or runs a part of, and the programs of its
+    /// parts.
+    pub fn bodies_of(&self, me: ParticipantIx) -> (Vec<BodyGrant>, Vec<&HashedProgram>) {
+        let (mut grants, mut programs) = (vec![], vec![]);
+        let participant = |ix: &ParticipantIx| self.participants.get(usize::from(*ix)).cloned();
+        for (number, body) in (1..).zip(&self.bodies) {
+            let at = body.workers.iter().position(|w| *w == me);
+            let part = at.and_then(|at| {
+                let program = body.programs.get(at)?;
+                programs.push(program);
+                Some(BodyPart {
+                    program: program.id(),
+                    me: at as ParticipantIx,
+                    step_bytes: body.step_bytes.get(at).copied()?,
+                })
+            });
+            let driver = (body.owner == me).then(|| body.driver.clone());
+            if part.is_none() && driver.is_none() {
+                continue;
+            }
+            let all = body.workers.iter().chain([&body.owner]);
+            grants.push(BodyGrant {
+                number,
+                within: body.within,
+                participants: all.filter_map(participant).collect(),
+                axes: body.axes.clone(),
+                part,
+                driver,
+            });
+        }
+        (grants, programs)
+    }
 }
 
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! The summary of a plan, which `plan` prints.
 
 use convoke_common::rpc::{
-    CutEdge, PartSummary, PinPart, PinSummary, PlanSummary, StageSummary, WorkerCount,
+    BodySummary, CutEdge, PartSummary, PinPart, PinSummary, PlanSummary, StageSummary, WorkerCount,
 };
 
 use convoke_graph::Printable;
@@ -10,7 +10,12 @@ use super::Partition;
 use crate::place::{Placed, PlacedStage};
 
 /// Describes a partitioned placement; `passes` is what the optimiser reported.
-pub fn summarise(placed: &Placed, parts: &Partition, passes: Vec<String>) -> PlanSummary {
+pub fn summarise(
+    placed: &Placed,
+    parts: &Partition,
+    bodies: Vec<BodySummary>,
+    passes: Vec<String>,
+) -> PlanSummary {
     let name = |m: u16| placed.team.workers[usize::from(m)].name.clone();
     let cuts = parts.cuts.iter().map(|cut| CutEdge {
         tensor: placed.function.value(cut.value).name.to_string(),
@@ -20,7 +25,7 @@ pub fn summarise(placed: &Placed, parts: &Partition, passes: Vec<String>) -> Pla
     });
     PlanSummary {
         parts: (0..placed.team.size())
-            .map(|m| part(placed, parts, m))
+            .map(|m| part(placed, parts, &bodies, m))
             .collect(),
         cut_edges: cuts.collect(),
         step_ns: placed.schedule.step_ns,
@@ -29,12 +34,12 @@ pub fn summarise(placed: &Placed, parts: &Partition, passes: Vec<String>) -> Pla
         stages: stages(placed),
         passes,
         warnings: warnings(placed),
+        bodies,
     }
 }
 
-fn part(placed: &Placed, parts: &Partition, m: usize) -> PartSummary {
-    let (worker, usage) = (&placed.team.workers[m], &placed.usage[m]);
-    let program = &parts.programs[m];
+/// The names of the first and the last node that participant `m` runs.
+pub fn extent(placed: &Placed, m: usize) -> (String, String) {
     let node = |p: &u32| &placed.function.nodes[placed.work.steps[*p as usize] as usize];
     let mut order = placed
         .schedule
@@ -44,6 +49,20 @@ fn part(placed: &Placed, parts: &Partition, m: usize) -> PartSummary {
     let first = order.next();
     let last = order.next_back().or(first);
     let named = |p: Option<&u32>| p.map_or(String::new(), |p| node(p).name.to_string());
+    (named(first), named(last))
+}
+
+fn part(placed: &Placed, parts: &Partition, bodies: &[BodySummary], m: usize) -> PartSummary {
+    let (worker, usage) = (&placed.team.workers[m], &placed.usage[m]);
+    let program = &parts.programs[m];
+    let within = bodies.iter().flat_map(|b| &b.parts);
+    let within = || within.clone().filter(|p| p.worker == worker.name);
+    let (mut first_node, mut last_node) = extent(placed, m);
+    if let (Some(first), Some(last), true) =
+        (within().next(), within().next_back(), first_node.is_empty())
+    {
+        (first_node, last_node) = (first.first_node.clone(), last.last_node.clone());
+    }
     // What the worker has of this part counts as free for it.
     let present = usage.needed.saturating_sub(usage.beyond.memory);
     let paid = usage.needed.saturating_sub(usage.beyond.budget);
@@ -54,9 +73,10 @@ fn part(placed: &Placed, parts: &Partition, m: usize) -> PartSummary {
         device: worker.device.clone(),
         profile: worker.profile.to_string(),
         threads: worker.threads,
-        nodes: program.nodes.len() as u32 - program.init_nodes,
-        first_node: named(first),
-        last_node: named(last),
+        nodes: program.nodes.len() as u32 - program.init_nodes
+            + within().map(|p| p.nodes).sum::<u32>(),
+        first_node,
+        last_node,
         weights_bytes: usage.weights,
         artifact_bytes: usage.artifacts,
         activation_bytes: usage.activations,

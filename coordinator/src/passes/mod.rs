@@ -29,6 +29,7 @@ mod transpose;
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::{Function, GraphError};
 
+pub use bodies::{Bodies, control_op, read_by};
 pub use sink::StaysInPlace;
 
 /// An optimised function, and one line for each pass that changed something.

@@ -3,15 +3,29 @@
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Function, Node, ValueId};
 use convoke_graph::ops::ControlOp;
+use convoke_graph::program::PARTITIONED;
 
 use super::work::{bytes_of, of_unknown_size};
 
 /// Returns the most bytes at once of the values that the functions of a node make. The results of a branch are not among
-/// them: they are the results of its node.
+/// them: they are the results of its node. Of a partitioned body the results alone are there, beside what they are made
+/// of.
 pub fn inner_bytes(node: &Node, axes: &Bindings) -> u64 {
     let is_if = node.is(ControlOp::If);
     let each = node.attrs.functions();
+    if node.attrs.get(PARTITIONED).is_some() {
+        return match is_if {
+            true => 0,
+            false => each.map(|(_, f)| result_bytes(f, axes)).max().unwrap_or(0),
+        };
+    }
     each.map(|(_, f)| most(f, axes, is_if)).max().unwrap_or(0)
+}
+
+fn result_bytes(f: &Function, axes: &Bindings) -> u64 {
+    let results = f.results.iter();
+    let each = results.filter_map(|(_, v)| bytes_of(f.ty(*v), axes));
+    each.fold(0, u64::saturating_add)
 }
 
 /// Returns the most bytes at once of the values that the nodes of `f` make, where each exists until its last reader has

@@ -41,6 +41,22 @@ pub struct Usage {
     pub missing: u64,
 }
 
+impl Usage {
+    /// Adds what another part needs of the same participant. The parts are loaded one after the other.
+    pub fn add(&mut self, other: &Usage) {
+        let add = |a: &mut u64, b: u64| *a = a.saturating_add(b);
+        self.loading = self.loading.max(other.loading);
+        add(&mut self.weights, other.weights);
+        add(&mut self.artifacts, other.artifacts);
+        add(&mut self.chunks, other.chunks);
+        add(&mut self.activations, other.activations);
+        add(&mut self.needed, other.needed);
+        add(&mut self.beyond.memory, other.beyond.memory);
+        add(&mut self.beyond.budget, other.beyond.budget);
+        add(&mut self.missing, other.missing);
+    }
+}
+
 /// What a part needs besides the constants that its worker has already.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Need {

@@ -10,6 +10,7 @@ use convoke_common::rpc::{INSTALL_BOUND, InstallAnswer, LeaseGrant, Progress, an
 use convoke_common::rpc_transport::call_context;
 use convoke_common::{Code, Error, Result};
 use convoke_graph::ids::ParticipantIx;
+use convoke_graph::program::Program;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -153,25 +154,30 @@ impl Service {
             .get(me)
             .map(|p| p.name.clone())
             .unwrap_or_default();
+        let me = ParticipantIx::try_from(me)
+            .map_err(|_| Error::internal("more workers than a lease can number"))?;
+        let (bodies, parts) = granted.plan.bodies_of(me);
         let grant = Grant {
             lease,
             plan,
             program: part.program.id(),
-            me: ParticipantIx::try_from(me)
-                .map_err(|_| Error::internal("more workers than a lease can number"))?,
+            me,
             participants: granted.plan.participants.clone(),
             axes: granted.plan.axes.clone(),
             in_flight: granted.plan.in_flight,
             step_bytes: part.step_bytes,
+            bodies,
         };
+        let parts = std::iter::once(&part.program).chain(parts);
+        let programs: Vec<Arc<Program>> = parts.map(|p| p.program().clone()).collect();
         let watched = self.connections.get(connection).and_then(|p| p.watched);
         let mut answered = false;
         let installed = async {
             let worker = self.worker(&name, connection).await?;
             let what = format!("worker '{name}'");
-            // The program follows where the worker does not have it.
-            for program in [None, Some(part.program.program().clone())] {
-                let said = worker.install(call_context(INSTALL_BOUND), grant.clone(), program);
+            // The programs follow where the worker does not have them.
+            for programs in [vec![], programs] {
+                let said = worker.install(call_context(INSTALL_BOUND), grant.clone(), programs);
                 let said = said.await;
                 answered = said.is_ok();
                 if answer(Some(&name), said)? == InstallAnswer::Installed {

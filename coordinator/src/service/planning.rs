@@ -15,7 +15,7 @@ use convoke_common::rpc::{Intent, PlanAnswer, PlanOptions, WorkerCount};
 use convoke_common::rpc_transport::{Charge, current_charge};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
-use convoke_graph::program::model_name;
+use convoke_graph::program::{HashedProgram, model_name};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout_at;
 
@@ -224,7 +224,9 @@ impl Service {
         account: &Ledger,
         plan: &Plan,
     ) -> Result<Reservation> {
-        let written = plan.parts.iter().map(|part| part.program.encoded_bytes());
+        let parts = plan.parts.iter().map(|part| &part.program);
+        let all = parts.chain(plan.bodies.iter().flat_map(|b| &b.programs));
+        let written = all.map(HashedProgram::encoded_bytes);
         let bytes = written.sum::<u64>().saturating_mul(IN_MEMORY);
         loop {
             let refused = match account.reserve(Purpose::Plans, bytes) {
@@ -300,6 +302,7 @@ impl Service {
             token: caller.identity.token_id.clone(),
             parts: parts.collect(),
             participants: participants.clone(),
+            bodies: planned.bodies,
             axes: planned.axes.clone(),
             in_flight: planned.in_flight,
         });

@@ -279,10 +279,10 @@ impl Worker for Scripted {
         self,
         _: Context,
         grant: Grant,
-        program: Option<Arc<Program>>,
+        programs: Vec<Arc<Program>>,
     ) -> Result<InstallAnswer> {
-        let sent = program.map(|sent| HashedProgram::new(sent).unwrap().id());
-        if let Some(sent) = sent {
+        for sent in programs {
+            let sent = HashedProgram::new(sent).unwrap().id();
             self.note(SeenCall::Program(sent));
         }
         if self.script.forgetful || !self.knows(grant.program) {

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::grant::Participant;
+use convoke_common::identity::Role;
 use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::memory::Pool;
 use convoke_common::mutant;
@@ -55,7 +56,7 @@ pub struct Driver {
 
 impl Driver {
     /// Makes a driver over established links, one for each worker in participant order. Its timers run in `world` until
-    /// it is dropped.
+    /// it is dropped. Where the member of the hub is a worker, the lease is that of a partitioned body.
     pub fn new(
         world: &World,
         hub: Arc<Hub>,
@@ -67,6 +68,8 @@ impl Driver {
         links: Vec<Arc<Link>>,
         pool: Pool,
     ) -> Arc<Driver> {
+        let of_body = hub.me.role == Role::Worker;
+        let id = if of_body { id.at_driver() } else { id };
         let k = in_flight.max(1);
         let shell = Shell::new(links, k);
         let recvs = program
@@ -80,7 +83,10 @@ impl Driver {
         let me = (participants.len() - 1) as ParticipantIx;
         let handler: Arc<dyn StepHandler> = shell.clone();
         let lease = Lease::new(id, me, participants, axes, k, recvs, pool, handler);
-        let lease = Arc::new(lease);
+        let lease = Arc::new(match of_body {
+            true => lease.driven_by_worker(),
+            false => lease,
+        });
         let _ = shell.lease.set(Arc::downgrade(&lease));
         world.spawn(shell::keep_time(Arc::downgrade(&shell), shell.due()));
         hub.add_lease(lease.clone());
@@ -260,7 +266,7 @@ impl Driver {
         self.shell.enter(UnretiredCall {
             n,
             start: Frame::Start {
-                key,
+                key: self.lease.key_at(0, n),
                 axes,
                 trace,
                 partial,
@@ -299,7 +305,7 @@ impl Driver {
                         checksum = checksum(tensor)
                     );
                     link.send_tensor(Outgoing {
-                        key,
+                        key: self.lease.key_at(*to, n),
                         slot: *slot,
                         tensor: tensor.clone(),
                         priority: u64::MAX,

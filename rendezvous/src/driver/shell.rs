@@ -165,7 +165,7 @@ impl Shell {
                     let left_out = ix + 1 == self.links.len() && mutant!("abort-skips-worker");
                     if except != Some(ix as ParticipantIx) && !left_out {
                         link.send(Frame::Abort {
-                            key,
+                            key: lease.key_at(ix as ParticipantIx, n),
                             error: Box::new(error.clone()),
                         });
                     }

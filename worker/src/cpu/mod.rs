@@ -41,6 +41,7 @@ use convoke_kernels::{Cancelled, Exec, KernelError};
 use smallvec::SmallVec;
 
 pub(crate) use call::{FamilyAnswer, KernelBody, KernelCall, Spec, write};
+pub(crate) use control::{Runs, Values, functions};
 pub(crate) use families::{shape_between, shape_range};
 pub use operands::{MOST_SLOTS, OperandPlace, OperandRef, Operands, Register};
 

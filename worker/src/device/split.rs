@@ -24,7 +24,6 @@ use convoke_graph::program::{NO_OPERAND, Program, ProgramNode};
 use smallvec::SmallVec;
 
 use super::{Device, DeviceKernel, DeviceOp};
-use crate::executor::HandleAccess;
 use crate::program::code::{DeviceInstr, InstrKind};
 
 /// A node that the device runs.
@@ -202,7 +201,9 @@ impl Splitter<'_> {
                     }
                 }
                 InstrKind::Device(_) => self.on_device(*v, node.priority)?,
-                InstrKind::Kernel | InstrKind::Handle(_) => self.on_host(*v)?,
+                InstrKind::Kernel | InstrKind::Handle(_) | InstrKind::Partitioned => {
+                    self.on_host(*v)?
+                }
             };
         }
         let launches = matches!(kind, InstrKind::Device(DeviceInstr::Launch(_)));
@@ -223,8 +224,9 @@ impl Splitter<'_> {
 
     /// Where a node runs.
     fn kind(&mut self, node: &ProgramNode) -> InstrKind {
-        if let Some(access) = HandleAccess::of(node) {
-            return InstrKind::Handle(access);
+        match InstrKind::on_host(node) {
+            InstrKind::Kernel => {}
+            other => return other,
         }
         let Some(def) = ops::lookup(&node.op) else {
             return InstrKind::Kernel;

@@ -90,7 +90,7 @@ fn listing(program: &Program, constants: &[u32], device: &Having) -> Vec<String>
     let mut lines: Vec<String> = nodes
         .map(|(node, kind)| {
             let kind = match kind {
-                InstrKind::Kernel | InstrKind::Handle(_) => "host",
+                InstrKind::Kernel | InstrKind::Handle(_) | InstrKind::Partitioned => "host",
                 InstrKind::Device(DeviceInstr::Launch(_)) => "device",
                 InstrKind::Device(DeviceInstr::CopyIn) => "in",
                 InstrKind::Device(DeviceInstr::CopyOut) => "out",

@@ -116,7 +116,7 @@ impl Executor {
         {
             for n in ended {
                 driver.send(Frame::Abort {
-                    key: StepKey { lease: lease.id, n },
+                    key: lease.key_at(lease.driver(), n),
                     error: Box::new(error.clone()),
                 });
             }

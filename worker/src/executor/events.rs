@@ -42,7 +42,7 @@ impl StepHandler for Executor {
             if run.error.is_some() {
                 // A peer aborted the step before the driver's `Start` arrived.
                 run.settle(&mut after);
-            } else if let Err(e) = self.usable().and_then(|()| lease.bind(n, &axes)) {
+            } else if let Err(e) = self.usable(&lease).and_then(|()| lease.bind(n, &axes)) {
                 let e = e.at(self.place());
                 self.stop(&lease, &mut run, e.clone(), lease.me);
                 after.tell = Some(e);

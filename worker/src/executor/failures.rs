@@ -93,7 +93,7 @@ impl Failures {
 
 impl Executor {
     /// Counts and reports a step that failed because of what the participant `from` found. Called under the step's
-    /// lock, once for each step.
+    /// lock, once for each step. A step of a partitioned body is told of by the step that drives it.
     pub(super) fn tell_failure(
         &self,
         lease: &Lease,
@@ -101,6 +101,9 @@ impl Executor {
         error: &Error,
         from: ParticipantIx,
     ) {
+        if lease.is_of_body() {
+            return;
+        }
         run.span.record("otel.status_code", "ERROR");
         run.span
             .record("otel.status_description", tracing::field::display(error));

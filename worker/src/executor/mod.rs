@@ -22,7 +22,9 @@
 //! 5. A step that ended waits for no thread: a job that no thread has yet is forgotten, and finds nothing to do later.
 //! 6. A step that ended and has not quiesced is watched until it has.
 //! 7. In a partial step a node's failure ends only what depends on the node (`partial`).
+//! 8. A step of a partitioned body belongs to the step that it is driven by: that one tells of its failure (`bodies`).
 
+mod bodies;
 mod device;
 mod direct;
 mod ended;
@@ -39,7 +41,7 @@ mod runner;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use convoke_common::error::Error;
+use convoke_common::error::{Code, Error};
 use convoke_common::ids::StepKey;
 use convoke_common::memory::Pool;
 use convoke_common::world::Share;
@@ -49,6 +51,7 @@ use convoke_rendezvous::frame::Frame;
 use convoke_rendezvous::step_events::checksum;
 use convoke_rendezvous::{Lease, Link, Outgoing, step_event};
 
+pub use self::bodies::{DrivenBodies, DrivenBody};
 pub use self::engine::Engine;
 pub use self::failures::Failures;
 pub use self::handles::HandleAccess;
@@ -112,6 +115,8 @@ pub struct Executor {
     handles: OnceLock<Arc<Sessions>>,
     /// The lease's queue at the worker's device, for a program that uses it.
     queue: OnceLock<Arc<dyn DeviceQueue>>,
+    /// The partitioned bodies that nodes of the program drive.
+    bodies: OnceLock<DrivenBodies>,
     /// Drops the lease; called when its driver is done with it or lost.
     driver_gone: Box<dyn Fn() + Send + Sync>,
 }
@@ -141,6 +146,7 @@ impl Executor {
             me: me.clone(),
             handles: OnceLock::new(),
             queue: OnceLock::new(),
+            bodies: OnceLock::new(),
             driver_gone,
         })
     }
@@ -225,14 +231,13 @@ impl Executor {
             let key = StepKey { lease: lease.id, n };
             step_event!("abort", key, code = error.code.name());
             lease.table.abort(n);
-            let frame = Frame::Abort {
-                key,
-                error: Box::new(error),
-            };
-            self.links
-                .iter()
-                .flatten()
-                .for_each(|l| l.send(frame.clone()));
+            for (to, link) in self.links.iter().enumerate() {
+                let frame = || Frame::Abort {
+                    key: lease.key_at(to as ParticipantIx, n),
+                    error: Box::new(error.clone()),
+                };
+                link.iter().for_each(|l| l.send(frame()));
+            }
         }
         for (slot, tensor) in after.sends {
             self.send(&lease, n, slot, tensor);
@@ -284,7 +289,7 @@ impl Executor {
             checksum = checksum(&tensor)
         );
         link.send_tensor(Outgoing {
-            key,
+            key: lease.key_at(s.to, n),
             slot: s.slot,
             tensor,
             priority: s.priority,
@@ -330,6 +335,7 @@ impl Executor {
         self.engine.gate.quiesced();
         self.engine.steps_done.fetch_add(1, Ordering::Relaxed);
         if let Some(Some(driver)) = self.links.get(usize::from(lease.driver())) {
+            let key = lease.key_at(lease.driver(), n);
             driver.send(Frame::Done { key });
         }
     }
@@ -348,8 +354,10 @@ impl Executor {
     /// Fails where the worker takes no new work, or where a link has ended: the lease keeps the links that it was
     /// installed with. Checked after the step counts as running, so that whatever ends later finds the step and aborts
     /// it.
-    fn usable(&self) -> Result<(), Error> {
-        if let Some(refusal) = self.engine.gate.refusal() {
+    fn usable(&self, lease: &Lease) -> Result<(), Error> {
+        // A step of a body is no new work: a worker that leaves finishes the step that it belongs to.
+        let finishes = |e: &Error| lease.is_of_body() && e.code == Code::WorkerLeaving;
+        if let Some(refusal) = self.engine.gate.refusal().filter(|e| !finishes(e)) {
             return Err(refusal.clone());
         }
         match self.links.iter().flatten().find(|l| l.is_closed()) {

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use convoke_common::error::Error;
-use convoke_common::ids::StepKey;
+use convoke_graph::ids::ParticipantIx;
 use convoke_rendezvous::Lease;
 use convoke_rendezvous::frame::{Frame, MAX_FAILED};
 
@@ -34,10 +34,11 @@ impl Executor {
 
     /// Tells peers and the driver which tensors of the step will not come, and why.
     pub(super) fn tell_failed_values(&self, lease: &Lease, n: u64, untold: Vec<FailedSend>) {
-        let (count, key) = (untold.len(), StepKey { lease: lease.id, n });
+        let count = untold.len();
         let mut by_peer: Vec<Option<(Arc<Error>, Vec<u32>)>> = vec![None; self.links.len()];
         let tell = |to: usize, (error, slots): (Arc<Error>, Vec<u32>)| {
             if let Some(Some(link)) = self.links.get(to) {
+                let key = lease.key_at(to as ParticipantIx, n);
                 link.send(Frame::Failed { key, slots, error });
             }
         };

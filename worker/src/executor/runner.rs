@@ -164,6 +164,12 @@ impl Executor {
                     };
                     done.map_err(|e| Some(Box::new(e.at(self.site_of(instr.node)))))
                 }
+                InstrKind::Partitioned => {
+                    let slots = code.operands(i);
+                    let mut operands = Operands::at(slots, &mut flow.registers, &code.constants);
+                    self.drive(n, instr.node, &mut operands);
+                    Ok(Outputs::new())
+                }
                 InstrKind::Device(op) => match self.enqueue(n, i, op, &mut flow, device.as_ref()) {
                     Ok(Enqueued::OnHost(made)) => Ok(made),
                     Ok(Enqueued::OnDevice(made)) => {

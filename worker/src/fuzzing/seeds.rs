@@ -102,6 +102,7 @@ fn grant() -> Grant {
         },
         in_flight: 2,
         step_bytes: 4096,
+        bodies: vec![],
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a worker holds: leases, links to peers, and its status.
 
+mod bodies;
 mod installing;
 mod links;
 mod status;
@@ -60,10 +61,19 @@ struct InstalledLease {
     executor: Arc<Executor>,
     name: String,
     weights_bytes: u64,
+    /// The parts of partitioned bodies, which are leases of their own.
+    bodies: Vec<InstalledLease>,
     _weights: Pool,
     _code: Reservation,
     _program: ProgramPayment,
     _pins: Option<Pins>,
+}
+
+impl InstalledLease {
+    /// The lease itself, then those of its bodies.
+    fn each(&self) -> impl Iterator<Item = &InstalledLease> {
+        std::iter::once(self).chain(&self.bodies)
+    }
 }
 
 /// A lease that was released. Its memory is free once nothing holds any of its parts.
@@ -250,15 +260,17 @@ impl Holdings {
         if mutant!("release-keeps-memory") {
             std::mem::forget(held.lease.clone());
         }
-        let ending = EndingLease {
+        let ending = held.each().map(|held| EndingLease {
             lease: Arc::downgrade(&held.lease),
             executor: Arc::downgrade(&held.executor),
             queue: held.executor.queue().map(Arc::downgrade),
-        };
+        });
         self.has_settled();
-        self.ending().push(ending);
-        held.executor.abort_all(&error);
-        drop(self.hub.remove_lease(id));
+        self.ending().extend(ending);
+        for held in held.each() {
+            held.executor.abort_all(&error);
+            drop(self.hub.remove_lease(held.lease.id));
+        }
         tracing::info!(lease = %id, "released");
     }
 
@@ -272,7 +284,8 @@ impl Holdings {
 
     fn executors(&self) -> Vec<Arc<Executor>> {
         let held = self.held();
-        held.values().map(|h| h.executor.clone()).collect()
+        let all = held.values().flat_map(InstalledLease::each);
+        all.map(|h| h.executor.clone()).collect()
     }
 
     /// Marks the worker as wedged by a kernel: it takes no new work and ends its steps. The memory that it holds stays
@@ -286,9 +299,11 @@ impl Holdings {
     /// Marks the worker as wedged by a compute thread that has stopped for good while it worked for this share.
     pub fn stands_still(&self, thread: &str, share: &Share) {
         let held = self.held();
-        let executor = held.get(&share.lease()).map(|h| h.executor.clone());
+        let executors = held.get(&share.lease()).into_iter();
+        let executors = executors.flat_map(InstalledLease::each);
+        let executors: Vec<_> = executors.map(|h| h.executor.clone()).collect();
         drop(held);
-        let node = executor.and_then(|e| e.node_at_work());
+        let node = executors.iter().find_map(|e| e.node_at_work());
         let doing = node.unwrap_or_else(|| share.lease().to_string());
         let (worker, client) = (&self.me.name, share.member());
         let msg = format!(
@@ -317,7 +332,9 @@ impl Holdings {
         }
         self.eager.end();
         let all = std::mem::take(&mut *self.held());
-        all.keys().for_each(|id| drop(self.hub.remove_lease(*id)));
+        for held in all.values().flat_map(InstalledLease::each) {
+            drop(self.hub.remove_lease(held.lease.id));
+        }
     }
 }
 

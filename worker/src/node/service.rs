@@ -160,9 +160,9 @@ impl Worker for Service {
         self,
         _: Context,
         grant: Grant,
-        program: Option<Arc<Program>>,
+        programs: Vec<Arc<Program>>,
     ) -> Result<InstallAnswer> {
-        self.holdings.install(grant, program).await
+        self.holdings.install(grant, programs).await
     }
 
     async fn progress(self, _: Context, plan: PlanId) -> Result<Progress> {

@@ -17,6 +17,7 @@ use convoke_graph::graph::Literal;
 use convoke_graph::program::{ConstantId, NO_OPERAND, Program, ProgramNode, constants_of};
 
 use crate::cpu::Inputs;
+use crate::device::Device;
 use crate::executor::Engine;
 use crate::program::init;
 use crate::program::installed::InstalledProgram;
@@ -43,7 +44,8 @@ pub struct Ready {
     pub pins: Option<Pins>,
 }
 
-/// Takes from the weight store what is there, and loads literals and runs the init part for the rest.
+/// Takes from the weight store what is there, and loads literals and runs the init part for the rest. Nodes that `device`
+/// has kernels for run there.
 pub async fn prepare(
     engine: &Arc<Engine>,
     share: &Share,
@@ -52,6 +54,7 @@ pub async fn prepare(
     weights: Pool,
     store: &Arc<WeightStore>,
     counter: &Arc<Counter>,
+    device: Option<&dyn Device>,
 ) -> Result<Ready> {
     let pins = loader.cache.as_ref().map(|c| c.pin(pinned(&program)));
     let init = program.init_nodes as usize;
@@ -81,7 +84,6 @@ pub async fn prepare(
     load.loader.written().await;
     let values = load.values;
     let weights_bytes = values.iter().flatten().map(|t| t.byte_len() as u64).sum();
-    let device = engine.device.as_ref().map(|owned| &*owned.device);
     let mut installed = InstalledProgram::new(program, values, device)?;
     installed.charges = constants.finish();
     Ok(Ready {

@@ -14,7 +14,6 @@ pub use convoke_graph::csr::Csr;
 
 use crate::cpu::{self, Kernel};
 use crate::device::{self, Device, DeviceTensor};
-use crate::executor::HandleAccess;
 use crate::program::code::{InstrKind, LoweredProgram};
 
 /// A program with all that its steps need, made by its install.
@@ -75,13 +74,11 @@ impl InstalledProgram {
         let outlive: Vec<bool> = constants.iter().map(Option::is_some).collect();
         let split = device.map(|device| device::split(&program, &outlive, device));
         let split = split.transpose()?.flatten();
-        let on_host =
-            |n: &ProgramNode| HandleAccess::of(n).map_or(InstrKind::Kernel, InstrKind::Handle);
         let (program, kinds, launched) = match split {
             Some(split) => (split.program, split.kinds, split.nodes),
             None => {
                 let steps = &program.nodes[program.init_nodes as usize..];
-                let kinds = steps.iter().map(on_host).collect();
+                let kinds = steps.iter().map(InstrKind::on_host).collect();
                 (program, kinds, vec![])
             }
         };

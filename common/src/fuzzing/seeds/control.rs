@@ -22,12 +22,12 @@ use crate::rpc::services::{
     WorkerRequest, WorkerResponse,
 };
 use crate::rpc::{
-    ClusterStatus, CutEdge, Death, DeathStatus, HeldLease, InstallAnswer, Intent, JoinAnswer,
-    JoinRequest, LeaseGrant, LeaseStatus, LinkReport, LinkStatus, MeasuredLink, MemberState,
-    MemberStatus, Numerics, PartSummary, PinPart, PinSummary, PlanAnswer, PlanOptions, PlanSummary,
-    ProgramStatus, ProgramStoreStatus, Progress, QuarantineStatus, Registration,
-    RegistrationAnswer, RendezvousStatus, Sources, Stage, StageSummary, StepFailure, WeightsStatus,
-    WorkerCount, WorkerStatus,
+    BodyPartSummary, BodySummary, ClusterStatus, CutEdge, Death, DeathStatus, HeldLease,
+    InstallAnswer, Intent, JoinAnswer, JoinRequest, LeaseGrant, LeaseStatus, LinkReport,
+    LinkStatus, MeasuredLink, MemberState, MemberStatus, Numerics, PartSummary, PinPart,
+    PinSummary, PlanAnswer, PlanOptions, PlanSummary, ProgramStatus, ProgramStoreStatus, Progress,
+    QuarantineStatus, Registration, RegistrationAnswer, RendezvousStatus, Sources, Stage,
+    StageSummary, StepFailure, WeightsStatus, WorkerCount, WorkerStatus,
 };
 use crate::world::AccountId;
 
@@ -203,6 +203,19 @@ fn planned() -> PlanAnswer {
             single_ns: Some(900),
             passes: vec!["fused 1".into()],
             warnings: vec!["slow".into()],
+            bodies: vec![BodySummary {
+                node: "loop".into(),
+                function: "body".into(),
+                owner: "w0".into(),
+                parts: vec![BodyPartSummary {
+                    worker: "w0".into(),
+                    nodes: 2,
+                    first_node: "add".into(),
+                    last_node: "sum".into(),
+                    weights_bytes: 64,
+                }],
+                step_ns: 10,
+            }],
         },
         nodes: vec![vec!["add".into()]],
     }
@@ -433,14 +446,14 @@ fn to_worker() -> Vec<(&'static str, WorkerRequest)> {
             "grant",
             WorkerRequest::Install {
                 grant: graph::grant(),
-                program: None,
+                programs: vec![],
             },
         ),
         (
             "grant-with-program",
             WorkerRequest::Install {
                 grant: graph::grant(),
-                program: Some(graph::hashed().program().clone()),
+                programs: vec![graph::hashed().program().clone(); 2],
             },
         ),
         ("grant-progress", WorkerRequest::Progress { plan: PLAN }),

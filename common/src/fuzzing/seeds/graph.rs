@@ -16,7 +16,7 @@ use convoke_graph::program::{
 use convoke_graph::{DType, Dim, Tensor};
 
 use super::{Seed, chosen};
-use crate::grant::{Grant, Participant};
+use crate::grant::{BodyGrant, BodyPart, Grant, Participant};
 use crate::ids::{Incarnation, LeaseId, PlanId};
 
 struct Builder(Function);
@@ -199,6 +199,18 @@ pub(super) fn grant() -> Grant {
         axes: axes(),
         in_flight: 2,
         step_bytes: 4096,
+        bodies: vec![BodyGrant {
+            number: 1,
+            within: 0,
+            participants: participants(),
+            axes: axes(),
+            part: Some(BodyPart {
+                program: hashed().id(),
+                me: 0,
+                step_bytes: 4096,
+            }),
+            driver: Some(driver()),
+        }],
     }
 }
 

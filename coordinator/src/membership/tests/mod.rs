@@ -169,6 +169,7 @@ impl Rig {
                 participant("w1", 2, 1),
                 participant("me", 9, 0),
             ],
+            bodies: vec![],
             axes: Axes::default(),
             in_flight: 1,
         };

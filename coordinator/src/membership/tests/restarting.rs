@@ -190,6 +190,7 @@ fn restart(rig: &mut Rig, round: u64) {
             participant("w0", 20_000 + round, connection),
             participant("me", 9, 0),
         ],
+        bodies: vec![],
         axes: Axes::default(),
         in_flight: 1,
     };

@@ -184,6 +184,7 @@ fn leases_share_constants_whichever_function_they_are_of() {
             token: token.parse().unwrap(),
             parts: vec![part(30, constants), part(7, &[])],
             participants: plan.participants.clone(),
+            bodies: vec![],
             axes: Axes::default(),
             in_flight: 1,
         };

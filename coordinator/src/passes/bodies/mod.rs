@@ -24,8 +24,7 @@ mod tests;
 use convoke_graph::graph::Function;
 use convoke_graph::ops::{self, ControlOp};
 
-use captures::control_op;
-pub use captures::{Bodies, inline_literals, read_by};
+pub use captures::{Bodies, control_op, inline_literals, read_by};
 use constants::CapturedConstants;
 use hoist::Hoist;
 use infallible::infallible;

@@ -496,6 +496,20 @@ fn times(n: f64, cost: Cost) -> Cost {
     }
 }
 
+/// How many runs of a function the cost of a node of control flow assumes.
+pub fn iterations(op: ControlOp, attrs: &Attrs, ins: &[Option<&TensorType>]) -> f64 {
+    match op {
+        ControlOp::If => 1.0,
+        ControlOp::Loop => ITERATIONS,
+        ControlOp::Scan => {
+            let over = split_scan(attrs, ins.len()).ok();
+            let over = over.and_then(|(carried, ..)| ins.get(carried).copied().flatten());
+            let length = over.and_then(|t| t.shape.first()?.as_const()).unwrap_or(0);
+            length.max(0) as f64
+        }
+    }
+}
+
 /// The cost of a node of control flow whose operands and results have these types, and whose functions declare sizes in
 /// terms of `axes`.
 pub fn control_cost(
@@ -505,23 +519,14 @@ pub fn control_cost(
     outs: &[&TensorType],
     axes: &Bindings,
 ) -> Cost {
-    let iterations = match op {
-        ControlOp::If => {
-            let [yes, no] = BRANCHES.map(|name| of_body(attrs, name, axes));
-            return match yes.flops + yes.bytes > no.flops + no.bytes {
-                true => yes,
-                false => no,
-            };
-        }
-        ControlOp::Loop => ITERATIONS,
-        ControlOp::Scan => {
-            let over = split_scan(attrs, ins.len()).ok();
-            let over = over.and_then(|(carried, ..)| ins.get(carried).copied().flatten());
-            let length = over.and_then(|t| t.shape.first()?.as_const()).unwrap_or(0);
-            length.max(0) as f64
-        }
-    };
-    let mut all = times(iterations, of_body(attrs, "body", axes));
+    if op == ControlOp::If {
+        let [yes, no] = BRANCHES.map(|name| of_body(attrs, name, axes));
+        return match yes.flops + yes.bytes > no.flops + no.bytes {
+            true => yes,
+            false => no,
+        };
+    }
+    let mut all = times(iterations(op, attrs, ins), of_body(attrs, "body", axes));
     all.bytes += moved(ins, outs);
     all
 }

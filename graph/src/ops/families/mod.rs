@@ -26,7 +26,8 @@ mod vision;
 
 pub use binary::BinaryOp;
 pub use control::{
-    ControlOp, MOST_NESTED, check_bodies, control_cost, split_loop, split_scan, typed_bodies,
+    ControlOp, MOST_NESTED, check_bodies, control_cost, iterations, split_loop, split_scan,
+    typed_bodies,
 };
 pub use conv::ConvOp;
 pub use fused::FusedOp;

@@ -3,11 +3,11 @@
 use convoke_common::Error;
 use convoke_common::memory::Pool;
 use convoke_graph::dim::Bindings;
+use convoke_graph::graph::Function;
 use convoke_graph::program::Axes;
 use convoke_graph::{DType, Dim, Shape, Tensor};
 use convoke_kernels::Exec;
 
-use super::body::Body;
 use super::{KernelFailure, Values, packed, text};
 
 /// Bytes that are copied between two checks of the cancel flag.
@@ -36,12 +36,12 @@ pub(super) struct IterationResults {
 impl IterationResults {
     /// Collects the results from number `first` on; `shapes` are those of the body's parameters.
     pub fn new(
-        body: &Body,
+        body: &Function,
         first: usize,
         shapes: impl Iterator<Item = Shape>,
         length: Option<usize>,
     ) -> IterationResults {
-        let f = body.function();
+        let f = body;
         let mut axes = Bindings::new();
         for (id, shape) in f.params.iter().zip(shapes) {
             // A parameter whose shape changes between iterations counts with that of the first one.

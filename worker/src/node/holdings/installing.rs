@@ -5,19 +5,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::grant::{Grant, Participant};
+use convoke_common::grant::{Grant, MOST_BODIES, Participant};
+use convoke_common::identity::Role;
 use convoke_common::ids::{LeaseId, PlanId, StepKey};
-use convoke_common::memory::{Pool, Purpose};
+use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_common::rpc::InstallAnswer;
-use convoke_graph::program::{HashedProgram, Program, model_name};
+use convoke_common::world::Share;
+use convoke_graph::ids::ParticipantIx;
+use convoke_graph::program::{Axes, HashedProgram, Program, model_name};
 use convoke_rendezvous::{Lease, Link, RecvSpec, StepHandler, step_event};
 use futures::future::select_all;
 
+use super::bodies::BodyDriver;
 use super::links::{gone, lends};
 use super::{DIVIDED, EndingLease, Holdings, InstalledLease, LOWERED, SETTLE_BOUND};
 use crate::device::{OwnedDevice, copy_constants};
-use crate::executor::Executor;
-use crate::node::records::{account_of, share_of};
+use crate::executor::{DrivenBodies, DrivenBody, Executor};
+use crate::node::records::{Records, account_of, share_of};
 use crate::program::install::{self, Counter};
 use crate::weights::loader::{ClientSource, Loader};
 
@@ -45,6 +49,30 @@ impl EarlyReleases {
     }
 }
 
+/// What all parts of one install have in common.
+struct InstallBase {
+    records: Records,
+    ledger: Ledger,
+    device: Option<OwnedDevice>,
+    share: Share,
+    loader: Arc<Loader>,
+    counter: Arc<Counter>,
+    in_flight: u32,
+}
+
+/// One program to install: the worker's part of the function, or of a partitioned body.
+pub(super) struct Part {
+    /// The number of the body; 0 for the function itself.
+    pub(super) number: u32,
+    pub(super) lease: LeaseId,
+    pub(super) hashed: HashedProgram,
+    pub(super) me: ParticipantIx,
+    pub(super) participants: Vec<Participant>,
+    pub(super) axes: Axes,
+    pub(super) step_bytes: u64,
+    pub(super) links: Vec<Option<Arc<Link>>>,
+}
+
 /// Lists an install as under way until it is dropped.
 struct InstallListing<'a>(&'a Holdings, StepKey);
 
@@ -58,19 +86,28 @@ impl Drop for InstallListing<'_> {
 }
 
 impl Holdings {
-    /// Installs this worker's part of a lease. Where the worker neither has the program of the grant nor was sent it,
+    /// Installs this worker's part of a lease. Where the worker neither has a program of the grant nor was sent it,
     /// nothing is done, and the answer says so.
     pub async fn install(
         self: &Arc<Self>,
         grant: Grant,
-        sent: Option<Arc<Program>>,
+        sent: Vec<Arc<Program>>,
     ) -> Result<InstallAnswer> {
         if let Some(refusal) = self.engine.gate.refusal() {
             return Err(refusal.clone());
         }
-        let Some(program) = self.programs.find(&grant.program, sent)? else {
-            return Ok(InstallAnswer::NeedsProgram);
-        };
+        if grant.bodies.len() > MOST_BODIES {
+            let msg = "the grant has more bodies than there may be";
+            return Err(Error::new(Code::ProtocolViolation, msg));
+        }
+        let mut sent = sent.into_iter();
+        let mut programs = Vec::with_capacity(1 + grant.bodies.len());
+        for id in grant.programs() {
+            match self.programs.find(id, sent.next())? {
+                Some(program) => programs.push(program),
+                None => return Ok(InstallAnswer::NeedsProgram),
+            }
+        }
         let underway = Arc::new(RunningInstall {
             plan: grant.plan,
             counter: Arc::default(),
@@ -85,7 +122,7 @@ impl Holdings {
         step_event!("install", key);
         // The drop ends the listing when the install is cancelled, too.
         let _listed = InstallListing(self, key);
-        let installed = self.install_counted(grant, &program, &underway).await;
+        let installed = self.install_counted(grant, programs, &underway).await;
         installed.map(|()| InstallAnswer::Installed)
     }
 
@@ -141,44 +178,43 @@ impl Holdings {
     async fn install_counted(
         self: &Arc<Self>,
         grant: Grant,
-        hashed: &HashedProgram,
+        programs: Vec<HashedProgram>,
         underway: &RunningInstall,
     ) -> Result<()> {
         if self.forgone().0.contains(&grant.lease) {
             return Err(released_early(grant.lease));
         }
-        let violation = |why: &str| Err(Error::new(Code::ProtocolViolation, why));
-        let program = hashed.program().clone();
-        grant.check(&program)?;
-        let own = self.engine.profile();
-        if program.profile != own {
-            let msg = format!(
-                "worker {} computes under the numerics profile {own}, the plan under {}",
-                self.me.name, program.profile
-            );
-            return Err(Error::new(Code::VersionMismatch, msg));
-        }
-        let mine = grant.participants.get(usize::from(grant.me));
-        if !mine.is_some_and(|p| p.name == self.me.name && p.incarnation == self.me.incarnation) {
-            return violation("the grant is for another worker");
-        }
-        let links = self.links(&grant, &program).await?;
+        let mut programs = programs.into_iter();
+        let hashed = programs.next();
+        let hashed = hashed.ok_or_else(|| Error::internal("an install without a program"))?;
+        grant.check(hashed.program())?;
+        self.is_mine(&grant.participants, grant.me)?;
+        let driver = grant.participants.last().cloned();
+        let driver = driver.ok_or_else(|| Error::internal("a lease without participants"))?;
+        let program = hashed.program();
+        let own = Part {
+            number: 0,
+            lease: grant.lease,
+            links: self
+                .links(&grant.participants, grant.me, program, Role::Client)
+                .await?,
+            hashed,
+            me: grant.me,
+            participants: grant.participants,
+            axes: grant.axes,
+            step_bytes: grant.step_bytes,
+        };
+        let (parts, mut drivers) = self.bodies(own.lease, grant.bodies, programs).await?;
         self.settled().await;
         if underway.released.load(Ordering::Relaxed) {
             return Err(released_early(grant.lease));
         }
-        let needed: Vec<Arc<Link>> = links.iter().flatten().cloned().collect();
-        let driver = &grant.participants[grant.participants.len() - 1];
-        let ledger = account_of(&self.ledger, links.last().and_then(Option::as_ref));
-        let records = self.records.of(links.last().and_then(Option::as_ref));
-        let forms = match self.engine.device {
-            Some(_) => LOWERED + DIVIDED,
-            None => LOWERED,
-        };
-        let code = records.reserve(hashed.encoded_bytes().saturating_mul(forms))?;
-        let paid = self.programs.keep(hashed, &records)?;
-        let weights = Pool::new(&ledger, Purpose::Weights, 0)?;
-        let client = self.client_source(driver, &links);
+        let mut needed: Vec<Arc<Link>> = own.links.iter().flatten().cloned().collect();
+        needed.extend(parts.iter().flat_map(|p| &p.links).flatten().cloned());
+        needed.extend(drivers.iter().flat_map(|d| &d.links).cloned());
+        let driver_link = own.links.last().and_then(Option::as_ref);
+        let ledger = account_of(&self.ledger, driver_link);
+        let client = self.client_source(&driver, &own.links);
         let loader = Loader::new(
             self.world.clone(),
             self.root.clone(),
@@ -187,94 +223,30 @@ impl Holdings {
             self.loaded.clone(),
             self.load_buffer.clone(),
         );
-        let name = model_name(&program.name);
-        let driver_link = links.last().and_then(Option::as_ref);
-        let share = share_of(driver_link, &driver.name, grant.lease);
-        let mut ready = install::prepare(
-            &self.engine,
-            &share,
-            program.clone(),
-            Arc::new(loader),
-            weights,
-            &self.weights,
-            &underway.counter,
-        )
-        .await?;
-        let device = self.engine.device.clone().map(|owned| OwnedDevice {
-            memory: account_of(&owned.memory, links.last().and_then(Option::as_ref)),
-            ..owned
-        });
-        if let Some(owned) = &device {
-            copy_constants(&mut ready.installed, owned, &share)
-                .await
-                .map_err(|e| self.engine.device_failed(e).at(self.engine.place()))?;
-        }
-        // The memory of steps is reserved only now: the plan counts on loading and steps needing memory one after the
-        // other.
-        let step_bytes = grant.step_bytes.saturating_mul(u64::from(grant.in_flight));
-        let pool = match lends(&program, &grant.axes, &links).await {
-            true => Pool::shared(&ledger, Purpose::Leases, step_bytes)?,
-            false => Pool::new(&ledger, Purpose::Leases, step_bytes)?,
+        let base = InstallBase {
+            records: self.records.of(driver_link),
+            device: self.engine.device.clone().map(|owned| OwnedDevice {
+                memory: account_of(&owned.memory, driver_link),
+                ..owned
+            }),
+            share: share_of(driver_link, &driver.name, grant.lease),
+            ledger,
+            loader: Arc::new(loader),
+            counter: underway.counter.clone(),
+            in_flight: grant.in_flight,
         };
-        let device = device.filter(|_| ready.installed.code.uses_device());
-        let queue = device.map(|owned| {
-            let memory = &owned.memory;
-            let opened = owned
-                .device
-                .open(&share, memory, Purpose::Leases, step_bytes);
-            opened.map_err(|e| self.engine.device_failed(e).at(self.engine.place()))
-        });
-        let queue = queue.transpose()?;
-        let (me, id) = (Arc::downgrade(self), grant.lease);
-        let driver_gone = Box::new(move || {
-            if let Some(me) = me.upgrade() {
-                me.drop_lease(id);
-            }
-        });
-        let executor = Executor::new(
-            self.engine.clone(),
-            Arc::new(ready.installed),
-            share,
-            pool.clone(),
-            links,
-            grant.in_flight,
-            driver_gone,
-        );
-        let recvs = program
-            .recvs
-            .iter()
-            .map(|r| RecvSpec {
-                from: r.from,
-                ty: program.values[r.value as usize].ty.clone(),
-            })
-            .collect();
-        let handler: Arc<dyn StepHandler> = executor.clone();
-        let lease = Arc::new(Lease::new(
-            grant.lease,
-            grant.me,
-            grant.participants,
-            grant.axes,
-            grant.in_flight,
-            recvs,
-            pool,
-            handler,
-        ));
-        executor.attach(&lease);
-        if let Some(queue) = queue {
-            executor.use_device(queue);
+        let name = own.hashed.program().name.clone();
+        let mut held = self.install_part(&base, own, &mut drivers).await?;
+        for part in parts {
+            held.bodies
+                .push(self.install_part(&base, part, &mut drivers).await?);
         }
-        executor.serve_handles(self.eager.clone());
-        let held = InstalledLease {
-            lease: lease.clone(),
-            executor,
-            name,
-            weights_bytes: ready.weights_bytes,
-            _weights: ready.weights,
-            _code: code,
-            _program: paid,
-            _pins: ready.pins,
-        };
+        let lease = held.lease.clone();
+        let bodies: Vec<_> = held.bodies.iter().map(|b| b.lease.clone()).collect();
         self.held().insert(lease.id, held);
+        for lease in bodies {
+            self.hub.add_lease(lease);
+        }
         self.hub.add_lease(lease.clone());
         if underway.released.load(Ordering::Relaxed) {
             self.release(lease.id);
@@ -284,15 +256,151 @@ impl Holdings {
         if let Some(l) = needed.iter().find(|l| l.is_closed()) {
             self.release(lease.id);
             let msg = format!(
-                "worker {} lost contact with {} while it installed {}",
+                "worker {} lost contact with {} while it installed {name}",
                 self.me.name,
                 l.peer().name,
-                program.name
             );
             return Err(gone(&l.peer().name, msg));
         }
-        tracing::info!(lease = %lease.id, model = program.name, "installed");
+        tracing::info!(lease = %lease.id, model = name, "installed");
         Ok(())
+    }
+
+    /// Fails where participant `me` is another one than this worker.
+    pub(super) fn is_mine(&self, participants: &[Participant], me: ParticipantIx) -> Result<()> {
+        let mine = participants.get(usize::from(me));
+        match mine.is_some_and(|p| p.name == self.me.name && p.incarnation == self.me.incarnation) {
+            true => Ok(()),
+            false => Err(Error::new(
+                Code::ProtocolViolation,
+                "the grant is for another worker",
+            )),
+        }
+    }
+
+    /// Installs one program: loads its weights, and reserves the memory of its steps. Of `drivers` it takes those that
+    /// drive bodies for its nodes.
+    async fn install_part(
+        self: &Arc<Self>,
+        base: &InstallBase,
+        part: Part,
+        drivers: &mut Vec<BodyDriver>,
+    ) -> Result<InstalledLease> {
+        let program = part.hashed.program().clone();
+        let own = self.engine.profile();
+        if program.profile != own {
+            let msg = format!(
+                "worker {} computes under the numerics profile {own}, the plan under {}",
+                self.me.name, program.profile
+            );
+            return Err(Error::new(Code::VersionMismatch, msg));
+        }
+        // A body runs on the host, as it does where one worker runs all of it.
+        let device = base.device.clone().filter(|_| part.number == 0);
+        let forms = match device {
+            Some(_) => LOWERED + DIVIDED,
+            None => LOWERED,
+        };
+        let code = base
+            .records
+            .reserve(part.hashed.encoded_bytes().saturating_mul(forms))?;
+        let paid = self.programs.keep(&part.hashed, &base.records)?;
+        let weights = Pool::new(&base.ledger, Purpose::Weights, 0)?;
+        let mut ready = install::prepare(
+            &self.engine,
+            &base.share,
+            program.clone(),
+            base.loader.clone(),
+            weights,
+            &self.weights,
+            &base.counter,
+            device.as_ref().map(|owned| &*owned.device),
+        )
+        .await?;
+        if let Some(owned) = &device {
+            copy_constants(&mut ready.installed, owned, &base.share)
+                .await
+                .map_err(|e| self.engine.device_failed(e).at(self.engine.place()))?;
+        }
+        // The memory of steps is reserved only now: the plan counts on loading and steps needing memory one after the
+        // other.
+        let step_bytes = part.step_bytes.saturating_mul(u64::from(base.in_flight));
+        let pool = match lends(&program, &part.axes, &part.links).await {
+            true => Pool::shared(&base.ledger, Purpose::Leases, step_bytes)?,
+            false => Pool::new(&base.ledger, Purpose::Leases, step_bytes)?,
+        };
+        let device = device.filter(|_| ready.installed.code.uses_device());
+        let queue = device.map(|owned| {
+            let memory = &owned.memory;
+            let opened = owned
+                .device
+                .open(&base.share, memory, Purpose::Leases, step_bytes);
+            opened.map_err(|e| self.engine.device_failed(e).at(self.engine.place()))
+        });
+        let queue = queue.transpose()?;
+        let (me, id, of_body) = (Arc::downgrade(self), part.lease, part.number > 0);
+        let driver_gone = Box::new(move || {
+            // The lease of a body goes with the lease that it is a part of.
+            if let Some(me) = me.upgrade().filter(|_| !of_body) {
+                me.drop_lease(id);
+            }
+        });
+        let executor = Executor::new(
+            self.engine.clone(),
+            Arc::new(ready.installed),
+            base.share.clone(),
+            pool.clone(),
+            part.links,
+            base.in_flight,
+            driver_gone,
+        );
+        let driven = drivers.extract_if(.., |d| d.within == part.number);
+        let driven: Vec<DrivenBody> = driven
+            .map(|d| d.start(self, base.in_flight, &pool))
+            .collect();
+        if !driven.is_empty() {
+            let driven = DrivenBodies::new(&self.world, driven, base.in_flight);
+            executor.drive_bodies(driven);
+        }
+        let recvs = program
+            .recvs
+            .iter()
+            .map(|r| RecvSpec {
+                from: r.from,
+                ty: program.values[r.value as usize].ty.clone(),
+            })
+            .collect();
+        let handler: Arc<dyn StepHandler> = executor.clone();
+        let lease = Lease::new(
+            part.lease,
+            part.me,
+            part.participants,
+            part.axes,
+            base.in_flight,
+            recvs,
+            pool,
+            handler,
+        );
+        let lease = Arc::new(match of_body {
+            true => lease.driven_by_worker(),
+            false => lease,
+        });
+        executor.attach(&lease);
+        if let Some(queue) = queue {
+            executor.use_device(queue);
+        }
+        executor.serve_handles(self.eager.clone());
+        Ok(InstalledLease {
+            lease,
+            executor,
+            name: model_name(&program.name),
+            weights_bytes: ready.weights_bytes,
+            bodies: vec![],
+            _weights: ready.weights,
+            _code: code,
+            _program: paid,
+            _pins: ready.pins,
+        })
     }
 
     fn client_source(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::grant::{Grant, Participant};
+use convoke_common::grant::Participant;
 use convoke_common::identity::Role;
 use convoke_common::rpc::LinkReport;
 use convoke_graph::ids::ParticipantIx;
@@ -19,30 +19,30 @@ use super::Holdings;
 const LINK_BOUND: Duration = Duration::from_secs(10);
 
 impl Holdings {
-    /// The links that a grant of this program needs: to the driver, and to workers with a common edge. Of two workers the
-    /// one whose name sorts first dials, and the other waits for it.
+    /// The links that participant `me` needs for this program: to the driver, which has this role, and to workers with a
+    /// common edge.
     pub(super) async fn links(
         self: &Arc<Self>,
-        grant: &Grant,
+        participants: &[Participant],
+        me: ParticipantIx,
         program: &Program,
+        driven_by: Role,
     ) -> Result<Vec<Option<Arc<Link>>>> {
-        let driver = grant.participants.len() - 1;
+        let driver = participants.len() - 1;
         let mut links = Vec::new();
-        for (i, p) in grant.participants.iter().enumerate() {
+        for (i, p) in participants.iter().enumerate() {
             let ix = i as ParticipantIx;
             let needed = i == driver
                 || program.recvs.iter().any(|r| r.from == ix)
                 || program.sends.iter().any(|s| s.to == ix);
-            if ix == grant.me || !needed {
+            if ix == me || !needed {
                 links.push(None);
                 continue;
             }
-            let dial = i != driver && self.me.name < p.name;
-            let role = match i == driver {
-                true => Role::Client,
-                false => Role::Worker,
-            };
-            links.push(Some(self.link_to(p, role, dial).await?));
+            links.push(Some(match (i == driver, driven_by) {
+                (true, Role::Client) => self.link_to(p, Role::Client, false).await?,
+                _ => self.link_to_worker(p).await?,
+            }));
         }
         Ok(links)
     }

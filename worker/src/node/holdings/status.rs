@@ -81,12 +81,13 @@ impl Holdings {
                 lease: h.lease.id,
                 name: h.name.clone(),
                 driver: h.lease.name_of(h.lease.driver()).to_owned(),
-                nodes: h.executor.nodes(),
-                weights_bytes: h.weights_bytes,
-                shared_weights_bytes: h.executor.shared_bytes(),
+                nodes: h.each().map(|h| h.executor.nodes()).sum(),
+                weights_bytes: h.each().map(|h| h.weights_bytes).sum(),
+                shared_weights_bytes: h.each().map(|h| h.executor.shared_bytes()).sum(),
             })
             .collect();
-        let live_steps = held.values().map(|h| h.executor.live_steps()).sum();
+        let all = held.values().flat_map(InstalledLease::each);
+        let live_steps = all.map(|h| h.executor.live_steps()).sum();
         drop(held);
         let (live_handles, handle_bytes) = self.eager.live();
         let refused = self.hub.refused().into_iter();

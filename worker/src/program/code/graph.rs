@@ -81,15 +81,18 @@ impl<'a> Graph<'a> {
         self.constants[value as usize].is_some()
     }
 
-    /// Whether a node's result arrives later, as tensors of peers do: it reads a handle, or copies from the device.
+    /// Whether a node's results arrive later, as tensors of peers do: it reads a handle, copies from the device, or drives
+    /// partitioned bodies.
     fn answers_later(&self, node: u32) -> bool {
         matches!(
             self.kind[node as usize],
-            InstrKind::Handle(HandleAccess::Lend { .. }) | InstrKind::Device(DeviceInstr::CopyOut)
+            InstrKind::Handle(HandleAccess::Lend { .. })
+                | InstrKind::Device(DeviceInstr::CopyOut)
+                | InstrKind::Partitioned
         )
     }
 
-    /// The values that arrive from peers, from handles and from the device.
+    /// The values that arrive from peers, from handles, from the device and from partitioned bodies.
     pub fn arrivals(&self) -> impl Iterator<Item = u32> {
         let later = (0..self.nodes.len() as u32).filter(|n| self.answers_later(*n));
         let later = later.flat_map(|n| &self.nodes[n as usize].outputs);

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use convoke_common::error::{Code, Error, Result};
 use convoke_graph::Tensor;
 use convoke_graph::ops::ConcreteOutputs;
-use convoke_graph::program::Program;
+use convoke_graph::program::{PARTITIONED, Program, ProgramNode};
 
 use crate::cpu::{Kernel, MOST_SLOTS, OperandPlace, OperandRef};
 use crate::device::DeviceNode;
@@ -48,6 +48,19 @@ pub enum InstrKind {
     Handle(HandleAccess),
     /// The instruction concerns the worker's device.
     Device(DeviceInstr),
+    /// The instruction drives partitioned bodies, whose results arrive later.
+    Partitioned,
+}
+
+impl InstrKind {
+    /// The kind of a node that no device runs.
+    pub fn on_host(node: &ProgramNode) -> InstrKind {
+        match HandleAccess::of(node) {
+            Some(access) => InstrKind::Handle(access),
+            None if node.attrs.get(PARTITIONED).is_some() => InstrKind::Partitioned,
+            None => InstrKind::Kernel,
+        }
+    }
 }
 
 /// The instructions that concern a device with memory of its own.

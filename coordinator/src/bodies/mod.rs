@@ -1,0 +1,340 @@
+//! Partitioned bodies: functions of control flow whose weights fit no single worker, which several workers run together.
+//!
+//! ```text
+//! function ── take out what is too large ──> body, body, …    each placed and partitioned as a function of its own
+//!     └────────────────────────────────────> the rest         placed in the memory that the bodies leave
+//! ```
+//! The worker that runs the node is the owner of its bodies, and the driver of their steps. A body may have bodies that are
+//! too large as well; all bodies of a plan are numbered, from 1.
+//!
+//! Invariants
+//! 1. A body that fits one worker, were it all for the caller, stays what it is.
+//! 2. Taking a body out changes no bit: its nodes are those that run on one worker.
+//! 3. What a body and the function around it need of a worker fits there together.
+
+mod outline;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use convoke_common::grant::MOST_BODIES;
+use convoke_common::rpc::{BodyPartSummary, BodySummary, PlanOptions};
+use convoke_common::{Code, Error, Result};
+use convoke_graph::graph::{Function, Node, TensorType};
+use convoke_graph::ids::{FunctionId, ParticipantIx};
+use convoke_graph::ops::{self, ControlOp};
+use convoke_graph::program::{Axes, ConstantId, DriverProgram, HashedProgram, PARTITIONED};
+
+use crate::partition::{extent, partition};
+use crate::passes::control_op;
+use crate::place::{ClusterModel, Placed, bytes_of, human, inner_bytes, place};
+use crate::plan::hashed;
+use outline::{constants, outline};
+
+/// A partitioned body as it is installed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedBody {
+    /// The number of the body that the node which runs this one is a part of; 0 stands for the function itself.
+    pub within: u32,
+    /// The participant of the lease that drives the body.
+    pub owner: ParticipantIx,
+    /// The participants of the lease that run it.
+    pub workers: Vec<ParticipantIx>,
+    /// One program for each of them.
+    pub programs: Vec<HashedProgram>,
+    pub driver: DriverProgram,
+    pub axes: Axes,
+    /// Most bytes of one run's tensors at once on each of them.
+    pub step_bytes: Vec<u64>,
+}
+
+/// A body that was taken out of its node and placed.
+struct PlacedBody {
+    placed: Placed,
+    node: String,
+    /// The attribute of the node that the body was.
+    function: String,
+    within: u32,
+    axes: Axes,
+    /// How often a step is assumed to run it.
+    times: f64,
+}
+
+/// A function that was placed together with its partitioned bodies.
+pub struct DividedFunction {
+    /// The function without the bodies. All workers that run a part of a body are among its participants.
+    pub placed: Placed,
+    bodies: Vec<PlacedBody>,
+}
+
+impl DividedFunction {
+    /// A function none of whose bodies is partitioned.
+    pub fn whole(placed: Placed) -> DividedFunction {
+        DividedFunction {
+            placed,
+            bodies: vec![],
+        }
+    }
+
+    /// Places an optimised function, after taking out the bodies that fit no single worker. `None` if there are none of
+    /// that kind; where the rest does not fit either, `too_small` is the error.
+    pub fn divide(
+        function: Function,
+        cluster: &ClusterModel,
+        options: &PlanOptions,
+        too_small: &Error,
+    ) -> Result<Option<DividedFunction>> {
+        let mut dividing = Dividing {
+            whole: cluster,
+            left: cluster.clone(),
+            options,
+            too_small,
+            bodies: vec![],
+        };
+        if dividing.too_large(&function, &options.axes).is_empty() {
+            return Ok(None);
+        }
+        let mut placed = dividing.place(function, &options.axes, 0, 1.0)?;
+        let bodies: Vec<PlacedBody> = dividing.bodies.into_iter().flatten().collect();
+        let mut indices = placed.team.indices.clone();
+        for i in bodies.iter().flat_map(|b| &b.placed.team.indices) {
+            if !indices.contains(i) {
+                indices.push(*i);
+            }
+        }
+        let former = std::mem::replace(&mut placed.team, cluster.team(&indices));
+        for (worker, former) in placed.team.workers.iter_mut().zip(former.workers) {
+            worker.presence = former.presence;
+        }
+        placed.usage.resize(indices.len(), Default::default());
+        placed.peaks.resize(indices.len(), 0);
+        placed.schedule.busy_ns.resize(indices.len(), 0);
+        placed.single_ns = None;
+        Ok(Some(DividedFunction { placed, bodies }))
+    }
+
+    /// Partitions the bodies. Then adds what they need to the predictions of the function around them, which was
+    /// partitioned before.
+    pub fn finish(&mut self, id: FunctionId) -> Result<Vec<(PlannedBody, BodySummary)>> {
+        let mut planned = Vec::with_capacity(self.bodies.len());
+        for (number, body) in (1u32..).zip(&self.bodies) {
+            let mut parts = partition(&body.placed);
+            let programs = std::mem::take(&mut parts.programs);
+            let summary = self.summarise(number, body, &programs)?;
+            let one = PlannedBody {
+                within: body.within,
+                owner: self.owner(number, body.within)?,
+                workers: self.participants(body),
+                programs: hashed(programs, id)?,
+                driver: parts.driver,
+                axes: body.axes.clone(),
+                step_bytes: parts.step_bytes,
+            };
+            planned.push((one, summary));
+        }
+        for body in &self.bodies {
+            let at = self.participants(body);
+            let run = |ns: u64| (ns as f64 * body.times) as u64;
+            let inner = &body.placed;
+            for (m, at) in at.into_iter().map(usize::from).enumerate() {
+                self.placed.usage[at].add(&inner.usage[m]);
+                let peak = &mut self.placed.peaks[at];
+                *peak = peak.saturating_add(inner.peaks[m]);
+                let busy = &mut self.placed.schedule.busy_ns[at];
+                *busy = busy.saturating_add(run(inner.schedule.busy_ns[m]));
+            }
+            let step = &mut self.placed.schedule.step_ns;
+            *step = step.saturating_add(run(inner.schedule.step_ns));
+        }
+        Ok(planned)
+    }
+
+    /// The constants that each participant keeps for its leases to share, with their bytes.
+    pub fn constants(&self) -> Vec<BTreeMap<ConstantId, u64>> {
+        let mut all = self.placed.constants();
+        for body in &self.bodies {
+            let each = self.participants(body).into_iter().map(usize::from);
+            for (at, kept) in each.zip(body.placed.constants()) {
+                all[at].extend(kept);
+            }
+        }
+        all
+    }
+
+    /// The participant of the lease that a worker of the cluster is.
+    fn participant(&self, index: usize) -> ParticipantIx {
+        let mut team = self.placed.team.indices.iter();
+        team.position(|i| *i == index).unwrap_or_default() as ParticipantIx
+    }
+
+    /// The participants of the lease that run a body.
+    fn participants(&self, body: &PlacedBody) -> Vec<ParticipantIx> {
+        let indices = body.placed.team.indices.iter();
+        indices.map(|i| self.participant(*i)).collect()
+    }
+
+    /// The participant that runs the node of body `number`, which is a part of body `within`.
+    fn owner(&self, number: u32, within: u32) -> Result<ParticipantIx> {
+        let around = match within.checked_sub(1) {
+            None => &self.placed,
+            Some(body) => &self.bodies[body as usize].placed,
+        };
+        let runs = |p: &usize| {
+            let node = &around.function.nodes[around.work.steps[*p] as usize];
+            let numbers = node.attrs.ints(PARTITIONED).unwrap_or_default();
+            numbers.contains(&i64::from(number))
+        };
+        let position = (0..around.work.positions()).find(runs);
+        let position = position.ok_or_else(|| Error::internal("a body that no node runs"))?;
+        let at = usize::from(around.participant[position]);
+        Ok(self.participant(around.team.indices[at]))
+    }
+
+    fn summarise(
+        &self,
+        number: u32,
+        body: &PlacedBody,
+        programs: &[convoke_graph::program::Program],
+    ) -> Result<BodySummary> {
+        let owner = usize::from(self.owner(number, body.within)?);
+        let part = |(m, program): (usize, &convoke_graph::program::Program)| {
+            let (first_node, last_node) = extent(&body.placed, m);
+            BodyPartSummary {
+                worker: body.placed.team.workers[m].name.clone(),
+                nodes: program.nodes.len() as u32 - program.init_nodes,
+                first_node,
+                last_node,
+                weights_bytes: body.placed.usage[m].weights,
+            }
+        };
+        Ok(BodySummary {
+            node: body.node.clone(),
+            function: body.function.clone(),
+            owner: self.placed.team.workers[owner].name.clone(),
+            parts: programs.iter().enumerate().map(part).collect(),
+            step_ns: body.placed.schedule.step_ns,
+        })
+    }
+}
+
+/// The search for a placement of a function and its partitioned bodies.
+struct Dividing<'a> {
+    whole: &'a ClusterModel,
+    /// The cluster without the memory that is taken by bodies that are placed.
+    left: ClusterModel,
+    options: &'a PlanOptions,
+    too_small: &'a Error,
+    /// The bodies, by number; `None` while one is being placed.
+    bodies: Vec<Option<PlacedBody>>,
+}
+
+impl Dividing<'_> {
+    /// The nodes of `f` whose functions fit no single worker.
+    fn too_large(&self, f: &Function, axes: &Axes) -> Vec<usize> {
+        let offers = self.whole.workers.iter().map(|w| w.offered);
+        let most = offers.max().unwrap_or(0);
+        let nodes = f.nodes.iter().enumerate();
+        let control = nodes.filter(|(_, n)| control_op(n).is_some());
+        let large = control.filter(|(_, n)| self.needed(f, n, axes) > most);
+        large.map(|(i, _)| i).collect()
+    }
+
+    /// The bytes of a node's constants, and of the values inside its functions for all steps in flight.
+    fn needed(&self, f: &Function, node: &Node, axes: &Axes) -> u64 {
+        let (bounds, constant) = (axes.at_bounds(), constants(f));
+        let read: BTreeSet<_> = node.inputs.iter().flatten().collect();
+        let read = read.into_iter().filter(|v| constant[v.ix()]);
+        let weights = read.filter_map(|v| bytes_of(f.ty(*v), &bounds));
+        let inner = inner_bytes(node, &bounds);
+        let inner = inner.saturating_mul(u64::from(self.options.in_flight.max(1)));
+        weights.fold(inner, u64::saturating_add)
+    }
+
+    /// Places a function whose axes are these, which is body `number` or the function itself, and is assumed to run so
+    /// many times in a step.
+    fn place(&mut self, mut f: Function, axes: &Axes, number: u32, times: f64) -> Result<Placed> {
+        for at in self.too_large(&f, axes) {
+            self.take_out(&mut f, at, axes, number, times)?;
+        }
+        let mut options = self.options.clone();
+        if number > 0 {
+            (options.pins, options.stages) = (vec![], vec![]);
+            options.axes = axes.clone();
+        }
+        place(f, &self.left, &options).map_err(|e| match e.code {
+            Code::ClusterTooSmall | Code::OutOfMemory => self.too_small.clone(),
+            _ => e,
+        })
+    }
+
+    /// Takes the functions of node `at` out of `f`, which is body `within`, and places them.
+    fn take_out(
+        &mut self,
+        f: &mut Function,
+        at: usize,
+        axes: &Axes,
+        within: u32,
+        times: f64,
+    ) -> Result<()> {
+        let first = self.bodies.len() as u32 + 1;
+        let needed = self.needed(f, &f.nodes[at], axes);
+        let bodies = outline(f, at, first)?;
+        if self.bodies.len() + bodies.len() > MOST_BODIES {
+            let msg = format!("more than {MOST_BODIES} branches and loops fit no single worker");
+            return Err(Error::new(Code::ClusterTooSmall, msg)
+                .advise("start workers that offer more memory"));
+        }
+        self.bodies.extend(bodies.iter().map(|_| None));
+        let node = f.nodes[at].clone();
+        let times = times * runs(f, &node);
+        for ((function, body), number) in bodies.into_iter().zip(first..) {
+            let axes = axes_of(&body, axes).map_err(|axis| {
+                let (node, needed) = (&node.name, human(needed));
+                let msg = format!(
+                    "'{function}' of node '{node}' needs {needed}, which no worker offers, and cannot run on several: \
+                     its size '{axis}' depends on data"
+                );
+                Error::new(Code::ClusterTooSmall, msg)
+                    .advise(format!("start a worker that offers more than {needed}"))
+            })?;
+            let placed = self.place(body, &axes, number, times)?;
+            for (i, usage) in placed.team.indices.iter().zip(&placed.usage) {
+                let worker = &mut self.left.workers[*i];
+                worker.memory = worker.memory.saturating_sub(usage.beyond.memory);
+                worker.budget = worker.budget.saturating_sub(usage.beyond.budget);
+            }
+            self.bodies[number as usize - 1] = Some(PlacedBody {
+                placed,
+                node: node.name.to_string(),
+                function,
+                within,
+                axes,
+                times,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// How often a node is assumed to run its function in a step.
+fn runs(f: &Function, node: &Node) -> f64 {
+    let operand = |v: &Option<_>| v.map(|v| f.ty(v));
+    let operands: Vec<Option<&TensorType>> = node.inputs.iter().map(operand).collect();
+    let op = control_op(node).unwrap_or(ControlOp::If);
+    ops::iterations(op, &node.attrs, &operands)
+}
+
+/// The axes of a body within a function of these axes; fails with one that has no bound.
+fn axes_of(body: &Function, around: &Axes) -> Result<Axes, Arc<str>> {
+    let mut symbols = BTreeSet::new();
+    let params = body.params.iter().flat_map(|p| &body.ty(*p).shape);
+    params.for_each(|d| d.symbols(&mut symbols));
+    let bound = |name: Arc<str>| {
+        let known = around.bounds.iter().find(|(s, _)| *s == name);
+        known.cloned().ok_or(name)
+    };
+    let bounds = symbols.into_iter().map(bound).collect::<Result<_, _>>()?;
+    Ok(Axes { bounds })
+}

@@ -1,0 +1,190 @@
+//! Plans of functions whose bodies fit no single worker.
+
+use convoke_common::Code;
+use convoke_common::rpc::WorkerCount;
+use convoke_graph::graph::Function;
+use convoke_graph::program::PARTITIONED;
+
+use crate::place::ClusterModel;
+use crate::plan::{PlannedPrograms, plan};
+use crate::testing::{cluster, options, parse, parse_with};
+
+/// Each weight takes 256 KiB, and twice as much while it is packed.
+const BODY: &str = "param i: i64[]
+    param going: bool[]
+    param x: f32[1, 256]
+    param w1: f32[256, 256]
+    param w2: f32[256, 256]
+    param w3: f32[256, 256]
+    a = MatMul(x, w1)
+    b = MatMul(a, w2)
+    c = MatMul(b, w3)
+    result going
+    result c";
+
+const WEIGHTS: &str = "weight w1: f32[256, 256]
+    weight w2: f32[256, 256]
+    weight w3: f32[256, 256]";
+
+fn looped() -> Function {
+    let text = format!(
+        "param m: i64[]
+         param x: f32[1, 256]
+         {WEIGHTS}
+         r = Relu(x)
+         y = Loop(m, _, r, w1, w2, w3) {{body=&body; captured=3}}
+         result y"
+    );
+    parse_with(&text, &[("body", &parse(BODY))])
+}
+
+fn planned(f: &Function, cluster: &ClusterModel) -> convoke_common::Result<PlannedPrograms> {
+    plan(f.clone(), cluster, &options(f, WorkerCount::Auto))
+}
+
+/// Checks which workers run each body, and who drives it.
+fn check(f: &Function, cluster: &ClusterModel, want: &[(&str, &[&str])]) -> PlannedPrograms {
+    let planned = planned(f, cluster).unwrap();
+    let bodies = planned.summary.bodies.iter().map(|b| {
+        let workers = b.parts.iter().map(|p| p.worker.as_str()).collect();
+        (b.owner.as_str(), workers)
+    });
+    let found: Vec<(&str, Vec<&str>)> = bodies.collect();
+    let want: Vec<(&str, Vec<&str>)> = want.iter().map(|(o, w)| (*o, w.to_vec())).collect();
+    assert_eq!(found, want, "{:?}", planned.summary.bodies);
+    let workers = planned.participants.len();
+    for (body, summary) in planned.bodies.iter().zip(&planned.summary.bodies) {
+        assert!(body.driver.names(body.workers.len()));
+        assert!(usize::from(body.owner) < workers);
+        for (at, part) in body.workers.iter().zip(&summary.parts) {
+            assert_eq!(planned.participants[usize::from(*at)].name, part.worker);
+        }
+    }
+    for part in &planned.summary.parts {
+        assert!(part.needed_bytes <= part.memory, "{part:?}");
+    }
+    planned
+}
+
+#[test]
+fn a_body_is_taken_apart_where_no_worker_holds_it() {
+    let f = looped();
+    check(&f, &cluster(3, 4 << 20), &[]);
+    let apart = check(&f, &cluster(3, 640 << 10), &[("w0", &["w0", "w1", "w2"])]);
+    let nodes = |p: &convoke_graph::program::HashedProgram| -> Vec<String> {
+        let p = p.program();
+        let steps = &p.nodes[p.init_nodes as usize..];
+        steps.iter().map(|n| n.name.to_string()).collect()
+    };
+    let main: Vec<_> = apart.programs.iter().map(nodes).collect();
+    assert_eq!(main.concat(), ["r", "y"]);
+    let parts: Vec<_> = apart.bodies[0].programs.iter().map(nodes).collect();
+    assert_eq!(parts, [["a"], ["b"], ["c"]]);
+    // Weights are packed where they are used, as without control flow.
+    for program in &apart.bodies[0].programs {
+        assert_eq!(
+            (
+                program.program().literals.len(),
+                program.program().init_nodes
+            ),
+            (1, 1)
+        );
+    }
+    let again = planned(&f, &cluster(3, 640 << 10)).unwrap();
+    assert_eq!(
+        (again.programs, again.bodies),
+        (apart.programs, apart.bodies)
+    );
+}
+
+#[test]
+fn a_body_that_fits_an_idle_worker_waits_for_its_memory() {
+    let mut taken = cluster(3, 4 << 20);
+    taken.workers.iter_mut().for_each(|w| w.memory = 640 << 10);
+    let e = planned(&looped(), &taken).unwrap_err();
+    assert_eq!(e.code, Code::ClusterTooSmall);
+}
+
+#[test]
+fn what_fits_nowhere_is_told_as_before() {
+    let e = planned(&looped(), &cluster(2, 640 << 10)).unwrap_err();
+    assert_eq!(e.code, Code::ClusterTooSmall);
+    assert!(e.message.starts_with("the model needs "), "{e}");
+}
+
+#[test]
+fn sizes_that_depend_on_data_are_refused() {
+    let grows = BODY.replace("f32[1, 256]", "f32[n, 256]").replace(
+        "result going\n    result c",
+        "d = Concat(c, c) {axis=0}
+         result going
+         result d",
+    );
+    let text = format!(
+        "param m: i64[]
+         param x: f32[1, 256]
+         {WEIGHTS}
+         y = Loop(m, _, x, w1, w2, w3) {{body=&body; captured=3}}
+         result y"
+    );
+    let f = parse_with(&text, &[("body", &parse(&grows))]);
+    let e = planned(&f, &cluster(3, 640 << 10)).unwrap_err();
+    assert_eq!(e.code, Code::ClusterTooSmall);
+    assert!(e.message.contains("'body' of node 'y'"), "{e}");
+    assert!(e.message.contains("depends on data"), "{e}");
+}
+
+#[test]
+fn bodies_within_bodies_are_taken_apart_alone() {
+    let branch = |of: &str| {
+        let text = format!(
+            "param x: f32[1, 256]
+             param w1: f32[256, 256]
+             param w2: f32[256, 256]
+             param w3: f32[256, 256]
+             {of}"
+        );
+        parse(&text)
+    };
+    let yes = branch("a = MatMul(x, w1)\nb = MatMul(a, w2)\nresult b");
+    let no = branch("c = MatMul(x, w3)\nresult c");
+    let body = parse_with(
+        "param i: i64[]
+         param going: bool[]
+         param x: f32[1, 256]
+         param w1: f32[256, 256]
+         param w2: f32[256, 256]
+         param w3: f32[256, 256]
+         s = Sigmoid(x)
+         z = If(going, s, w1, w2, w3) {then_branch=&yes; else_branch=&no}
+         result going
+         result z",
+        &[("yes", &yes), ("no", &no)],
+    );
+    let text = format!(
+        "param m: i64[]
+         param x: f32[1, 256]
+         {WEIGHTS}
+         y = Loop(m, _, x, w1, w2, w3) {{body=&body; captured=3}}
+         result y"
+    );
+    let f = parse_with(&text, &[("body", &body)]);
+    let planned = planned(&f, &cluster(3, 640 << 10)).unwrap();
+    let bodies = planned.summary.bodies.iter();
+    let bodies: Vec<_> = bodies
+        .map(|b| (&*b.node, &*b.function, b.parts.len()))
+        .collect();
+    let want = [
+        ("y", "body", 1),
+        ("z", "then_branch", 2),
+        ("z", "else_branch", 1),
+    ];
+    // The branches are in the order of the attributes.
+    assert_eq!(bodies, want);
+    let within: Vec<u32> = planned.bodies.iter().map(|b| b.within).collect();
+    assert_eq!(within, [0, 1, 1]);
+    let inner = planned.bodies[0].programs.iter();
+    let named = inner.flat_map(|p| &p.program().nodes);
+    let numbers: Vec<_> = named.filter_map(|n| n.attrs.ints(PARTITIONED)).collect();
+    assert_eq!(numbers, [[2, 3]]);
+}
