@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args as Arguments, Parser, Subcommand};
 use convoke_sims::explore::{
-    Batch, FailureFolder, SeedPlan, Source, duration, explore, fresh_from, read_corpus,
-    shrink, write_table,
+    Batch, FailureFolder, SeedPlan, Source, duration, explore, fresh_from, read_corpus, shrink,
+    write_table,
 };
 use convoke_sims::run::run;
 use convoke_sims::scale;

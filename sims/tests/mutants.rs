@@ -187,7 +187,7 @@ fn every_worker_of_a_call_is_lost() -> Scenario {
     s
 }
 
-const MUTANTS: [Mutant; 46] = [
+const MUTANTS: [Mutant; 43] = [
     mutant(
         "abandoned-install",
         "an install that failed is not undone at the workers that had finished",
@@ -210,7 +210,10 @@ const MUTANTS: [Mutant; 46] = [
         "attempts-unheeded",
         "a call is tried a fourth time",
         &[ATTEMPTS],
-        Shows::In("every worker of a call is lost", every_worker_of_a_call_is_lost),
+        Shows::In(
+            "every worker of a call is lost",
+            every_worker_of_a_call_is_lost,
+        ),
     ),
     mutant(
         "away-for-long",
@@ -279,12 +282,6 @@ const MUTANTS: [Mutant; 46] = [
         anywhere,
     ),
     mutant(
-        "given-up-plan-stays",
-        "a plan that its client gave up stays granted",
-        &[REST],
-        anywhere,
-    ),
-    mutant(
         "join-unanswered",
         "whoever joins has no answer",
         &[READY],
@@ -333,12 +330,6 @@ const MUTANTS: [Mutant; 46] = [
         anywhere,
     ),
     mutant(
-        "release-misses-install",
-        "a release that comes while its lease is installed is forgotten",
-        &[REST],
-        where_an_install_fails,
-    ),
-    mutant(
         "release-not-owed",
         "a lease whose release the coordinator missed is never released",
         &[REST],
@@ -361,12 +352,6 @@ const MUTANTS: [Mutant; 46] = [
         "certificates are not renewed",
         &[CANARY, CAUSE, BACK],
         where_weeks_pass,
-    ),
-    mutant(
-        "restart-unnoticed",
-        "a plan is installed at another process than it was made for",
-        &[CAUSE],
-        where_a_worker_crashes,
     ),
     mutant(
         "revoked-stay",

@@ -239,7 +239,7 @@ impl Membership {
             let (Some(connection), Some(offer)) = (member.connection(), member.living()) else {
                 return Err(outdated("was lost"));
             };
-            if offer.incarnation != p.incarnation && !mutant!("restart-unnoticed") {
+            if offer.incarnation != p.incarnation {
                 return Err(outdated("was restarted"));
             }
             if member.serving().is_none() {

@@ -11,7 +11,7 @@ use convoke_common::rpc::{
     ClusterStatus, Coordinator, JoinAnswer, LeaseGrant, LinkReport, PlanAnswer, PlanOptions,
     Progress, Registration, RegistrationAnswer, StepFailure,
 };
-use convoke_common::{Code, Error, Result, VERSION, mutant};
+use convoke_common::{Code, Error, Result, VERSION};
 use convoke_graph::graph::Function;
 use tarpc::context::Context;
 use tokio::time::Instant;
@@ -213,9 +213,6 @@ impl Coordinator for Member {
 
     async fn abandon(self, _: Context, plan: PlanId) -> Result<()> {
         self.caller.must_be(Role::Client, "give up a plan")?;
-        if mutant!("given-up-plan-stays") {
-            return Ok(());
-        }
         self.service.abandon(self.caller.id, plan).await
     }
 

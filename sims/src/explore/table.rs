@@ -26,7 +26,10 @@ fn with_table(text: &str, summary: &Summary) -> anyhow::Result<String> {
         summary.simulated_hours,
         summary.failures.len()
     );
-    Ok(format!("{head}{BEGIN}\n{what}\n\n{}\n{END}{tail}", summary.cells))
+    Ok(format!(
+        "{head}{BEGIN}\n{what}\n\n{}\n{END}{tail}",
+        summary.cells
+    ))
 }
 
 #[cfg(test)]

@@ -213,9 +213,7 @@ fn call(d: &mut Draw, models: u64, rates: &Rates) -> CallSpec {
             .chance(rates.deadline)
             .then(|| d.pick(&[5, 60, 800, 5000]))
             .filter(|_| eager.is_none()),
-        cancel: d
-            .chance(rates.cancel)
-            .then(|| d.range(0, 200) as u32),
+        cancel: d.chance(rates.cancel).then(|| d.range(0, 200) as u32),
         retry: d.chance(rates.retry) && eager.is_none(),
     }
 }

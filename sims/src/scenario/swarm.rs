@@ -4,7 +4,9 @@
 use super::Scenario;
 use super::draw::{Rates, client, draw_devices, draw_workers, equip};
 use crate::draw::Draw;
-use crate::faults::{BESIDE, Fault, Harm, OPERATIONS, Row, StepState, Target, Trigger, draw_harm, drawn};
+use crate::faults::{
+    BESIDE, Fault, Harm, OPERATIONS, Row, StepState, Target, Trigger, draw_harm, drawn,
+};
 
 /// Milliseconds: half of the faults last less, and none lasts more.
 const LASTS: (u32, u32) = (1000, 120_000);

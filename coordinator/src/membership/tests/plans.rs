@@ -78,7 +78,10 @@ fn a_plan_of_a_node_that_was_quarantined_since_is_not_installed() {
     let twice = vec![death(1), death(2)];
     rig.core.restore_quarantine(vec![record(twice)]);
     let refused = grant(&mut rig, 9).unwrap_err();
-    assert!(matches!(refused, MembershipError::Quarantined { .. }), "{refused}");
+    assert!(
+        matches!(refused, MembershipError::Quarantined { .. }),
+        "{refused}"
+    );
     rig.core.lift("n").unwrap();
     grant(&mut rig, 10).unwrap();
 }

@@ -37,15 +37,15 @@ impl Invariant for Attempts {
     }
 }
 
-/// Whether the steps that the client began meanwhile can only be those of this call: nothing else that the client does
-/// began before the call ended and ended after the call began.
+/// Whether the steps that the client began meanwhile can only be those of this call: no other call of the client began
+/// before this one ended, and ended after this one began.
 fn is_alone(view: &View<'_>, index: usize, call: &Record, ended: Duration) -> bool {
     let me = Some(Host::Client(call.client as u16));
     let floods = |i: &Injury| matches!(i.harm, Harm::Flood { .. }) && i.other == me;
     let over = |r: &Record| matches!(r.ended, Some((at, _)) if at < call.begun);
     let mut others = view.records.iter().enumerate();
-    let beside = others
-        .any(|(i, r)| i != index && r.client == call.client && r.begun <= ended && !over(r));
+    let mine = |r: &Record| r.client == call.client && r.call.is_some();
+    let beside = others.any(|(i, r)| i != index && mine(r) && r.begun <= ended && !over(r));
     !beside && !view.injured.iter().any(floods)
 }
 

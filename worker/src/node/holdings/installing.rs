@@ -8,7 +8,6 @@ use convoke_common::error::{Code, Error, Result};
 use convoke_common::grant::{Grant, Participant};
 use convoke_common::ids::{LeaseId, PlanId, StepKey};
 use convoke_common::memory::{Pool, Purpose};
-use convoke_common::mutant;
 use convoke_common::rpc::InstallAnswer;
 use convoke_graph::program::{HashedProgram, Program, model_name};
 use convoke_rendezvous::{Lease, Link, RecvSpec, StepHandler, step_event};
@@ -28,12 +27,6 @@ pub(super) struct RunningInstall {
     pub(super) counter: Arc<Counter>,
     /// Whether the lease was released while its install runs.
     pub(super) released: AtomicBool,
-}
-
-impl RunningInstall {
-    fn is_released(&self) -> bool {
-        self.released.load(Ordering::Relaxed) && !mutant!("release-misses-install")
-    }
 }
 
 /// The latest leases that were released before their install came: each call has a stream of its own, and one may
@@ -171,7 +164,7 @@ impl Holdings {
         }
         let links = self.links(&grant, &program).await?;
         self.settled().await;
-        if underway.is_released() {
+        if underway.released.load(Ordering::Relaxed) {
             return Err(released_early(grant.lease));
         }
         let needed: Vec<Arc<Link>> = links.iter().flatten().cloned().collect();
@@ -283,7 +276,7 @@ impl Holdings {
         };
         self.held().insert(lease.id, held);
         self.hub.add_lease(lease.clone());
-        if underway.is_released() {
+        if underway.released.load(Ordering::Relaxed) {
             self.release(lease.id);
             return Err(released_early(lease.id));
         }
