@@ -74,6 +74,10 @@ pub(super) fn scenario(seed: u64) -> Scenario {
             .collect(),
         faults: vec![],
     };
+    // Each client has a connection to each worker, which takes memory there.
+    for worker in &mut s.workers {
+        worker.memory_mib *= 2;
+    }
     draw_devices(&mut root.fork("devices"), &mut s.workers);
     for i in 0..mix.faults {
         let mut d = root.fork(&format!("fault {i}"));
