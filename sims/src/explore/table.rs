@@ -13,7 +13,8 @@ const END: &str = "<!-- end of the table of faults -->\n";
 pub fn write_table(path: &Path, summary: &Summary) -> anyhow::Result<()> {
     let at = || format!("cannot write the table into {}", path.display());
     let text = std::fs::read_to_string(path).with_context(at)?;
-    Ok(std::fs::write(path, with_table(&text, summary).with_context(at)?).with_context(at)?)
+    let table = with_table(&text, summary).with_context(at)?;
+    std::fs::write(path, table).with_context(at)
 }
 
 fn with_table(text: &str, summary: &Summary) -> anyhow::Result<String> {
