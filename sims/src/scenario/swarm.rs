@@ -31,10 +31,12 @@ impl Mix {
         all.extend(BESIDE);
         all.extend(OPERATIONS);
         let some = d.pick(&[15, 35, 70]);
-        let rows = all.into_iter();
-        let mut rows: Vec<(u64, Row)> = rows
-            .filter_map(|row| d.chance(some).then(|| (d.pick(&[1, 3, 9]), row)))
-            .collect();
+        let mut rows = vec![];
+        for row in all {
+            if d.chance(some) {
+                rows.push((d.pick(&[1, 3, 9]), row));
+            }
+        }
         if rows.is_empty() {
             rows.push((1, Row::CrashWorker));
         }
