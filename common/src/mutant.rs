@@ -2,7 +2,7 @@
 //!
 //! `mutant!("name")` is a constant `false` in every build but one: under the feature `mutants` it is true for the one
 //! name that the environment variable `CONVOKE_MUTANT` gives, read once. That build proves the checkers: each mutant
-//! is caught by some seed, and without one the same seeds pass (`sims/tests/mutants.rs`). A file has at most one mutant.
+//! is caught by some seed, and without one the same seeds pass (`sims/tests/mutants.rs`). A file has at most two mutants.
 
 /// Whether this build has mutants; no build of the product has.
 pub const BUILT_IN: bool = cfg!(feature = "mutants");

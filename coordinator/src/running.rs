@@ -236,6 +236,11 @@ impl RunningCoordinator {
         self.service.drain(name).await
     }
 
+    /// Puts a worker back into service. Answers whether plans use it from now on.
+    pub async fn undrain(&self, name: &str) -> Result<bool> {
+        self.service.undrain(name).await
+    }
+
     /// Whether the coordinator can keep what it is told: the error says why not.
     pub async fn health(&self) -> Result<()> {
         self.service.health().await

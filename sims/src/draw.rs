@@ -39,6 +39,19 @@ impl Draw {
         low + self.below(high - low + 1)
     }
 
+    /// Draws a number whose logarithm is about normally distributed: half of them are below `median`, two thirds within a
+    /// factor of five of it, and none beyond a factor of 256 or `most`. Made of integers, so that it is the same on every
+    /// machine.
+    pub fn spread(&mut self, median: u32, most: u32) -> u32 {
+        const ONE: u64 = 1 << 10;
+        // The sum of four even draws, from 0 to 4, becomes a power of two from 2^0 to 2^16.
+        let sum: u64 = (0..4).map(|_| self.below(ONE)).sum();
+        let (whole, part) = (sum * 4 / ONE, sum * 4 % ONE);
+        let times = (1u64 << whole) * (ONE + part) / ONE;
+        let drawn = (u64::from(median) * times) >> 8;
+        u32::try_from(drawn).unwrap_or(u32::MAX).clamp(1, most)
+    }
+
     /// True in `percent` of 100 cases.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
@@ -79,6 +92,17 @@ mod tests {
         };
         assert_eq!(words("a"), words("a"));
         assert_ne!(words("a"), words("b"));
+    }
+
+    #[test]
+    fn spread_numbers_lie_around_their_median() {
+        let mut d = Draw::new(1);
+        let mut drawn: Vec<u32> = (0..1000).map(|_| d.spread(1000, 120_000)).collect();
+        drawn.sort_unstable();
+        assert!((800..1250).contains(&drawn[500]), "{}", drawn[500]);
+        let near = drawn.iter().filter(|n| (200..5000).contains(*n)).count();
+        assert!((600..750).contains(&near), "{near}");
+        assert!(drawn[0] >= 1 && drawn[999] > 50_000 && drawn[999] <= 120_000);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod batch;
 mod folder;
 mod seeds;
+mod table;
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -14,14 +15,15 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::faults::Cells;
+use crate::faults::{Cells, OPERATIONS, Row};
 use crate::invariants::Violation;
 use crate::run::{Report, run};
 use crate::scenario::{Scenario, smaller};
 
-pub use batch::{Batch, Cell};
+pub use batch::{Batch, Cell, Source};
 pub use folder::FailureFolder;
-pub use seeds::{SeedPlan, duration, fresh_from, read_corpus};
+pub use seeds::{CorpusEntry, SeedPlan, duration, fresh_from, read_corpus};
+pub use table::write_table;
 
 /// The number of seeds from which every cell of the table has to be met.
 pub const COMPLETE: u64 = 1000;
@@ -67,8 +69,7 @@ pub struct Summary {
 pub struct Failure {
     /// The seed, or the number of the aimed scenario.
     pub seed: u64,
-    /// The cell of the table that the scenario aimed at; `None` for a seed.
-    pub aimed_at: Option<Cell>,
+    pub source: Source,
     pub violations: Vec<Violation>,
     /// The smallest scenario found that violates one of the same invariants.
     pub shrunk: Option<Scenario>,
@@ -77,8 +78,8 @@ pub struct Failure {
 impl Summary {
     /// Adds the report of a seed, or of a scenario that aimed at a cell. The latter counts neither in what seeds met nor
     /// in how calls ended: it is made for one cell.
-    fn add(&mut self, aimed_at: Option<Cell>, report: Report) {
-        if aimed_at.is_some() {
+    fn add(&mut self, source: Source, report: Report) {
+        if let Source::Aimed(_) = source {
             self.aimed += 1;
             self.aimed_cells.add(&report.cells);
         } else {
@@ -91,7 +92,7 @@ impl Summary {
         if !report.violations.is_empty() {
             self.failures.push(Failure {
                 seed: report.seed,
-                aimed_at,
+                source,
                 violations: report.violations,
                 shrunk: None,
             });
@@ -108,15 +109,18 @@ impl Summary {
     /// Whether nothing was violated and, given enough seeds, these met every fault, or every cell, and most calls
     /// succeeded. Where next to nothing succeeds, the invariants check next to nothing.
     pub fn is_good(&self) -> bool {
-        let rows = self.seeds < ROWS || self.cells.empty_rows().is_empty();
-        let cells = self.seeds < COMPLETE || self.cells.empty().is_empty();
+        // Plain seeds draw no operations, and explorations need not have others.
+        let operation = |row: &Row| OPERATIONS.contains(row);
+        let rows = self.seeds < ROWS || self.cells.empty_rows().iter().all(operation);
+        let mut empty = self.cells.empty().into_iter();
+        let cells = self.seeds < COMPLETE || empty.all(|(row, _)| operation(&row));
         let calls = self.seeds < ROWS || self.share_of_ok() >= LEAST_OK;
         self.failures.is_empty() && rows && cells && calls
     }
 
     /// Sorts the failures, and shrinks the first of them. A run that died is not repeated in this process.
     fn shrink(&mut self, folder: Option<&FailureFolder>) {
-        self.failures.sort_by_key(|f| (f.aimed_at, f.seed));
+        self.failures.sort_by_key(|f| (f.source, f.seed));
         let most = match folder {
             None => SHRUNK.0,
             Some(_) => SHRUNK.1,
@@ -147,7 +151,7 @@ fn add_counts(all: &mut BTreeMap<String, u64>, one: BTreeMap<String, u64>) {
 impl Failure {
     /// The scenario that was run.
     fn scenario(&self) -> Scenario {
-        batch::scenario(self.aimed_at, self.seed)
+        self.source.scenario(self.seed)
     }
 }
 
@@ -164,10 +168,10 @@ pub fn explore(
 ) -> anyhow::Result<Summary> {
     let begun = Instant::now();
     let summary = Mutex::new(Summary::default());
-    let take = |aimed_at, report| {
+    let take = |source, report| {
         let mut s = lock(&summary);
         let known = s.failures.len();
-        s.add(aimed_at, report);
+        s.add(source, report);
         progress(&s, begun);
         for failure in &s.failures[known..] {
             match folder {
@@ -177,7 +181,10 @@ pub fn explore(
         }
     };
     let batches = Mutex::new(plan.batches());
-    let next = || lock(&batches).next(begun.elapsed()).map(Batch::of_seeds);
+    let next = || {
+        let batch = lock(&batches).next(begun.elapsed());
+        batch.map(|(kind, seeds)| Batch::of_seeds(kind, seeds))
+    };
     run_all(jobs, next, take);
     let cells = {
         let mut s = lock(&summary);
@@ -194,7 +201,8 @@ pub fn explore(
     if let Some(first) = plan.fresh {
         let known = plan.corpus.len() as u64 + (plan.range.end - plan.range.start);
         let count = summary.seeds.saturating_sub(known);
-        summary.fresh = Some(format!("--from {first} --seeds {count}"));
+        let kind = plan.kind.name();
+        summary.fresh = Some(format!("--kind {kind} --from {first} --seeds {count}"));
     }
     if std::io::stderr().is_terminal() {
         eprintln!();
@@ -211,14 +219,14 @@ pub fn explore(
 fn run_all(
     jobs: usize,
     next: impl Fn() -> Option<Batch> + Sync,
-    take: impl Fn(Option<Cell>, Report) + Sync,
+    take: impl Fn(Source, Report) + Sync,
 ) {
     std::thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
             scope.spawn(|| {
                 while let Some(batch) = next() {
-                    let aim = batch.aim;
-                    batch.run_apart(|report| take(aim, report));
+                    let source = batch.source;
+                    batch.run_apart(|report| take(source, report));
                 }
             });
         }
@@ -281,9 +289,9 @@ pub fn shrink(scenario: Scenario, violations: &[Violation]) -> Scenario {
 /// Prints what the run violates, and the command that replays a seed.
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.aimed_at {
-            None => writeln!(f, "seed {} violates:", self.seed)?,
-            Some((row, state)) => {
+        match &self.source {
+            Source::Seeds(kind) => writeln!(f, "{} seed {} violates:", kind.name(), self.seed)?,
+            Source::Aimed((row, state)) => {
                 let cell = format!("{} × {}", row.name(), state.name());
                 writeln!(f, "scenario {} aimed at {cell} violates:", self.seed)?;
             }
@@ -291,12 +299,13 @@ impl std::fmt::Display for Failure {
         for v in &self.violations {
             writeln!(f, "  {:>6} ms  {}: {}", v.at, v.invariant, v.what)?;
         }
-        match self.aimed_at {
-            None => {
+        match self.source {
+            Source::Seeds(kind) => {
                 let replay = "cargo run --release -p convoke-sims -- replay";
-                writeln!(f, "  replay: {replay} --seed {}", self.seed)
+                let kind = kind.name();
+                writeln!(f, "  replay: {replay} --kind {kind} --seed {}", self.seed)
             }
-            Some(_) => Ok(()),
+            Source::Aimed(_) => Ok(()),
         }
     }
 }
@@ -341,7 +350,8 @@ impl std::fmt::Display for Summary {
         }
         for failure in &self.failures {
             write!(f, "\n{failure}")?;
-            let aimed = failure.aimed_at.map(|_| failure.scenario());
+            let is_aimed = matches!(failure.source, Source::Aimed(_));
+            let aimed = is_aimed.then(|| failure.scenario());
             let shown = match &failure.shrunk {
                 Some(shrunk) => Some(("shrunken", shrunk)),
                 None => aimed.as_ref().map(|s| ("the scenario", s)),
@@ -363,7 +373,8 @@ impl std::fmt::Display for Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::faults::{Row, StepState};
+    use crate::faults::StepState;
+    use crate::scenario::ScenarioKind;
 
     /// A summary of `seeds` seeds in which every fault except `unmet` met a step, and `ok` of 100 calls succeeded.
     fn account(seeds: u64, unmet: Option<Row>, ok: u64) -> Summary {
@@ -395,7 +406,7 @@ mod tests {
         let mut failing = account(200, None, 70);
         failing.failures.push(Failure {
             seed: 3,
-            aimed_at: None,
+            source: Source::Seeds(ScenarioKind::Plain),
             violations: vec![],
             shrunk: None,
         });
@@ -416,7 +427,7 @@ mod tests {
             at: 1,
             what: "one is not".into(),
         });
-        summary.add(Some(cell), report);
+        summary.add(Source::Aimed(cell), report);
         assert_eq!((summary.seeds, summary.aimed), (200, 1));
         assert!(summary.share_of_ok() > LEAST_OK);
         assert!(!summary.not_met().contains(&cell));

@@ -7,11 +7,12 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args as Arguments, Parser, Subcommand};
 use convoke_sims::explore::{
-    Batch, FailureFolder, SeedPlan, duration, explore, fresh_from, read_corpus, shrink,
+    Batch, FailureFolder, SeedPlan, Source, duration, explore, fresh_from, read_corpus, shrink,
+    write_table,
 };
 use convoke_sims::run::run;
 use convoke_sims::scale;
-use convoke_sims::scenario::Scenario;
+use convoke_sims::scenario::{Scenario, ScenarioKind};
 use tracing::Level;
 
 /// Runs production code in simulation, under faults.
@@ -25,12 +26,16 @@ struct Args {
 enum SimCommand {
     /// Runs many seeds and, from 200 on, scenarios that aim at the cells of the table fault × step state that no seed met.
     /// The exit code is 1 if a run violates an invariant; if, over 200 seeds or more, a fault met no step or few calls
-    /// succeeded; or if, over 1,000 seeds or more, no seed met a cell of the table.
+    /// succeeded; or if, over 1,000 seeds or more, no seed met a cell of the table. Operations, which only swarms have, need
+    /// not be met.
     Explore(Exploration),
     /// Runs one seed, or a scenario from a file. The exit code is 1 if it violates an invariant.
     Replay {
         #[arg(long, required_unless_present = "scenario")]
         seed: Option<u64>,
+        /// How the seed draws its scenario.
+        #[arg(long, value_enum, default_value_t)]
+        kind: ScenarioKind,
         /// A file with a scenario as JSON.
         #[arg(long)]
         scenario: Option<PathBuf>,
@@ -52,9 +57,8 @@ enum SimCommand {
     Batch {
         from: u64,
         to: u64,
-        /// The cell of the table that the scenarios aim at, as JSON; the numbers are theirs.
-        #[arg(long)]
-        aim: Option<String>,
+        /// What the numbers stand for, as JSON.
+        source: String,
     },
 }
 
@@ -67,6 +71,9 @@ struct Exploration {
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
+    /// How seeds draw their scenarios, those of a corpus aside, which says so itself.
+    #[arg(long, value_enum, default_value_t)]
+    kind: ScenarioKind,
     /// A file of seeds to run before the others, one a line.
     #[arg(long)]
     corpus: Option<PathBuf>,
@@ -83,6 +90,9 @@ struct Exploration {
     /// Processes that run seeds at the same time; by default one for each core.
     #[arg(long)]
     jobs: Option<usize>,
+    /// A manual whose table of faults gets the counts of this exploration.
+    #[arg(long)]
+    table: Option<PathBuf>,
     /// Prints the summary as JSON.
     #[arg(long)]
     json: bool,
@@ -98,6 +108,7 @@ impl Exploration {
         let corpus = self.corpus.as_deref().map(read_corpus).transpose()?;
         Ok(SeedPlan {
             corpus: corpus.unwrap_or_default(),
+            kind: self.kind,
             range: self.from..self.from.saturating_add(count),
             fresh: self.fresh.as_deref().map(fresh_from),
             lasts: self.lasts,
@@ -117,6 +128,9 @@ impl Exploration {
             true => println!("{}", serde_json::to_string_pretty(&summary)?),
             false => println!("{summary}"),
         }
+        if let Some(manual) = &self.table {
+            write_table(manual, &summary)?;
+        }
         Ok(ExitCode::from(u8::from(!summary.is_good())))
     }
 }
@@ -126,6 +140,7 @@ fn main() -> anyhow::Result<ExitCode> {
         SimCommand::Explore(exploration) => exploration.run(),
         SimCommand::Replay {
             seed,
+            kind,
             scenario,
             log,
             shrink: smaller,
@@ -136,7 +151,7 @@ fn main() -> anyhow::Result<ExitCode> {
                     let text = text.with_context(|| format!("cannot read {}", path.display()))?;
                     serde_json::from_str(&text).context("not a scenario")?
                 }
-                None => Scenario::draw(seed.unwrap_or_default()),
+                None => Scenario::of_kind(kind, seed.unwrap_or_default()),
             };
             println!("{}", serde_json::to_string_pretty(&scenario)?);
             let report = run(&scenario, log);
@@ -154,11 +169,10 @@ fn main() -> anyhow::Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        SimCommand::Batch { from, to, aim } => {
-            let aim = aim.map(|cell| serde_json::from_str(&cell)).transpose();
-            let aim = aim.context("not a cell of the table")?;
+        SimCommand::Batch { from, to, source } => {
+            let source: Source = serde_json::from_str(&source).context("not a source")?;
             let numbers = from..to;
-            Batch { aim, numbers }.run()?;
+            Batch { source, numbers }.run()?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -17,8 +17,8 @@ use crate::draw::Draw;
 use crate::event_log::Event;
 use crate::faults::{Air, Cells, Injector};
 use crate::invariants::{
-    CALL_BOUND, Canary, Findings, Invariants, REST_BOUND, SETTLE_BOUND, Stage, View, Violation,
-    deserted, keeps, left_over, of_coordinator,
+    CALL_BOUND, Canary, Findings, Invariants, KEPT_BOUND, REST_BOUND, SETTLE_BOUND, Stage, View,
+    Violation, deserted, keeps, left_over, of_coordinator,
 };
 use crate::oracle::{ExpectedOutcome, expect};
 use crate::scenario::Scenario;
@@ -366,7 +366,7 @@ impl<'a> Run<'a> {
     /// Lists what the coordinator holds, as text. It is asked until that is nothing, since it is the last to learn that
     /// work is over.
     fn of_coordinator(&mut self, deserted: bool) -> Vec<String> {
-        let end = self.cluster.elapsed() + REST_BOUND;
+        let end = self.cluster.elapsed() + KEPT_BOUND;
         loop {
             let asked = of_coordinator(&self.cluster, deserted);
             self.wait(ANSWER_BOUND, |_| asked.is_over());

@@ -27,6 +27,7 @@ use convoke_sims::scenario::Scenario;
 use hunt::{Mutant, Shows, Written, mutant, mutant_in, simulator};
 
 const AGREEMENT: &str = "caller and participants agree";
+const ATTEMPTS: &str = "a call is tried three times at most";
 const BACK: &str = "everybody comes back";
 const BUDGETS: &str = "budgets are kept";
 const CANARY: &str = "a step succeeds after all is mended";
@@ -38,6 +39,7 @@ const ENDS: &str = "every call ends";
 const FAIRNESS: &str = "compute is shared";
 const GIVEN_UP: &str = "a call that is given up ends its step";
 const KEEPING: &str = "the coordinator keeps what it is told";
+const MUST: &str = "who can succeed does";
 const ONE_LIFE: &str = "a step lives once";
 const PROCESSES: &str = "processes live";
 const QUEUES: &str = "queues are bounded";
@@ -159,7 +161,33 @@ fn a_client_is_long_away() -> Scenario {
     )
 }
 
-const MUTANTS: [Mutant; 40] = [
+/// A worker is stopped for less than a peer's silence may last.
+fn a_worker_is_briefly_stopped() -> Scenario {
+    away::scenario(Target::Worker(1), Harm::Pause, 1_000, 850)
+}
+
+/// A model runs on one worker, and each worker that it runs on is killed as soon as it is at work.
+fn every_worker_of_a_call_is_lost() -> Scenario {
+    let mut s = away::scenario(Target::Worker(0), Harm::Crash, 0, 9_000);
+    let client = &mut s.clients[0];
+    client.models[0].workers = Some(1);
+    client.calls.truncate(1);
+    client.calls[0].retry = true;
+    s.workers = vec![s.workers[0].clone(); 5];
+    let fault = |i: u16| Fault {
+        target: Target::Worker(i),
+        when: Trigger::On {
+            state: StepState::Waiting,
+            nth: 1,
+            after: 0,
+        },
+        ..s.faults[0].clone()
+    };
+    s.faults = (0..5).map(fault).collect();
+    s
+}
+
+const MUTANTS: [Mutant; 43] = [
     mutant(
         "abandoned-install",
         "an install that failed is not undone at the workers that had finished",
@@ -177,6 +205,21 @@ const MUTANTS: [Mutant; 40] = [
         "the driver's abort skips a participant",
         &[STOPS],
         where_a_call_is_given_up,
+    ),
+    mutant_in(
+        "attempts-unheeded",
+        "a call is tried a fourth time",
+        &[ATTEMPTS],
+        Shows::In(
+            "every worker of a call is lost",
+            every_worker_of_a_call_is_lost,
+        ),
+    ),
+    mutant(
+        "away-for-long",
+        "the coordinator keeps what a client that vanished had for five times as long",
+        &[REST],
+        where_a_client_crashes,
     ),
     mutant_in(
         "away-is-gone",
@@ -334,6 +377,12 @@ const MUTANTS: [Mutant; 40] = [
         &[REST],
         anywhere,
     ),
+    mutant_in(
+        "silence-hastened",
+        "a peer that is silent for a moment is given up",
+        &[MUST],
+        Shows::In("a worker is briefly stopped", a_worker_is_briefly_stopped),
+    ),
     mutant(
         "silence-ignored",
         "a peer that echoes nothing is not given up",
@@ -445,7 +494,7 @@ fn exploring_tells_of_a_seed_that_fails_shrinks_it_and_how_to_replay_it() {
         text.split_once(mark)
             .and_then(|(_, rest)| rest.lines().next())
     };
-    let seed = after("convoke-sims -- replay --seed ").expect("how to replay it");
+    let seed = after("convoke-sims -- replay --kind plain --seed ").expect("how to replay it");
     let shrunk = after("shrunken, for replay --scenario FILE: ").expect("a smaller one");
 
     let replay = ["replay", "--seed", seed];
@@ -474,7 +523,7 @@ fn built_in(folder: &Path, found: &mut Vec<String>) {
             let text = std::fs::read_to_string(&path).expect("text");
             let names = text.split("mutant!(\"").skip(1);
             let names: Vec<&str> = names.filter_map(|t| t.split('"').next()).collect();
-            assert!(names.len() <= 1, "{}: {names:?}", path.display());
+            assert!(names.len() <= 2, "{}: {names:?}", path.display());
             found.extend(names.into_iter().map(str::to_owned));
         }
     }

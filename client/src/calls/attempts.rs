@@ -171,7 +171,8 @@ impl Attempts {
         let out_of_reach = failed.error.code == Code::Unreachable
             && failed.unusable.iter().all(|n| self.avoid.contains(n));
         let may = self.retry == Retry::On || failed.unbegun;
-        if !failed.again || out_of_reach || !may || self.errors.len() == RERUNS {
+        let reruns = RERUNS + usize::from(mutant!("attempts-unheeded"));
+        if !failed.again || out_of_reach || !may || self.errors.len() == reruns {
             let errors = std::mem::take(&mut self.errors);
             return Err(concluded(errors, *failed.error));
         }

@@ -243,17 +243,31 @@ async fn gone(operands: &[&Tensor]) {
     }
 }
 
-/// Fails where an operand was lost with its worker.
+/// Fails where an operand was lost with its worker, or where its worker has refused it.
 fn lives(operands: &[&Tensor]) -> Result<()> {
     for (i, t) in operands.iter().enumerate() {
         if let Some(error) = t.worker().and_then(|w| w.lost_because()) {
-            let msg = format!("operand {i}, {}, is lost: {}", t.ty(), error.message);
-            return Err(Error::new(Code::StateLost, msg)
-                .at(error.site.map(|s| *s).unwrap_or_default())
-                .advise("put it, or compute it, on another device again"));
+            return Err(unavailable(i, &t.ty(), error));
         }
     }
     Ok(())
+}
+
+/// The error of an operand whose session ended with `error`. A worker that lacks memory or places, or does not trust this
+/// client, refuses the session: the refusal is then the cause, and no state is lost that the worker had taken.
+fn unavailable(index: usize, ty: &TensorType, error: Error) -> Error {
+    let refused = matches!(
+        error.code,
+        Code::OutOfMemory | Code::Busy | Code::Unauthorized | Code::VersionMismatch
+    );
+    let (code, what) = match refused {
+        true => (error.code, "was not taken"),
+        false => (Code::StateLost, "is lost"),
+    };
+    let msg = format!("operand {index}, {ty}, {what}: {}", error.message);
+    Error::new(code, msg)
+        .at(error.site.map(|s| *s).unwrap_or_default())
+        .advise("put it, or compute it, on another device again")
 }
 
 /// A handle that a step is to fill. Dropping it before it is kept gives it up.
@@ -286,6 +300,32 @@ impl Drop for HandleReservation {
     fn drop(&mut self) {
         if !self.kept {
             self.session.abandon(self.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke_graph::DType;
+
+    use super::*;
+
+    #[test]
+    fn an_operand_that_was_refused_is_not_called_lost() {
+        let ty = TensorType::fixed(DType::F32, &[2]);
+        let check = |code, expected, text: &str| {
+            let error = Error::new(code, "w1 refused the connection").about("w1");
+            let e = unavailable(1, &ty, error);
+            assert_eq!((e.code, e.message.as_str()), (expected, text));
+            assert_eq!(e.site.unwrap().worker.as_deref(), Some("w1"));
+        };
+        let refused = "operand 1, f32[2], was not taken: w1 refused the connection";
+        for code in [Code::OutOfMemory, Code::Busy, Code::Unauthorized] {
+            check(code, code, refused);
+        }
+        let lost = "operand 1, f32[2], is lost: w1 refused the connection";
+        for code in [Code::PeerLost, Code::Unreachable, Code::Cancelled] {
+            check(code, Code::StateLost, lost);
         }
     }
 }

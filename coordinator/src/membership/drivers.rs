@@ -144,8 +144,9 @@ impl Membership {
         }
         let presence = driver.and_then(|d| self.drivers.0.get_mut(&d));
         if let Some(presence) = presence {
+            let times = if mutant!("away-for-long") { 5 } else { 1 };
             *presence = Presence::Away {
-                until: now + RETURN_BOUND,
+                until: now + RETURN_BOUND * times,
             };
         }
     }

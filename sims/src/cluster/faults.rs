@@ -1,6 +1,9 @@
 //! The faults that a scenario may cause, as methods of the cluster. Each one is noted in the trace.
 
-use super::{Cluster, Host, HostState};
+use convoke_common::error::Result;
+
+use super::process::CoordinatorHandle;
+use super::{Cluster, Host, HostState, Task};
 use crate::world::{HostGuard, Wire};
 
 impl Cluster {
@@ -50,6 +53,20 @@ impl Cluster {
         if let Some(process) = self.process(host) {
             process.stop();
         }
+    }
+
+    /// Has the coordinator take a worker out of service.
+    pub fn drain(&self, host: Host) -> Task<Result<bool>> {
+        self.note(format!("drain {host}"));
+        let name = host.name();
+        self.on_coordinator(|c: CoordinatorHandle| async move { c.drain(&name).await })
+    }
+
+    /// Has the coordinator put a worker back into service.
+    pub fn undrain(&self, host: Host) -> Task<Result<bool>> {
+        self.note(format!("undrain {host}"));
+        let name = host.name();
+        self.on_coordinator(|c: CoordinatorHandle| async move { c.undrain(&name).await })
     }
 
     /// Starts a host's process, unless it is up.

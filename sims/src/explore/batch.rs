@@ -4,14 +4,42 @@ use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
 use std::process::{Command, Stdio};
 
+use serde::{Deserialize, Serialize};
+
 use super::AIMED;
 use crate::faults::{Row, StepState};
 use crate::invariants::Violation;
 use crate::run::{Report, run};
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, ScenarioKind};
 
 /// A fault and the state of a step in which it strikes.
 pub type Cell = (Row, StepState);
+
+/// What a number stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Source {
+    /// The seed of a scenario of this kind.
+    Seeds(ScenarioKind),
+    /// The number of a scenario that aims at this cell of the table.
+    Aimed(Cell),
+}
+
+impl Source {
+    /// The scenario with this number.
+    pub fn scenario(self, number: u64) -> Scenario {
+        match self {
+            Source::Seeds(kind) => Scenario::of_kind(kind, number),
+            Source::Aimed((row, state)) => Scenario::aimed(row, state, number),
+        }
+    }
+
+    fn aim(self) -> Option<Cell> {
+        match self {
+            Source::Seeds(_) => None,
+            Source::Aimed(cell) => Some(cell),
+        }
+    }
+}
 
 /// The name of the violation that a run has died.
 pub(super) const LIVES: &str = "the simulator lives";
@@ -19,21 +47,23 @@ pub(super) const LIVES: &str = "the simulator lives";
 /// Runs that follow one another in one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// The cell of the table that the scenarios aim at, until one meets it; `None` for seeds.
-    pub aim: Option<Cell>,
-    /// The seeds, or the numbers of the aimed scenarios.
+    /// What the numbers stand for. Scenarios that aim at a cell are run until one meets it.
+    pub source: Source,
     pub numbers: Range<u64>,
 }
 
 impl Batch {
-    pub(super) fn of_seeds(numbers: Range<u64>) -> Batch {
-        Batch { aim: None, numbers }
+    pub(super) fn of_seeds(kind: ScenarioKind, numbers: Range<u64>) -> Batch {
+        Batch {
+            source: Source::Seeds(kind),
+            numbers,
+        }
     }
 
     /// All scenarios that aim at a cell.
     pub(super) fn aimed(cell: Cell) -> Batch {
         Batch {
-            aim: Some(cell),
+            source: Source::Aimed(cell),
             numbers: 0..AIMED,
         }
     }
@@ -41,7 +71,7 @@ impl Batch {
     /// Takes the run out of the batch that a report is about.
     fn pass(&mut self, report: &Report) {
         let met = |(row, state)| report.cells.get(row, state) > 0;
-        let met = self.aim.is_some_and(met);
+        let met = self.source.aim().is_some_and(met);
         self.numbers.start = match met {
             true => self.numbers.end,
             false => report.seed.saturating_add(1),
@@ -53,7 +83,7 @@ impl Batch {
         let out = std::io::stdout();
         while !self.numbers.is_empty() {
             let number = self.numbers.start;
-            let report = run(&scenario(self.aim, number), None);
+            let report = run(&self.source.scenario(number), None);
             writeln!(out.lock(), "{}", serde_json::to_string(&report)?)?;
             self.pass(&report);
         }
@@ -90,10 +120,8 @@ impl Batch {
 
     fn run_child(&self, mut take: impl FnMut(Report)) -> anyhow::Result<()> {
         let Range { start, end } = self.numbers;
-        let mut args = vec!["batch".to_owned(), start.to_string(), end.to_string()];
-        if let Some(cell) = &self.aim {
-            args.extend(["--aim".to_owned(), serde_json::to_string(cell)?]);
-        }
+        let source = serde_json::to_string(&self.source)?;
+        let args = ["batch", &start.to_string(), &end.to_string(), &source];
         let mut child = Command::new(std::env::current_exe()?)
             .args(args)
             .stdin(Stdio::null())
@@ -110,14 +138,6 @@ impl Batch {
     }
 }
 
-/// The scenario of a seed, or the one with this number that aims at a cell.
-pub(super) fn scenario(aim: Option<Cell>, number: u64) -> Scenario {
-    match aim {
-        None => Scenario::draw(number),
-        Some((row, state)) => Scenario::aimed(row, state, number),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,7 +146,7 @@ mod tests {
     fn aimed_scenarios_end_with_the_one_that_meets_the_cell() {
         let cell = (Row::Hang, StepState::Abort);
         let mut aimed = Batch::aimed(cell);
-        let mut seeds = Batch::of_seeds(0..AIMED);
+        let mut seeds = Batch::of_seeds(ScenarioKind::Plain, 0..AIMED);
         let mut report = Report {
             seed: 3,
             ..Report::default()

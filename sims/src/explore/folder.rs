@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::Failure;
+use super::{Failure, Source};
 
 /// The folder, made where it is missing.
 #[derive(Debug)]
@@ -18,9 +18,9 @@ impl FailureFolder {
     }
 
     fn file(&self, failure: &Failure, kind: &str) -> PathBuf {
-        let what = match failure.aimed_at {
-            None => "seed".to_owned(),
-            Some((row, state)) => {
+        let what = match failure.source {
+            Source::Seeds(kind) => format!("{}-seed", kind.name()),
+            Source::Aimed((row, state)) => {
                 let cell = format!("aimed-{}-{}", row.name(), state.name());
                 cell.replace(' ', "-")
             }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
     use crate::faults::{Row, StepState};
     use crate::invariants::Violation;
-    use crate::scenario::Scenario;
+    use crate::scenario::{Scenario, ScenarioKind};
 
     #[test]
     fn a_failure_can_be_repeated_from_its_files() {
@@ -56,7 +56,7 @@ mod tests {
         let folder = FailureFolder::open(&path).unwrap();
         let mut failure = Failure {
             seed: 7,
-            aimed_at: None,
+            source: Source::Seeds(ScenarioKind::Plain),
             violations: vec![Violation {
                 invariant: "results are right".into(),
                 at: 12,
@@ -65,14 +65,14 @@ mod tests {
             shrunk: None,
         };
         let read = || {
-            let scenario = std::fs::read_to_string(path.join("seed-7.json")).unwrap();
-            let text = std::fs::read_to_string(path.join("seed-7.txt")).unwrap();
+            let scenario = std::fs::read_to_string(path.join("plain-seed-7.json")).unwrap();
+            let text = std::fs::read_to_string(path.join("plain-seed-7.txt")).unwrap();
             (serde_json::from_str::<Scenario>(&scenario).unwrap(), text)
         };
         folder.write(&failure).unwrap();
         let (scenario, text) = read();
         assert_eq!(scenario, Scenario::draw(7));
-        assert!(text.contains("one is not") && text.contains("replay --seed 7"));
+        assert!(text.contains("one is not") && text.contains("replay --kind plain --seed 7"));
         let mut smaller = Scenario::draw(7);
         smaller.faults.clear();
         failure.shrunk = Some(smaller.clone());
@@ -84,7 +84,7 @@ mod tests {
         failure.shrunk = None;
         let cells = [StepState::Abort, StepState::Retire].map(|s| (Row::CrashWorker, s));
         for cell in cells {
-            failure.aimed_at = Some(cell);
+            failure.source = Source::Aimed(cell);
             folder.write(&failure).unwrap();
         }
         for ((row, state), name) in cells.into_iter().zip(["abort", "retire"]) {

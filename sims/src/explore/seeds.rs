@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::draw::Draw;
+use crate::scenario::ScenarioKind;
 
 /// Seeds of one batch: enough that the start of a process does not matter, few enough that the death of one costs
 /// little.
@@ -16,11 +17,16 @@ const BATCH: u64 = 25;
 /// Fresh seeds lie below this, so that they are written in few digits.
 const FRESH: u64 = 1 << 40;
 
+/// A seed of a corpus, and the kind of scenario that it draws.
+pub type CorpusEntry = (ScenarioKind, u64);
+
 /// The seeds that an exploration runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeedPlan {
     /// Seeds to run first.
-    pub corpus: Vec<u64>,
+    pub corpus: Vec<CorpusEntry>,
+    /// The kind of scenario that all other seeds draw.
+    pub kind: ScenarioKind,
     /// Seeds to run next.
     pub range: Range<u64>,
     /// The first of the seeds that are run after the others, until the time is over.
@@ -35,17 +41,21 @@ pub fn fresh_from(text: &str) -> u64 {
     Draw::new(0).fork("fresh").fork(text).below(FRESH)
 }
 
-/// Reads a corpus: one seed at the beginning of each line, with a remark behind it. Empty lines and those that begin
-/// with `#` are no seeds.
-pub fn read_corpus(path: &Path) -> anyhow::Result<Vec<u64>> {
+/// Reads a corpus: one seed at the beginning of each line, after the kind of its scenario where that is not plain, and with
+/// a remark behind it. Empty lines and those that begin with `#` are no seeds.
+pub fn read_corpus(path: &Path) -> anyhow::Result<Vec<CorpusEntry>> {
     let text = std::fs::read_to_string(path);
     let text = text.with_context(|| format!("cannot read {}", path.display()))?;
     let lines = text.lines().map(str::trim);
     let lines = lines.filter(|l| !l.is_empty() && !l.starts_with('#'));
     let seed = |line: &str| {
-        let first = line.split_whitespace().next().unwrap_or_default();
+        let named = |kind: &ScenarioKind| Some((*kind, line.strip_prefix(kind.name())?));
+        let kind = ScenarioKind::ALL.iter().find_map(named);
+        let (kind, rest) = kind.unwrap_or((ScenarioKind::default(), line));
+        let first = rest.split_whitespace().next().unwrap_or_default();
         let seed = first.parse();
-        seed.with_context(|| format!("'{first}' in {} is no seed", path.display()))
+        let seed = seed.with_context(|| format!("'{first}' in {} is no seed", path.display()))?;
+        Ok((kind, seed))
     };
     lines.map(seed).collect()
 }
@@ -72,6 +82,7 @@ impl SeedPlan {
     pub(super) fn batches(&self) -> Batches {
         Batches {
             corpus: self.corpus.iter().copied().collect(),
+            kind: self.kind,
             range: self.range.clone(),
             fresh: self.fresh,
             fresh_since: None,
@@ -82,7 +93,8 @@ impl SeedPlan {
 
 /// The batches that have not begun.
 pub(super) struct Batches {
-    corpus: VecDeque<u64>,
+    corpus: VecDeque<CorpusEntry>,
+    kind: ScenarioKind,
     range: Range<u64>,
     fresh: Option<u64>,
     /// When all seeds of the corpus and of the range had begun.
@@ -97,25 +109,25 @@ impl Batches {
 
     /// The batch that begins when the exploration has run for `elapsed`; `None` if no further one does. Seeds of the
     /// corpus and of the range are run however long they take, unless there are no fresh ones.
-    pub(super) fn next(&mut self, elapsed: Duration) -> Option<Range<u64>> {
+    pub(super) fn next(&mut self, elapsed: Duration) -> Option<(ScenarioKind, Range<u64>)> {
         if self.fresh.is_none() && self.is_over(elapsed) {
             return None;
         }
-        if let Some(seed) = self.corpus.pop_front() {
-            return Some(seed..seed.checked_add(1)?);
+        if let Some((kind, seed)) = self.corpus.pop_front() {
+            return Some((kind, seed..seed.checked_add(1)?));
         }
         if !self.range.is_empty() {
             let from = self.range.start;
             let to = from.saturating_add(BATCH).min(self.range.end);
             self.range.start = to;
-            return Some(from..to);
+            return Some((self.kind, from..to));
         }
         let since = *self.fresh_since.get_or_insert(elapsed);
         let over = self.is_over(elapsed.saturating_sub(since));
         let from = self.fresh.filter(|_| !over)?;
         let to = from.checked_add(BATCH)?;
         self.fresh = Some(to);
-        Some(from..to)
+        Some((self.kind, from..to))
     }
 }
 
@@ -127,8 +139,10 @@ mod tests {
 
     #[test]
     fn the_corpus_comes_first_and_fresh_seeds_until_the_time_is_over() {
+        let (plain, swarm) = (ScenarioKind::Plain, ScenarioKind::Swarm);
         let plan = SeedPlan {
-            corpus: vec![9, 4],
+            corpus: vec![(plain, 9), (swarm, 4)],
+            kind: plain,
             range: 100..130,
             fresh: Some(1000),
             lasts: Some(SECOND),
@@ -139,10 +153,17 @@ mod tests {
         let got: Vec<_> = (0..6).filter_map(|_| batches.next(late)).collect();
         assert_eq!(
             got,
-            [9..10, 4..5, 100..125, 125..130, 1000..1025, 1025..1050]
+            [
+                (plain, 9..10),
+                (swarm, 4..5),
+                (plain, 100..125),
+                (plain, 125..130),
+                (plain, 1000..1025),
+                (plain, 1025..1050)
+            ]
         );
         let nearly = late + SECOND - Duration::from_millis(1);
-        assert_eq!(batches.next(nearly), Some(1050..1075));
+        assert_eq!(batches.next(nearly), Some((plain, 1050..1075)));
         assert_eq!(batches.next(late + SECOND), None);
     }
 
@@ -154,7 +175,8 @@ mod tests {
             ..SeedPlan::default()
         };
         let mut batches = plan.batches();
-        assert_eq!(batches.next(Duration::ZERO), Some(0..25));
+        let first = (ScenarioKind::Plain, 0..25);
+        assert_eq!(batches.next(Duration::ZERO), Some(first));
         assert_eq!(batches.next(SECOND), None);
     }
 
@@ -188,7 +210,7 @@ mod tests {
     fn the_corpus_of_the_repository_is_read() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus.txt");
         let seeds = read_corpus(&path).unwrap();
-        assert!(seeds.len() >= 54 && seeds.contains(&8_010_043_136));
+        assert!(seeds.len() >= 54 && seeds.contains(&(ScenarioKind::Plain, 8_010_043_136)));
         let mut once = seeds.clone();
         once.sort_unstable();
         once.dedup();

@@ -32,11 +32,12 @@ pub enum Row {
     Days,
     Hoard,
     Flood,
+    Drain,
 }
 
 impl Row {
     /// Every row, in order.
-    pub const ALL: [Row; 25] = [
+    pub const ALL: [Row; 26] = [
         Row::Loss,
         Row::Delay,
         Row::Reorder,
@@ -62,6 +63,7 @@ impl Row {
         Row::Days,
         Row::Hoard,
         Row::Flood,
+        Row::Drain,
     ];
 
     /// The name of the row in the table.
@@ -92,6 +94,7 @@ impl Row {
             Row::Days => "weeks pass",
             Row::Hoard => "memory hoarded",
             Row::Flood => "compute flooded",
+            Row::Drain => "worker drained",
         }
     }
 }
@@ -209,8 +212,8 @@ mod tests {
         let mut sum = cells.clone();
         sum.add(&cells);
         assert_eq!(sum.get(Row::Hang, StepState::Abort), 2);
-        assert_eq!(sum.empty().len(), 25 * 6 - 1);
-        assert_eq!(sum.empty_rows().len(), 25 - 1);
+        assert_eq!(sum.empty().len(), 26 * 6 - 1);
+        assert_eq!(sum.empty_rows().len(), 26 - 1);
         assert!(sum.to_string().contains(
             "| kernel hangs         |        0 |        0 |        0 |        0 |        2 |"
         ));

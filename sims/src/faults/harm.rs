@@ -18,11 +18,13 @@ pub const BESIDE: [Row; 6] = [
     Row::Flood,
 ];
 
+/// Rows of what an operator does. Only seeds of swarms draw them.
+pub const OPERATIONS: [Row; 1] = [Row::Drain];
+
 /// The rows whose faults are drawn for any seed. Errors of kernels come with the workload instead.
 pub fn drawn() -> Vec<Row> {
-    let drawn = Row::ALL.into_iter();
-    let drawn = drawn.filter(|r| *r != Row::KernelError && !BESIDE.contains(r));
-    drawn.collect()
+    let other = |r: &Row| *r == Row::KernelError || BESIDE.contains(r) || OPERATIONS.contains(r);
+    Row::ALL.into_iter().filter(|r| !other(r)).collect()
 }
 
 /// The host that a fault strikes; numbers are taken modulo the number of workers or clients.
@@ -97,6 +99,9 @@ pub enum Harm {
     /// The client `by` keeps the target worker busy with many calls at a time. Nothing happens if the client has no
     /// token of its own.
     Flood { by: u16 },
+    /// The target worker is taken out of service: it finishes its steps and ends. When the fault is over it is asked back,
+    /// and its process is started again.
+    Drain,
 }
 
 impl Harm {
@@ -136,6 +141,7 @@ impl Harm {
             (Harm::Days(_), _) => Row::Days,
             (Harm::Hoard { .. }, _) => Row::Hoard,
             (Harm::Flood { .. }, _) => Row::Flood,
+            (Harm::Drain, _) => Row::Drain,
         }
     }
 
@@ -154,6 +160,8 @@ impl Harm {
             Harm::Revoke => true,
             // A worker that hangs is wedged, exits and comes back.
             Harm::Hang => true,
+            // A worker that is drained ends and comes back.
+            Harm::Drain => true,
         }
     }
 }
@@ -172,7 +180,7 @@ fn days_last(days: u16) -> u32 {
 /// echoes in a row are lost now and then, which looks like a peer that is gone.
 const MENDED: u32 = 50_000;
 
-/// Draws a fault of one of the [`drawn`] rows, or of one in [`BESIDE`]: its target, its harm, and the milliseconds that
+/// Draws a fault of one of the [`drawn`] rows, or of one in [`BESIDE`] or [`OPERATIONS`]: its target, its harm, and the milliseconds that
 /// it lasts.
 pub fn draw(row: Row, d: &mut Draw) -> (Target, Harm, u32) {
     let worker = Target::Worker(d.below(8) as u16);
@@ -244,6 +252,7 @@ pub fn draw(row: Row, d: &mut Draw) -> (Target, Harm, u32) {
             },
             long,
         ),
+        Row::Drain => (worker, Harm::Drain, long),
         // Errors of kernels come from the workload, as sprung traps; `drawn` leaves that row out.
         Row::Panic | Row::KernelError => (worker, Harm::Panic(d.range(1, 2) as u32), brief),
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use convoke_common::memory::{Purpose, Reservation};
 
+use super::drain::PendingDrain;
 use super::forge::forge;
 use super::harm::AT_ONCE;
 use super::hog::Hog;
@@ -16,8 +17,9 @@ use crate::event_log::{Event, Kind};
 use crate::steps::{Key, Steps};
 use crate::world::Wire;
 
-/// Milliseconds after which a fault strikes even if its moment has not come.
-const LATEST: u32 = 6000;
+/// Milliseconds after which a fault strikes even if its moment has not come: since the scenario began, and since the fault
+/// waits for it.
+const LATEST: (u32, u32) = (6000, 2000);
 
 /// Milliseconds between bursts of forged frames.
 const FORGE_EVERY: u128 = 4;
@@ -72,6 +74,7 @@ enum ActiveFault {
     /// Index into [`Injector::hogs`].
     Hog(usize),
     Revoke(PendingRevocation),
+    Drain(PendingDrain),
     /// The number of days that have yet to pass, and when the next of them do.
     Days(u16, Duration),
 }
@@ -277,6 +280,7 @@ impl Injector {
                 _taken: take_memory(cluster, host),
             },
             Harm::Revoke => ActiveFault::Revoke(PendingRevocation::begin(cluster, host)?),
+            Harm::Drain => ActiveFault::Drain(PendingDrain::begin(cluster, host)),
             Harm::Days(days) => ActiveFault::Days(days, cluster.elapsed()),
             Harm::Hoard { .. } | Harm::Flood { .. } => {
                 let client = self.other(harm)?;
@@ -303,6 +307,10 @@ impl Injector {
         };
         let answered = match ongoing {
             ActiveFault::Revoke(revoking) => revoking.look(cluster),
+            ActiveFault::Drain(draining) => {
+                draining.look(cluster);
+                false
+            }
             _ => false,
         };
         if answered {
@@ -338,6 +346,7 @@ impl Injector {
                 ended
             }
             ActiveFault::Hog(hog) => self.hogs[*hog].stop(),
+            ActiveFault::Drain(draining) => self.left.contains(&host) || draining.end(cluster),
             ActiveFault::Nothing | ActiveFault::Memory { .. } | ActiveFault::Days(..) => true,
         };
         if ended {
@@ -351,7 +360,8 @@ impl Injector {
         match std::mem::replace(&mut self.faults[i].1, Stage::Over) {
             Stage::Active {
                 injury,
-                ongoing: ongoing @ (ActiveFault::Hog(_) | ActiveFault::Revoke(_)),
+                ongoing:
+                    ongoing @ (ActiveFault::Hog(_) | ActiveFault::Revoke(_) | ActiveFault::Drain(_)),
                 ..
             } => {
                 self.faults[i].1 = Stage::Ending { injury, ongoing };
@@ -492,7 +502,7 @@ fn due(
             }
             let there = states().into_iter().filter(|(_, s)| *s == state);
             seen.extend(there.map(|(key, _)| key));
-            seen.len() >= nth as usize || now >= ms(LATEST)
+            seen.len() >= nth as usize || now >= ms(LATEST.0.max(after + LATEST.1))
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Faults: what a scenario may do to a cluster and when, and the table of the step states that the faults met.
 
 mod cells;
+mod drain;
 mod forge;
 mod harm;
 mod hog;
@@ -10,7 +11,7 @@ mod revoke;
 use serde::{Deserialize, Serialize};
 
 pub use cells::{Cells, Row, StepState};
-pub use harm::{BESIDE, Harm, Target, draw as draw_harm, drawn};
+pub use harm::{BESIDE, Harm, OPERATIONS, Target, draw as draw_harm, drawn};
 pub use hog::Hog;
 pub use inject::{Air, Injector, Injury};
 

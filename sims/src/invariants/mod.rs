@@ -26,7 +26,7 @@ use crate::steps::Steps;
 pub use recovery::canary::Canary;
 pub use recovery::keeping::keeps;
 pub use rest::at_rest::{deserted, left_over, of_coordinator};
-pub use time::progress::{CALL_BOUND, REST_BOUND, SETTLE_BOUND};
+pub use time::progress::{CALL_BOUND, KEPT_BOUND, REST_BOUND, SETTLE_BOUND};
 
 /// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,6 +137,7 @@ impl Default for Invariants {
             Box::<time::queues::Queues>::default(),
             Box::<time::progress::Progress>::default(),
             Box::<time::deadlines::Deadlines>::default(),
+            Box::<time::attempts::Attempts>::default(),
             Box::<cause::given_up::GivenUp>::default(),
             Box::<time::detection::Detection>::default(),
             Box::new(cause::undisturbed::Undisturbed),
@@ -145,6 +146,7 @@ impl Default for Invariants {
             Box::<shares::budgets::Budgets>::default(),
             Box::<shares::revocation::Revocation>::default(),
             Box::<cause::root_cause::RootCause>::default(),
+            Box::<cause::must_succeed::MustSucceed>::default(),
             Box::<rest::processes::Processes>::default(),
             Box::new(recovery::ready::Ready),
             Box::new(recovery::back::Back),

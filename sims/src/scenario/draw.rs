@@ -9,6 +9,27 @@ use crate::workload::{AXIS_BOUND, ModelSpec};
 /// Milliseconds within which calls begin and faults strike.
 pub const BUSY: u32 = 4000;
 
+/// How often calls are of a kind, in percent, and how many a client makes.
+pub(super) struct Rates {
+    pub busy: u32,
+    pub calls: u64,
+    pub eager: u64,
+    pub sprung: u64,
+    pub deadline: u64,
+    pub cancel: u64,
+    pub retry: u64,
+}
+
+const RATES: Rates = Rates {
+    busy: BUSY,
+    calls: 8,
+    eager: 20,
+    sprung: 30,
+    deadline: 15,
+    cancel: 15,
+    retry: 75,
+};
+
 pub(super) fn scenario(seed: u64) -> Scenario {
     let root = Draw::new(seed).fork("scenario");
     let mut d = root.fork("shape");
@@ -24,9 +45,9 @@ pub(super) fn scenario(seed: u64) -> Scenario {
     let rest = workers as u64;
     let mut scenario = Scenario {
         seed,
-        workers: draw_workers(&mut root.fork("workers"), workers),
+        workers: draw_workers(&mut root.fork("workers"), workers, BUSY),
         clients: (0..clients)
-            .map(|i| client(&mut root.fork(&format!("client {i}")), rest))
+            .map(|i| client(&mut root.fork(&format!("client {i}")), rest, &RATES))
             .collect(),
         faults: (0..faults)
             .map(|i| fault(&mut root.fork(&format!("fault {i}"))))
@@ -95,14 +116,14 @@ pub(super) fn equip(root: &Draw, d: &mut Draw, s: &mut Scenario, fault: &mut Fau
         (Target::Client(by), Harm::Revoke) | (_, Harm::Hoard { by } | Harm::Flood { by }) => {
             *by = guest;
             let own = Some(d.range(10, 30) as u8);
-            let spec = client(&mut root.fork("guest"), workers);
+            let spec = client(&mut root.fork("guest"), workers, &RATES);
             s.clients.push(ClientSpec { own, ..spec });
         }
         _ => {}
     }
 }
 
-fn draw_workers(d: &mut Draw, count: usize) -> Vec<WorkerSpec> {
+pub(super) fn draw_workers(d: &mut Draw, count: usize, busy: u32) -> Vec<WorkerSpec> {
     let mut all: Vec<WorkerSpec> = (0..count)
         .map(|_| WorkerSpec {
             memory_mib: d.pick(&[24, 48, 96]),
@@ -115,19 +136,19 @@ fn draw_workers(d: &mut Draw, count: usize) -> Vec<WorkerSpec> {
         .collect();
     if d.chance(25) {
         let late = d.below(count as u64) as usize;
-        all[late].joins = d.range(1, u64::from(BUSY)) as u32;
+        all[late].joins = d.range(1, u64::from(busy)) as u32;
     }
     // At least two workers stay.
     if count > 2 && d.chance(20) {
         let leaver = d.below(count as u64) as usize;
         let from = all[leaver].joins + 1000;
-        all[leaver].leaves = Some(d.range(u64::from(from), u64::from(from + BUSY)) as u32);
+        all[leaver].leaves = Some(d.range(u64::from(from), u64::from(from + busy)) as u32);
     }
     all
 }
 
 /// Gives some workers, or all, a simulated GPU in some seeds.
-fn draw_devices(d: &mut Draw, workers: &mut [WorkerSpec]) {
+pub(super) fn draw_devices(d: &mut Draw, workers: &mut [WorkerSpec]) {
     if !d.chance(30) {
         return;
     }
@@ -137,7 +158,7 @@ fn draw_devices(d: &mut Draw, workers: &mut [WorkerSpec]) {
     }
 }
 
-fn client(d: &mut Draw, workers: u64) -> ClientSpec {
+pub(super) fn client(d: &mut Draw, workers: u64, rates: &Rates) -> ClientSpec {
     let models: Vec<ModelUse> = (0..d.weighted(&[(3, 1), (2, 2)]))
         .map(|_| ModelUse {
             spec: ModelSpec::draw(d),
@@ -152,8 +173,8 @@ fn client(d: &mut Draw, workers: u64) -> ClientSpec {
             in_flight: d.range(1, 4) as u32,
         })
         .collect();
-    let mut calls: Vec<CallSpec> = (0..d.range(2, 8))
-        .map(|_| call(d, models.len() as u64))
+    let mut calls: Vec<CallSpec> = (0..d.range(2, rates.calls))
+        .map(|_| call(d, models.len() as u64, rates))
         .collect();
     for c in &mut calls {
         // Only a model that has a trap can fall into it.
@@ -167,13 +188,13 @@ fn client(d: &mut Draw, workers: u64) -> ClientSpec {
     }
 }
 
-fn call(d: &mut Draw, models: u64) -> CallSpec {
+fn call(d: &mut Draw, models: u64, rates: &Rates) -> CallSpec {
     // Bursts fill the window, while faults meet single calls alone.
     let at = match d.chance(40) {
         true => d.pick(&[0, 500, 1200, 2500]),
-        false => d.below(u64::from(BUSY)) as u32,
+        false => d.below(u64::from(rates.busy)) as u32,
     };
-    let eager = d.chance(20).then(|| {
+    let eager = d.chance(rates.eager).then(|| {
         let seed = d.word();
         let how = match seed % 2 {
             0 => CallMode::Issued,
@@ -187,13 +208,13 @@ fn call(d: &mut Draw, models: u64) -> CallSpec {
         model: d.below(models) as usize,
         inputs: d.word(),
         axis: d.range(1, AXIS_BOUND as u64) as i64,
-        sprung: d.chance(30),
+        sprung: d.chance(rates.sprung),
         deadline: d
-            .chance(15)
+            .chance(rates.deadline)
             .then(|| d.pick(&[5, 60, 800, 5000]))
             .filter(|_| eager.is_none()),
-        cancel: d.chance(15).then(|| d.range(0, 200) as u32),
-        retry: d.chance(75) && eager.is_none(),
+        cancel: d.chance(rates.cancel).then(|| d.range(0, 200) as u32),
+        retry: d.chance(rates.retry) && eager.is_none(),
     }
 }
 

@@ -6,9 +6,11 @@
 mod aimed;
 mod draw;
 mod shrink;
+mod swarm;
 
 use std::collections::BTreeMap;
 
+use clap::ValueEnum;
 use convoke_common::identity::{Amount, Budget};
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +20,32 @@ use crate::faults::{Fault, Row, StepState};
 use crate::workload::ModelSpec;
 
 pub use shrink::smaller;
+
+/// How seeds draw scenarios.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum,
+)]
+pub enum ScenarioKind {
+    /// Up to six workers and four clients for some seconds, with few faults, which are brief.
+    #[default]
+    Plain,
+    /// Up to twelve workers and six clients, with more faults, which last up to two minutes; each seed has a mix of its
+    /// own.
+    Swarm,
+}
+
+impl ScenarioKind {
+    /// Every kind.
+    pub const ALL: [ScenarioKind; 2] = [ScenarioKind::Plain, ScenarioKind::Swarm];
+
+    /// The kind's name, as it stands in a corpus and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            ScenarioKind::Plain => "plain",
+            ScenarioKind::Swarm => "swarm",
+        }
+    }
+}
 
 /// Everything that a run does. Times are milliseconds since the cluster was ready.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -93,9 +121,17 @@ pub struct CallSpec {
 }
 
 impl Scenario {
-    /// Draws the scenario of `seed`.
+    /// Draws the plain scenario of `seed`.
     pub fn draw(seed: u64) -> Scenario {
         draw::scenario(seed)
+    }
+
+    /// Draws the scenario of this kind that `seed` determines.
+    pub fn of_kind(kind: ScenarioKind, seed: u64) -> Scenario {
+        match kind {
+            ScenarioKind::Plain => draw::scenario(seed),
+            ScenarioKind::Swarm => swarm::scenario(seed),
+        }
     }
 
     /// The scenario with this number that aims at a cell of the table fault × step state.
@@ -132,9 +168,10 @@ mod tests {
 
     #[test]
     fn scenarios_repeat_and_survive_json() {
-        for seed in 0..200 {
-            let s = Scenario::draw(seed);
-            assert_eq!(s, Scenario::draw(seed));
+        let all = (0..400).map(|i| (ScenarioKind::ALL[i % 2], i as u64 / 2));
+        for (kind, seed) in all {
+            let s = Scenario::of_kind(kind, seed);
+            assert_eq!(s, Scenario::of_kind(kind, seed));
             let text = serde_json::to_string(&s).unwrap();
             assert_eq!(serde_json::from_str::<Scenario>(&text).unwrap(), s);
             for c in &s.clients {

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use convoke_sims::explore::Source;
 use convoke_sims::invariants::Violation;
 use convoke_sims::run::Report;
-use convoke_sims::scenario::Scenario;
+use convoke_sims::scenario::{Scenario, ScenarioKind};
 
 /// The number of seeds to try for each mutant.
 const TRIES: usize = 60;
@@ -63,7 +64,8 @@ fn output(mutant: Option<&str>, args: &[&str]) -> Output {
 /// The simulator's report of one seed.
 fn report(mutant: Option<&str>, seed: u64) -> Report {
     let (from, to) = (seed.to_string(), (seed + 1).to_string());
-    let output = output(mutant, &["batch", &from, &to]);
+    let source = serde_json::to_string(&Source::Seeds(ScenarioKind::Plain)).expect("JSON");
+    let output = output(mutant, &["batch", &from, &to, &source]);
     assert!(
         output.status.success(),
         "{mutant:?}, seed {seed}: {output:?}"

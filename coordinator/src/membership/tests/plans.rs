@@ -58,6 +58,35 @@ fn one_client_pushes_out_its_own_plans_first() {
 }
 
 #[test]
+fn a_plan_of_a_node_that_was_quarantined_since_is_not_installed() {
+    let mut rig = rig().workers(2).granted();
+    let death = |incarnation| CountedDeath {
+        worker: "w0".into(),
+        incarnation: Incarnation(incarnation),
+        signal: 11,
+        at: 0,
+        forgiven: false,
+    };
+    let record = |deaths| Record {
+        function: FUNCTION,
+        node: "n".into(),
+        deaths,
+    };
+    let grant = |rig: &mut Rig, lease| rig.core.grant(rig.now, CLIENT, PLAN, LeaseId(lease));
+    rig.core.restore_quarantine(vec![record(vec![death(1)])]);
+    grant(&mut rig, 8).unwrap();
+    let twice = vec![death(1), death(2)];
+    rig.core.restore_quarantine(vec![record(twice)]);
+    let refused = grant(&mut rig, 9).unwrap_err();
+    assert!(
+        matches!(refused, MembershipError::Quarantined { .. }),
+        "{refused}"
+    );
+    rig.core.lift("n").unwrap();
+    grant(&mut rig, 10).unwrap();
+}
+
+#[test]
 fn a_plan_is_for_the_workers_it_was_made_for() {
     let mut rig = rig().workers(2).granted();
     let what = |rig: &mut Rig| {

@@ -1,6 +1,5 @@
 //! A call that fails names its true cause: what the scenario did to it, and where. A loss is excused only by a fault of
-//! one of the two that it names, or between them; and a call or load that one lost worker ends has to be run again, and
-//! succeed, where the other workers live.
+//! one of the two that it names, or between them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -91,19 +90,20 @@ impl Case<'_> {
             };
         }
         let explained = match self.error.code {
-            Code::DeadlineExceeded => self.is_late() || self.lost_somebody(),
+            Code::DeadlineExceeded => self.is_late(),
             Code::PeerLost => self.named().is_some() && self.is_about_the_hurt(),
             // A coordinator whose calendar is off issues certificates that nobody accepts.
             Code::Unreachable => self.is_about_the_hurt() || self.was(Row::Clock),
             // A handle is lost together with its worker.
-            Code::StateLost => self.is_eager() && self.lost_somebody(),
+            Code::StateLost => self.is_eager() && self.is_about_the_hurt(),
             Code::KernelPanicked => self.struck(Row::Panic),
             Code::OutOfMemory => self.lacks_memory(),
             Code::Busy => self.struck(Row::Refuse),
             Code::Wedged => self.struck(Row::Hang),
             Code::WorkerLeaving => {
                 let left = !self.view.left.is_empty();
-                left || self.struck(Row::Hang) || self.was(Row::Revoke)
+                let told = self.struck(Row::Hang) || self.struck(Row::Drain);
+                left || told || self.was(Row::Revoke)
             }
             Code::NoWorkers | Code::ClusterTooSmall => self.lacks_workers(),
             Code::InvalidArgument => self.model().pin.is_some() || self.lacks_workers(),
@@ -113,11 +113,7 @@ impl Case<'_> {
             Code::ProtocolViolation => self.was(Row::Forge),
             _ => false,
         };
-        if !explained {
-            return Some("nothing that was done explains it".into());
-        }
-        self.must_recover()
-            .then(|| "it was to be run again on the survivors".into())
+        (!explained).then(|| "nothing that was done explains it".into())
     }
 
     fn model(&self) -> &crate::scenario::ModelUse {
@@ -295,30 +291,5 @@ impl Case<'_> {
     fn deaths(&self) -> usize {
         let killed = |i: &&Injury| matches!(i.harm, Harm::Crash | Harm::PowerCut | Harm::Hang);
         self.view.injured.iter().filter(killed).count() + self.view.cluster.ends().len()
-    }
-
-    /// Whether the call or load had to succeed: of all that happened since shortly before it, one worker was lost to
-    /// everybody, and the other workers can run it.
-    fn must_recover(&self) -> bool {
-        let s = self.view.scenario;
-        let retried = match self.record.call {
-            None => true,
-            Some(call) => {
-                let call = &s.clients[self.record.client].calls[call];
-                call.retry && !call.sprung && call.deadline.is_none()
-            }
-        };
-        let mut injuries = self.injuries();
-        let lost = match (injuries.next(), injuries.next()) {
-            (Some(one), None) => one.loses_a_worker().then_some(one.host),
-            _ => None,
-        };
-        let Some(lost) = lost else { return false };
-        let moves = |h: &Host| *h != lost && self.view.moves(*h, self.from, self.to);
-        let stay = s.workers.iter().all(|w| w.joins == 0 && w.leaves.is_none());
-        let model = self.model();
-        let enough = model.workers.is_none_or(|n| (n as usize) < s.workers.len());
-        let others_live = !self.view.cluster.hosts().iter().any(moves);
-        stay && enough && others_live && retried && model.pin.is_none()
     }
 }

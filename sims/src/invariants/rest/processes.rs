@@ -1,6 +1,8 @@
 //! Processes end only when a scenario ends them, or because of a kernel that hangs, a calendar that jumps, a
 //! revocation, a coordinator that a starting process does not reach, or a disk that a starting process cannot use and
-//! complains of. Nothing panics except the kernels that a scenario picked.
+//! complains of, or could not use when it joined. Nothing panics except the kernels that a scenario picked.
+
+use std::time::Duration;
 
 use crate::cluster::Host;
 use crate::faults::{Harm, Injury};
@@ -12,6 +14,9 @@ const UNUSABLE: [&str; 3] = [
     "Input/output error",
     "is the disk full?",
 ];
+
+/// How long a name is kept for a worker that joined and did not register.
+const NAMELESS: Duration = Duration::from_secs(11);
 
 #[derive(Default)]
 pub(in crate::invariants) struct Processes {
@@ -30,7 +35,7 @@ impl Invariant for Processes {
         }
         self.panics = view.cluster.panics().len();
         for (at, host, why) in view.cluster.ends().iter().skip(self.ends) {
-            let from = at.saturating_sub(std::time::Duration::from_secs(20));
+            let from = at.saturating_sub(Duration::from_secs(20));
             let mut injuries = view.injuries(from, *at).filter(|i| i.host == *host);
             let meant = injuries.any(|i| {
                 matches!(
@@ -52,7 +57,12 @@ impl Invariant for Processes {
             // A process that starts may be unable to read or write what it has to keep.
             let said = UNUSABLE.iter().any(|text| why.contains(text));
             let unkept = said && view.injuries(from, *at).any(disk);
-            if !meant && !alone && !expired && !unkept && !view.left.contains_key(host) {
+            // A process that could not keep its certificate when it joined left its name to nobody for a while.
+            let since = at.saturating_sub(NAMELESS);
+            let mut lately = view.injuries(since, *at).filter(|i| i.host == *host);
+            let nameless = why.contains("is in use by another worker") && lately.any(disk);
+            let explained = meant || alone || expired || unkept || nameless;
+            if !explained && !view.left.contains_key(host) {
                 found.say(format!("the process of {host} ended by itself: {why}"));
             }
         }

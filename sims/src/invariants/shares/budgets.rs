@@ -115,8 +115,15 @@ impl Budgets {
                 "{worker}: {client} has {has} bytes, and is charged for {charged}"
             ));
         }
+        // A coordinator that was away lists a worker only once that has registered anew.
+        let coordinators = |i: &Injury| {
+            i.harm.separates()
+                && (i.host == Host::Coordinator || i.other == Some(Host::Coordinator))
+        };
+        let unlisted = view.injuries(from, view.now).any(coordinators);
         for e in refused {
-            if e.code != Code::OutOfMemory && self.0.insert((hog.worker, Some(hog.client))) {
+            let explained = e.code == Code::OutOfMemory || e.code == Code::NoWorkers && unlisted;
+            if !explained && self.0.insert((hog.worker, Some(hog.client))) {
                 let (client, worker) = (hog.client, hog.worker);
                 found.say(format!("{client} wants more of {worker} and is told {e}"));
             }

@@ -19,6 +19,10 @@ pub const SETTLE_BOUND: Duration = Duration::from_secs(20);
 /// How long after the last call nothing is left of any call.
 pub const REST_BOUND: Duration = Duration::from_secs(15);
 
+/// How long after that the coordinator holds nothing either: it notices within three seconds that a client vanished, and
+/// keeps its leases for three more.
+pub const KEPT_BOUND: Duration = Duration::from_secs(7);
+
 /// Indices of the records that a violation was already reported for.
 #[derive(Default)]
 pub(in crate::invariants) struct Progress(BTreeSet<usize>);

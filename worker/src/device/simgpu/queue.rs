@@ -257,6 +257,17 @@ struct Streams {
 }
 
 impl Streams {
+    /// The copy that a job is to run. The one that the job was submitted for may have been recalled; the next one may still
+    /// wait for its tensor, and gets a job of its own.
+    fn next_copy(&mut self) -> Option<CopyTask> {
+        let ended = self.compute.ended;
+        if self.copy.tasks.front().is_some_and(|t| t.after > ended) {
+            self.copy.begun = false;
+            return None;
+        }
+        self.copy.next()
+    }
+
     fn due(&mut self) -> Vec<EventCallback> {
         let mut due = vec![];
         while let Some(event) = self.events.front() {
@@ -428,7 +439,7 @@ impl SimQueue {
                 }
             }
             Which::Copy => {
-                let task = self.lock().copy.next();
+                let task = self.lock().next_copy();
                 if let Some(task) = task {
                     let copied = self.copied(&task);
                     // The device's memory is free before the copy is known.

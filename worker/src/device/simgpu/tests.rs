@@ -288,6 +288,31 @@ fn what_is_recalled_waits_for_no_thread() {
 }
 
 #[test]
+fn the_job_of_a_copy_that_was_recalled_runs_no_copy_before_its_tensor_is_written() {
+    let b = Bench::new(1 << 20, 0);
+    let x = b.put(1.);
+    b.run();
+    b.fetch(2, x);
+    let other = Arc::new(DeviceStep::new(Arc::default(), b.listed.clone()));
+    let z = b.queue.copy_in(&other, 0, filled(5.));
+    let log = b.log.clone();
+    let then = move |copied: std::result::Result<Tensor, Arc<DeviceFailure>>| {
+        let first = copied.ok().map(|t| t.as_slice::<f32>().unwrap()[0]);
+        log.lock().unwrap().push(format!("{first:?}"));
+    };
+    b.queue.copy_out(&other, 3, z, &b.host, Box::new(then));
+    b.step.cancel.store(true, Ordering::Relaxed);
+    b.queue.recall();
+    b.check(&["node 2: cancelled"]);
+    // The first job is that of the copy.
+    let job = b.compute.jobs.lock().unwrap().pop_front().unwrap();
+    job();
+    b.check(&["node 2: cancelled"]);
+    b.run();
+    b.check(&["node 2: cancelled", "Some(5.0)"]);
+}
+
+#[test]
 fn without_threads_everything_fails_as_busy() {
     let b = Bench::new(1 << 20, 0);
     let x = b.put(1.);

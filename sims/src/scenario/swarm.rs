@@ -1,0 +1,129 @@
+//! Draws a scenario of a swarm: each seed has features and rates of its own, up to twelve workers and six clients, more
+//! faults, and faults that last up to two minutes.
+
+use super::Scenario;
+use super::draw::{Rates, client, draw_devices, draw_workers, equip};
+use crate::draw::Draw;
+use crate::faults::{
+    BESIDE, Fault, Harm, OPERATIONS, Row, StepState, Target, Trigger, draw_harm, drawn,
+};
+
+/// Milliseconds: half of the faults last less, and none lasts more.
+const LASTS: (u32, u32) = (1000, 120_000);
+
+/// Milliseconds within which a process that crashes is started again at once.
+const AT_ONCE: u64 = 50;
+
+/// The features of a seed: the faults that it has, and how often.
+struct Mix {
+    rows: Vec<(u64, Row)>,
+    faults: u64,
+    /// Percentage of faults that wait for a state of a step.
+    aimed: u64,
+    /// Percentage of crashes after which the process is started again at once.
+    restarts: u64,
+    rates: Rates,
+}
+
+impl Mix {
+    fn draw(d: &mut Draw) -> Mix {
+        let mut all = drawn();
+        all.extend(BESIDE);
+        all.extend(OPERATIONS);
+        let some = d.pick(&[15, 35, 70]);
+        let mut rows = vec![];
+        for row in all {
+            if d.chance(some) {
+                rows.push((d.pick(&[1, 3, 9]), row));
+            }
+        }
+        if rows.is_empty() {
+            rows.push((1, Row::CrashWorker));
+        }
+        let mut often = || d.pick(&[0, 5, 20, 50]);
+        let (eager, sprung) = (often(), often());
+        let (deadline, cancel) = (often(), often());
+        Mix {
+            rows,
+            faults: d.pick(&[0, 2, 4, 8]),
+            aimed: d.pick(&[20, 50, 80]),
+            restarts: d.pick(&[0, 30]),
+            rates: Rates {
+                busy: d.pick(&[4000, 10_000, 30_000]),
+                calls: d.pick(&[6, 12, 24]),
+                eager,
+                sprung,
+                deadline,
+                cancel,
+                retry: d.pick(&[50, 90, 100]),
+            },
+        }
+    }
+}
+
+pub(super) fn scenario(seed: u64) -> Scenario {
+    let root = Draw::new(seed).fork("swarm");
+    let mix = Mix::draw(&mut root.fork("mix"));
+    let mut d = root.fork("shape");
+    let workers = d.range(2, 12);
+    let clients = d.range(1, 5);
+    let busy = mix.rates.busy;
+    let mut s = Scenario {
+        seed,
+        workers: draw_workers(&mut root.fork("workers"), workers as usize, busy),
+        clients: (0..clients)
+            .map(|i| client(&mut root.fork(&format!("client {i}")), workers, &mix.rates))
+            .collect(),
+        faults: vec![],
+    };
+    // Each client has a connection to each worker, which takes memory there.
+    for worker in &mut s.workers {
+        worker.memory_mib *= 2;
+    }
+    draw_devices(&mut root.fork("devices"), &mut s.workers);
+    for i in 0..mix.faults {
+        let mut d = root.fork(&format!("fault {i}"));
+        let mut fault = fault(&mut d, &mix, workers);
+        // Of the faults that need a client with a token of its own there is one.
+        let needs_guest = |f: &Fault| {
+            let of_client = matches!((f.target, f.harm), (Target::Client(_), Harm::Revoke));
+            of_client || matches!(f.harm, Harm::Hoard { .. } | Harm::Flood { .. })
+        };
+        if needs_guest(&fault) && s.faults.iter().any(needs_guest) {
+            continue;
+        }
+        equip(&root, &mut d, &mut s, &mut fault);
+        s.faults.push(fault);
+    }
+    s
+}
+
+fn fault(d: &mut Draw, mix: &Mix, workers: u64) -> Fault {
+    let row = d.weighted(&mix.rows);
+    let (target, harm, lasts) = draw_harm(row, d);
+    let target = match target {
+        Target::Worker(_) => Target::Worker(d.below(workers) as u16),
+        target => target,
+    };
+    let spread = d.spread(LASTS.0, LASTS.1);
+    let lasts = match harm {
+        Harm::Days(_) => lasts,
+        Harm::Crash | Harm::PowerCut if d.chance(mix.restarts) => d.range(1, AT_ONCE) as u32,
+        _ => spread,
+    };
+    let after = d.below(mix.rates.busy.into()) as u32;
+    let when = match d.chance(mix.aimed) {
+        true => Trigger::On {
+            state: d.pick(&StepState::ALL),
+            nth: d.weighted(&[(4, 1), (2, 2), (1, 5)]),
+            after,
+        },
+        false => Trigger::At(after),
+    };
+    Fault {
+        target,
+        harm,
+        when,
+        lasts,
+    }
+}
