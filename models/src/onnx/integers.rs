@@ -74,7 +74,7 @@ struct Codes {
 
 /// What takes the place of the node that quantises a result.
 struct Product {
-    /// The nodes that it replaces; the first gives it its name and attributes.
+    /// The nodes that it replaces; the first gives it its name and attributes, the last its place.
     of: Vec<usize>,
     op: QuantisedOp,
     x: Codes,
@@ -167,7 +167,7 @@ fn find(f: &Function, ix: &Index, at: usize) -> Option<Product> {
     let (mut product, mut inner) = ix.node(f, once(operand(node, 0)?)?)?;
     let mut of = vec![at];
     if inner.is(UnaryOp::Relu) && saturates_at_zero(f, ix, &y, dtype) {
-        of.push(product);
+        of.insert(0, product);
         (product, inner) = ix.node(f, once(operand(inner, 0)?)?)?;
     }
     of.insert(0, product);

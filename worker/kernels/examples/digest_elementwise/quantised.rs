@@ -12,7 +12,7 @@ use convoke_kernels::quantised::{
 };
 
 /// A product of bytes, of the sizes where its panels end and in between.
-fn bytes(exec: &Exec, digest: &mut Digest) -> Result {
+fn byte_products(exec: &Exec, digest: &mut Digest) -> Result {
     for (m, n, k) in [(1, 64, 4), (7, 100, 1027), (64, 3, 70)] {
         let (a, b) = (data::<u8>(m * k, 255.0, 3), data::<u8>(k * n, 255.0, 4));
         let (mut packed, mut sums) = (vec![0; m * packed_row(k)], vec![0; m]);
@@ -99,7 +99,7 @@ pub fn quantised(exec: &Exec, digest: &mut Digest) -> Result {
     let part: Vec<f32> = sums.iter().map(|s| (s % 1000) as f32).collect();
     add_exact(exec, &part, &mut sums)?;
     digest.add("add_exact", &sums);
-    bytes(exec, digest)?;
+    byte_products(exec, digest)?;
     let how = Requantisation {
         bias: Some(&[5, -9]),
         rows: &scales,
