@@ -41,7 +41,7 @@ async fn cluster(workers: usize, tables: u64) -> Cluster {
         let offers: Vec<u64> = offers.collect();
         if offers
             .iter()
-            .all(|o| (least + 4 * MIB..most - 4 * MIB).contains(o))
+            .all(|o| (least + 10 * MIB..most - 10 * MIB).contains(o))
         {
             return cluster;
         }
