@@ -11,6 +11,7 @@ use convoke_sims::scenario::Scenario;
 fn elsewhere(from: u64, to: u64) -> Vec<Report> {
     let output = Command::new(env!("CARGO_BIN_EXE_convoke-sims"))
         .args(["batch", &from.to_string(), &to.to_string()])
+        .arg(r#"{"Seeds":"Plain"}"#)
         .output()
         .expect("started");
     assert!(output.status.success(), "{output:?}");

@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn what_needs_a_cluster_of_its_own_is_refused_elsewhere() {
         let all = Selection::of(&[], true).unwrap();
-        assert_eq!(names(&all).len(), 7);
+        assert_eq!(names(&all).len(), 8);
         let of_own = Selection::of(&["cold_start".into()], true).unwrap_err();
         let text = format!("{of_own:?}");
         assert!(text.contains("not measured with --connect"), "{text}");

@@ -7,7 +7,7 @@
 //! ```
 //! A *crew* is a pool of threads with at most one job, whose kernels split over the crew's threads without a hand-over.
 //! A job that runs alone uses all threads. Where several run, the threads are divided among their accounts by weight,
-//! and among the jobs of each account equally ([`shares::divide`]): a kernel that begins splits into that many parts.
+//! and among the jobs of each account equally (`shares::divide`): a kernel that begins splits into that many parts.
 //! So steps whose kernels are too small to be split use the processor together. As long as no two jobs compete there is
 //! one crew. A job that gives way keeps its stack: the threads of its crew sleep at their check points, and the next job
 //! runs on another crew. So a loop without end and a long kernel share the processor with brief calls, and no job ever
