@@ -118,25 +118,27 @@ fn dequantised(f: &Function, ix: &Index, v: ValueId) -> Option<(Codes, Granulari
     parameters(f, node, operand(node, 0)?)
 }
 
-/// The codes of the bias whose numbers `v` has, if they are in units of both scales and not too many to look at.
+/// The codes of the bias whose numbers `v` has, if they are in units of both scales. Scales that are too large to be part of
+/// the graph cannot be looked at: one for each filter is what quantisers write.
 fn bias(f: &Function, ix: &Index, v: ValueId, x: &Codes, w: &Codes) -> Option<ValueId> {
     let (own, _) = dequantised(f, ix, v)?;
-    let zero = match own.zero {
-        None => true,
-        Some(zero) => ix.inline(f, zero)?.to_i64s()?.iter().all(|z| *z == 0),
-    };
-    if f.ty(own.codes).dtype != DType::I32 || !zero {
+    // ONNX has no other zero point for these codes.
+    if f.ty(own.codes).dtype != DType::I32 {
         return None;
     }
     let numbers = |v| ix.numbers(f, v).filter(|all| !all.is_empty());
-    let (own_scales, [x], w) = (numbers(own.scale)?, numbers(x.scale)?, numbers(w.scale)?) else {
-        return None;
+    let fits = match (numbers(own.scale), numbers(x.scale), numbers(w.scale)) {
+        (Some(own), Some([x]), Some(w)) => (0..own.len().max(w.len())).all(|i| {
+            let unit = x * w[i % w.len()];
+            (own[i % own.len()] - unit).abs() <= unit.abs() * 1e-6
+        }),
+        _ => {
+            let constant = |v| ix.literals.contains_key(&v);
+            let all = [own.scale, x.scale, w.scale];
+            all.into_iter().all(constant) && f.ty(own.scale).shape == f.ty(w.scale).shape
+        }
     };
-    let mut all = (0..own_scales.len().max(w.len())).map(|i| {
-        let unit = x * w[i % w.len()];
-        (own_scales[i % own_scales.len()] - unit).abs() <= unit.abs() * 1e-6
-    });
-    all.all(|fits| fits).then_some(own.codes)
+    fits.then_some(own.codes)
 }
 
 /// Whether the least code of `y` stands for zero.

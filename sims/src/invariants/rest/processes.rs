@@ -1,6 +1,7 @@
 //! Processes end only when a scenario ends them, or because of a kernel that hangs, a calendar that jumps, a
-//! revocation, a coordinator that a starting process does not reach, or a disk that a starting process cannot use and
-//! complains of, or could not use when it joined. Nothing panics except the kernels that a scenario picked.
+//! revocation, a request to leave service, a coordinator that a starting process does not reach, or a disk that a
+//! starting process cannot use and complains of, or could not use when it joined. Nothing panics except the kernels that a
+//! scenario picked.
 
 use std::time::Duration;
 
@@ -43,6 +44,9 @@ impl Invariant for Processes {
                     Harm::Hang | Harm::Clock(_) | Harm::PowerCut | Harm::Revoke
                 )
             });
+            // A worker that was taken out of service ends once its work is done.
+            let drained = |i: &Injury| i.host == *host && matches!(i.harm, Harm::Drain);
+            let drained = why == "stopped" && view.injuries(from, *at).any(drained);
             let alone = (why.starts_with("nobody answers")
                 || why.starts_with("lost contact with the coordinator")
                 || why.contains("did not greet in time"))
@@ -61,7 +65,7 @@ impl Invariant for Processes {
             let since = at.saturating_sub(NAMELESS);
             let mut lately = view.injuries(since, *at).filter(|i| i.host == *host);
             let nameless = why.contains("is in use by another worker") && lately.any(disk);
-            let explained = meant || alone || expired || unkept || nameless;
+            let explained = meant || drained || alone || expired || unkept || nameless;
             if !explained && !view.left.contains_key(host) {
                 found.say(format!("the process of {host} ended by itself: {why}"));
             }
