@@ -44,6 +44,7 @@ use crate::split::tiles2;
 /// Columns of a panel.
 const PANEL: usize = 64;
 /// Most rows of a panel: it fits the level-2 cache together with rows of the left operand.
+#[cfg(target_arch = "x86_64")]
 const DEPTH: usize = 1024;
 /// Least work of a tile, in multiply-adds: some 20 µs.
 const TILE_WORK: usize = 4 << 20;
