@@ -443,25 +443,23 @@ async fn a_loop_over_several_workers_outlives_one_of_them() {
             ("x", Tensor::from_slice(&[1, SIZE], &x).unwrap()),
         ]
     };
-    let whole = model.call(given(ITERATIONS)).await.unwrap();
-    let mut driven = body.parts.iter().filter(|p| p.worker != body.owner);
-    let victim = &driven.next_back().unwrap().worker;
-    let i: usize = victim.strip_prefix('w').unwrap().parse().unwrap();
-
-    let running = async {
+    // Calls the loop, and kills a worker once it runs.
+    let mut lose = async |iterations, victim: &str| {
+        let (model, given) = (model.clone(), given(iterations));
+        let call = tokio::spawn(async move { model.call(given).await });
         await_status(&cluster, "a step", |s| {
             s.members.iter().any(|m| live_steps(m) > 0)
         })
         .await;
+        let i: usize = victim.strip_prefix('w').unwrap().parse().unwrap();
+        processes.kill_worker(i);
+        tokio::time::timeout(BOUND, call).await.unwrap().unwrap()
     };
-    let call = tokio::spawn({
-        let (model, given) = (model.clone(), given(ITERATIONS));
-        async move { model.call(given).await }
-    });
-    running.await;
-    processes.kill_worker(i);
-    let again = tokio::time::timeout(BOUND, call).await.unwrap().unwrap();
-    assert!(again.unwrap() == whole);
+    let whole = model.call(given(ITERATIONS)).await.unwrap();
+    let mut driven = body.parts.iter().filter(|p| p.worker != body.owner);
+    let victim = &driven.next_back().unwrap().worker;
+
+    assert!(lose(ITERATIONS, victim).await.unwrap() == whole);
     let told = reruns.all();
     assert_eq!(told.len(), 1, "{told:#?}");
     let text = format!("lost contact with {victim}: its process ended; running again on ");
@@ -472,21 +470,7 @@ async fn a_loop_over_several_workers_outlives_one_of_them() {
     let body = &plan.bodies[0];
     let driven = body.parts.iter().find(|p| p.worker != body.owner);
     let victim = &driven.unwrap().worker;
-    let i: usize = victim.strip_prefix('w').unwrap().parse().unwrap();
-    let running = async {
-        await_status(&cluster, "a step", |s| {
-            s.members.iter().any(|m| live_steps(m) > 0)
-        })
-        .await;
-    };
-    let call = tokio::spawn({
-        let (model, given) = (model.clone(), given(i64::MAX));
-        async move { model.call(given).await }
-    });
-    running.await;
-    processes.kill_worker(i);
-    let e = tokio::time::timeout(BOUND, call).await.unwrap().unwrap();
-    let e = e.unwrap_err();
+    let e = lose(i64::MAX, victim).await.unwrap_err();
     assert_eq!(e.code, Code::PeerLost, "{e}");
     let text = format!("lost contact with {victim}: its process ended; the survivors cannot hold");
     assert!(e.message.starts_with(&text), "{e}");

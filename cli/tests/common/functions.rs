@@ -138,6 +138,13 @@ pub fn layers(layers: usize, file: &Path, seed: u32) -> (Function, Vec<convoke::
     (f, sources)
 }
 
+/// Writes `tables` tables to `file`, which those of another seed do not resemble.
+fn tables_file(file: &Path, tables: usize, seed: u32) -> Vec<convoke::Source> {
+    distinct_chunks(file, (TABLE * tables) as u64, seed);
+    let index = ArtifactIndex::new(None, None);
+    index.sources(&[file.to_owned()], None).unwrap()
+}
+
 /// Extends the function `f`, whose only result is a square of this side, by `tables` tables of [`TABLE`] bytes each
 /// in `file`, which are zero but for the first element of each chunk. The new function adds to the result the row of each
 /// table that its input `row` names. Models of different seeds have no table in common.
@@ -149,9 +156,7 @@ pub fn with_tables(
     seed: u32,
 ) -> (Function, Vec<convoke::Source>) {
     let rows = TABLE / (side * 4);
-    distinct_chunks(file, (TABLE * tables) as u64, seed);
-    let index = ArtifactIndex::new(None, None);
-    let sources = index.sources(&[file.to_owned()], None).unwrap();
+    let sources = tables_file(file, tables, seed);
     f.artifacts.push(sources[0].meta().clone());
     // The row is an input, so that no pass replaces the tables by the rows that are taken from them.
     let row = f.add_value("row", TensorType::fixed(DType::I64, &[1]));
@@ -197,9 +202,7 @@ pub fn loop_over_tables(
     seed: u32,
 ) -> (Function, Vec<convoke::Source>) {
     let rows = TABLE / (side * 4);
-    distinct_chunks(file, (TABLE * tables) as u64, seed);
-    let index = ArtifactIndex::new(None, None);
-    let sources = index.sources(&[file.to_owned()], None).unwrap();
+    let sources = tables_file(file, tables, seed);
     let scalar = |dtype| TensorType::fixed(dtype, &[]);
     let line = || TensorType::fixed(DType::F32, &[1, side]);
     let table = || TensorType::fixed(DType::F32, &[rows, side]);

@@ -14,7 +14,7 @@ use convoke_graph::program::PARTITIONED;
 
 use crate::passes::{Bodies, control_op, read_by};
 
-/// Which values of a function are literals, or follow from literals at install.
+/// Marks the values of a function that are literals, or that follow from literals at install.
 pub fn constants(f: &Function) -> Vec<bool> {
     let mut constant = vec![false; f.values.len()];
     let init = f.nodes.iter().filter(|n| n.runs_at == RunsAt::Init);

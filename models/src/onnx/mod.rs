@@ -15,7 +15,6 @@ mod encoded;
 mod files;
 mod import;
 mod inputs;
-mod integers;
 mod lengths;
 mod nested;
 mod normalize;
@@ -121,7 +120,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
         b.place_sidecar(artifact, files.jobs(), &encoded::layout(files.jobs()).0);
         infer(&mut b, &files)?;
     }
-    integers::fuse(&mut b);
+    builder::integers::fuse(&mut b);
     let there: HashSet<&str> = b.f.nodes.iter().map(|n| &*n.name).collect();
     for names in &mut origins {
         names.retain(|name| there.contains(&**name));

@@ -5,6 +5,7 @@
 //! its last parameters, except that small constants are copied.
 
 mod body;
+pub(super) mod integers;
 
 pub(super) use body::Body;
 

@@ -18,7 +18,7 @@ use convoke_graph::ops::attrs::{Granularity, ParameterShape, QuantiseAttrs};
 use convoke_graph::ops::{ConvOp, MatMulOp, QuantisedOp, UnaryOp};
 use convoke_graph::{DType, Tensor};
 
-use super::builder::Builder;
+use super::Builder;
 
 /// The definitions and the number of uses of all values.
 struct Index {
@@ -222,7 +222,7 @@ fn zero(b: &mut Builder, codes: &Codes) -> ValueId {
 }
 
 /// Replaces all products that can be computed with codes. The function's types are known.
-pub(super) fn fuse(b: &mut Builder) {
+pub(in crate::onnx) fn fuse(b: &mut Builder) {
     if !b.f.nodes.iter().any(|n| n.is(QuantisedOp::QuantizeLinear)) {
         return;
     }
