@@ -50,7 +50,7 @@ macro_rules! by_as {
     )*)*};
 }
 by_as! {
-    f32 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
+    f32 => f32 f64 i16 i32 i64 u16 u32 u64;
     f64 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
     i8 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
     i16 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
@@ -60,6 +60,31 @@ by_as! {
     u16 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
     u32 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
     u64 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
+}
+
+/// `as` in loops of few bits, which the compiler does not make vectors of: it is written by operations that have vectors.
+macro_rules! to_bytes {
+    ($($to:ty: $low:literal to $high:literal;)*) => {$(
+        impl CastTo<$to> for f32 {
+            const WIDE: bool = true;
+            cast_all!($to);
+            #[inline(always)]
+            fn cast(self) -> $to {
+                // A number plus 2^23 has no fraction, and 1.5 * 2^23 keeps the bits of a whole number lowest.
+                const ONES: f32 = 8_388_608.0;
+                let x = if self.is_nan() { 0.0 } else { self };
+                let x = if x > $low { x } else { $low };
+                let x = if x < $high { x } else { $high };
+                let whole = (x.abs() + ONES) - ONES;
+                let whole = if whole > x.abs() { whole - 1.0 } else { whole };
+                (whole.copysign(x) + 1.5 * ONES).to_bits() as $to
+            }
+        }
+    )*};
+}
+to_bytes! {
+    i8: -128.0 to 127.0;
+    u8: 0.0 to 255.0;
 }
 
 macro_rules! halves {
@@ -226,6 +251,18 @@ mod tests {
         )
         .unwrap();
         assert_eq!(y, [127, -128, 0, -1, 127, 2]);
+        // All numbers of few bits, and those next to where they become another.
+        let x: Vec<f32> = (-40_000..40_000).map(|i| i as f32 / 64.0).collect();
+        let x: Vec<f32> = x
+            .iter()
+            .flat_map(|x| [x.next_down(), *x, x.next_up()])
+            .collect();
+        let (mut signed, mut unsigned) = (vec![0i8; x.len()], vec![0u8; x.len()]);
+        cast(&exec(), &x, &mut signed).unwrap();
+        cast(&exec(), &x, &mut unsigned).unwrap();
+        for ((x, signed), unsigned) in x.iter().zip(signed).zip(unsigned) {
+            assert_eq!((signed, unsigned), (*x as i8, *x as u8), "{x}");
+        }
         let mut y = [0u8; 3];
         cast(&exec(), &[-1i64, 256, 300], &mut y).unwrap();
         assert_eq!(y, [255, 0, 44]);

@@ -9,8 +9,8 @@ use convoke_kernels::cast::CastTo;
 use convoke_kernels::element::{self, Float};
 pub use convoke_kernels::fused::MOST_INPUTS;
 use convoke_kernels::fused::{
-    ChainInput, ChainKernels, ConvertedElements, ElementFunction, MOST_TILES, Source, Stage, chain,
-    chain_cast, chain_reduced,
+    ChainInput, ChainKernels, Coding, ConvertedElements, ElementFunction, MOST_TILES, Source,
+    Stage, chain, chain_cast, chain_reduced,
 };
 use convoke_kernels::reduce::Reduce;
 use convoke_kernels::shape::Operand;
@@ -30,6 +30,8 @@ pub enum Elementwise {
     Unary(FloatUnary),
     /// A function of two elements, applied to the first operand and each further one in turn.
     Fold(Arith),
+    /// A function between numbers and codes of the node's only operand.
+    Coding(Coding),
 }
 
 /// The elementwise function of a node; `None` where it is not elementwise, or may fail.
@@ -50,6 +52,16 @@ pub fn elementwise(spec: &Spec<'_>) -> Option<Elementwise> {
 /// The dtypes that a node converts between; `None` where a chain cannot begin or end with it.
 pub fn conversion(spec: &Spec<'_>) -> Option<(DType, DType)> {
     families::conversion_of(spec).filter(|(_, to)| *to != DType::Bool)
+}
+
+/// The function by which a node makes numbers of codes, or codes of numbers, and the dtype of the codes. Scale and zero point are
+/// given where they are known.
+pub fn coding(
+    spec: &Spec<'_>,
+    scale: Option<&Tensor>,
+    zero: Option<&Tensor>,
+) -> Option<(Coding, DType)> {
+    families::coding_of(spec, scale, zero)
 }
 
 /// Least number of rows of a large fused reduction: fewer rows would not keep all threads at work.
@@ -154,7 +166,7 @@ pub fn fuse(
             }
         };
         match &mut stage.function {
-            ElementFunction::Unary(_, a) => lies(a),
+            ElementFunction::Unary(_, a) | ElementFunction::Coding(_, a) => lies(a),
             ElementFunction::Binary(_, a, _) => lies(a),
         }
     }
@@ -265,6 +277,7 @@ fn allocated(pairs: &[Pair], operands: &[u32]) -> Option<Vec<Stage>> {
         let a = source(pair.a, &mut tiles, true)?;
         let function = match (pair.function, pair.b) {
             (Elementwise::Unary(op), _) => ElementFunction::Unary(op, a),
+            (Elementwise::Coding(coding), _) => ElementFunction::Coding(coding, a),
             (Elementwise::Fold(op), Some(b)) => {
                 ElementFunction::Binary(op, a, source(b, &mut tiles, false)?)
             }
@@ -487,7 +500,7 @@ mod tests {
                 Elementwise::Unary(_) => "Neg",
                 Elementwise::Fold(Add) => "Sum",
                 Elementwise::Fold(Max) => "Max",
-                Elementwise::Fold(_) => "Mul",
+                Elementwise::Fold(_) | Elementwise::Coding(_) => "Mul",
             };
             values.push(testing::one(op, Default::default(), &inputs).unwrap());
         }
@@ -577,6 +590,109 @@ mod tests {
         check(Tail::Cast(DType::I32), cast(&plain, DType::I32));
         let mean = testing::one("ReduceMean", Attrs::default(), &[&plain, &axes]).unwrap();
         check(Tail::Reduce(Reduce::Mean, plain.shape().into()), mean);
+    }
+
+    #[test]
+    fn numbers_of_codes_become_codes_in_one_kernel() {
+        let one = |op: &str, inputs: &[&Tensor]| testing::one(op, Attrs::default(), inputs);
+        let check = |zero: Tensor, scales: [f32; 3], edge: f32| {
+            let to = zero.dtype();
+            let cast = |t: &Tensor| {
+                let attrs = Attrs::default().with("to", Attr::DType(to));
+                testing::one("Cast", attrs, &[t]).unwrap()
+            };
+            let x = cast(&f32s(&[4, 700], edge));
+            let y = cast(&f32s(&[700], -3.));
+            let scales = scales.map(|s| Tensor::scalar(s));
+            let numbers = [&x, &y].map(|t| one("DequantizeLinear", &[t, &scales[0], &zero]));
+            let [a, b] = numbers.map(Result::unwrap);
+            let sum = one("Mul", &[&one("Sum", &[&a, &b]).unwrap(), &scales[1]]).unwrap();
+            let want = one("QuantizeLinear", &[&sum, &scales[2], &zero]).unwrap();
+
+            let function = |op: &str| {
+                let spec = Spec {
+                    def: convoke_graph::ops::lookup(op).unwrap(),
+                    attrs: &Attrs::default(),
+                    operands: &[Some(if op == "QuantizeLinear" {
+                        DType::F32
+                    } else {
+                        to
+                    })],
+                };
+                let scale = &scales[if op == "QuantizeLinear" { 2 } else { 0 }];
+                let (coding, codes) = coding(&spec, Some(scale), Some(&zero)).unwrap();
+                assert_eq!(codes, to);
+                Elementwise::Coding(coding)
+            };
+            let decode = function("DequantizeLinear");
+            let head = |input: u32| Head {
+                input,
+                output: 10 + input,
+                from: to,
+            };
+            let steps = [
+                (decode, &[10][..], 3),
+                (decode, &[11], 4),
+                (Elementwise::Fold(Add), &[3, 4], 5),
+                (Elementwise::Fold(Mul), &[5, 2], 6),
+                (function("QuantizeLinear"), &[6], 7),
+            ];
+            let steps = steps.map(|(function, inputs, output)| Step {
+                function,
+                inputs,
+                output,
+            });
+            let heads = [head(0), head(1)];
+            let fused = fuse(DType::F32, &heads, &steps, Tail::Cast(to), |_| false).unwrap();
+            assert_eq!(fused.operands, [0, 1, 2]);
+            let given = [&x, &y, &scales[1]].map(|t| Some(t.clone()));
+            let sizes = [(to, want.shape().into())].into_iter().collect();
+            assert_eq!(launched(&fused, given.into(), Some(&sizes)), want);
+        };
+        check(Tensor::scalar(3u8), [0.05, 1.5, 0.125], -9.);
+        check(Tensor::scalar(-7i8), [0.5, -2., 0.01], -400.);
+        // Numbers that are not ones become the least code, and infinities the extremes.
+        check(Tensor::scalar(0i8), [0.5, f32::NAN, 0.01], 0.);
+        check(Tensor::scalar(200u8), [0.5, f32::INFINITY, 0.01], 0.);
+    }
+
+    #[test]
+    fn only_one_parameter_for_all_codes_joins_chains() {
+        let check = |op: &str, dtype: DType, scale: Tensor, zero: Option<Tensor>, want: bool| {
+            let spec = Spec {
+                def: convoke_graph::ops::lookup(op).unwrap(),
+                attrs: &Attrs::default(),
+                operands: &[Some(dtype)],
+            };
+            let found = coding(&spec, Some(&scale), zero.as_ref());
+            assert_eq!(found.is_some(), want, "{op} of {dtype}");
+            assert!(
+                coding(&spec, None, zero.as_ref()).is_none(),
+                "{op}: scale not known"
+            );
+        };
+        let (decode, encode, one) = ("DequantizeLinear", "QuantizeLinear", Tensor::scalar(0.5f32));
+        check(decode, DType::U8, one.clone(), None, true);
+        check(decode, DType::I8, testing::vec1(&[0.5f32]), None, true);
+        check(decode, DType::I8, testing::vec1(&[0.5f32, 1.]), None, false);
+        check(decode, DType::I32, one.clone(), None, false);
+        check(encode, DType::F32, one.clone(), None, true);
+        check(encode, DType::F16, one.clone(), None, false);
+        check(
+            encode,
+            DType::F32,
+            one.clone(),
+            Some(Tensor::scalar(1i8)),
+            true,
+        );
+        check(
+            encode,
+            DType::F32,
+            one.clone(),
+            Some(Tensor::scalar(1i16)),
+            false,
+        );
+        check("Neg", DType::F32, one, None, false);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! DequantizeLinear ─┐
 //! DequantizeLinear ─┴─> MatMul or Conv ─> Relu, if any ─> QuantizeLinear        becomes QLinearMatMul or QLinearConv
 //! ```
+//! Nodes between the two that only move numbers, whose results become the codes that they were, move codes.
+//!
 //! This is what quantisers mean by these nodes, and how ONNX Runtime runs them. Sums of products of codes are exact. The
 //! separate nodes round each number and each sum, so where a result lies close to the middle of two codes, they may give
 //! the neighbour of the code that is nearest.
@@ -15,7 +17,9 @@ use std::collections::HashMap;
 
 use convoke_graph::graph::{Function, Literal, Node, ValueId};
 use convoke_graph::ops::attrs::{Granularity, ParameterShape, QuantiseAttrs};
-use convoke_graph::ops::{ConvOp, MatMulOp, QuantisedOp, UnaryOp};
+use convoke_graph::ops::{
+    ConvOp, IndexOp, MatMulOp, MovementOp, Op, PoolOp, QuantisedOp, ShapeOp, SliceOp, UnaryOp,
+};
 use convoke_graph::{DType, Tensor};
 
 use super::Builder;
@@ -81,6 +85,16 @@ struct Product {
     w: Codes,
     y: Codes,
     bias: Option<ValueId>,
+}
+
+/// A node that moves numbers, between the node that makes them of codes and the one that makes codes of them.
+struct Movement {
+    /// The node that moves.
+    node: usize,
+    /// The node that makes codes, whose place it takes.
+    encodes: usize,
+    /// The codes that it moves.
+    codes: ValueId,
 }
 
 fn operand(node: &Node, i: usize) -> Option<ValueId> {
@@ -208,6 +222,96 @@ fn find(f: &Function, ix: &Index, at: usize) -> Option<Product> {
     })
 }
 
+/// Whether a node only moves the numbers of its first operand, or chooses the greatest of them.
+fn moves(node: &Node) -> bool {
+    const OPS: [Op; 9] = [
+        Op::Movement(MovementOp::Transpose),
+        Op::Shape(ShapeOp::Reshape),
+        Op::Shape(ShapeOp::Flatten),
+        Op::Shape(ShapeOp::Squeeze),
+        Op::Shape(ShapeOp::Unsqueeze),
+        Op::Slice(SliceOp::Slice),
+        Op::Slice(SliceOp::Expand),
+        Op::Index(IndexOp::Gather),
+        Op::Pool(PoolOp::MaxPool),
+    ];
+    node.outputs.len() == 1 && OPS.iter().any(|op| node.is(*op))
+}
+
+/// Whether two values hold the same single number.
+fn same_number(f: &Function, ix: &Index, a: ValueId, b: ValueId) -> bool {
+    a == b
+        || matches!((ix.inline(f, a), ix.inline(f, b)), (Some(a), Some(b))
+            if a.dtype() == b.dtype() && a.bytes() == b.bytes())
+}
+
+/// Whether codes have one scale, and are what the numbers they stand for become with it: neither underflows.
+fn returns(f: &Function, ix: &Index, codes: &Codes) -> bool {
+    matches!(ix.numbers(f, codes.scale), Some([scale]) if (1e-30..1e30).contains(scale))
+}
+
+/// The movement whose results node `at` makes codes of, with the scale and the zero point that they had.
+fn find_movement(f: &Function, ix: &Index, at: usize) -> Option<Movement> {
+    let node = &f.nodes[at];
+    if !node.is(QuantisedOp::QuantizeLinear) {
+        return None;
+    }
+    let out = *node.outputs.first()?;
+    let (to, granularity) = parameters(f, node, out)?;
+    let value = operand(node, 0).filter(|v| ix.uses[v.ix()] == 1)?;
+    let (inner_at, inner) = ix.node(f, value)?;
+    if !moves(inner) {
+        return None;
+    }
+    let (from, own) = dequantised(f, ix, operand(inner, 0)?)?;
+    let dtype = f.ty(out).dtype;
+    let zeros = match (from.zero, to.zero) {
+        (None, None) => true,
+        (Some(a), Some(b)) => same_number(f, ix, a, b),
+        _ => false,
+    };
+    let fits = (own, granularity) == (Granularity::Tensor, Granularity::Tensor)
+        && is_byte(dtype)
+        && f.ty(from.codes).dtype == dtype
+        && zeros
+        && same_number(f, ix, from.scale, to.scale)
+        && returns(f, ix, &from);
+    fits.then_some(Movement {
+        node: inner_at,
+        encodes: at,
+        codes: from.codes,
+    })
+}
+
+/// Moves codes instead of numbers.
+fn move_codes(f: &mut Function, ix: &mut Index) -> Vec<usize> {
+    let found: Vec<Movement> = (0..f.nodes.len())
+        .filter_map(|at| find_movement(f, ix, at))
+        .collect();
+    let mut replaced = vec![];
+    for m in found {
+        let encodes = &f.nodes[m.encodes];
+        let (outputs, runs_at) = (encodes.outputs.clone(), encodes.runs_at);
+        for v in encodes.inputs.iter().flatten() {
+            ix.uses[v.ix()] -= 1;
+        }
+        let mut node = Node {
+            outputs,
+            runs_at,
+            ..f.nodes[m.node].clone()
+        };
+        if let Some(first) = node.inputs.first_mut() {
+            *first = Some(m.codes);
+        }
+        for v in node.inputs.iter().flatten() {
+            ix.uses[v.ix()] += 1;
+        }
+        f.nodes[m.encodes] = node;
+        replaced.extend([m.node, m.encodes]);
+    }
+    replaced
+}
+
 /// The zero point of codes.
 fn zero(b: &mut Builder, codes: &Codes) -> ValueId {
     let dtype = b.f.ty(codes.codes).dtype;
@@ -227,10 +331,10 @@ pub(in crate::onnx) fn fuse(b: &mut Builder) {
         return;
     }
     let mut ix = Index::new(&b.f);
+    let mut replaced = move_codes(&mut b.f, &mut ix);
     let found: Vec<Product> = (0..b.f.nodes.len())
         .filter_map(|at| find(&b.f, &ix, at))
         .collect();
-    let mut replaced = vec![];
     for p in found {
         let zeros = [&p.x, &p.w, &p.y].map(|codes| zero(b, codes));
         let [first, .., last] = p.of[..] else {

@@ -8,7 +8,7 @@ const I32: i32 = 6;
 
 /// A model of these nodes: `x` is u8 [2, 4], `w` i8 [4, 3], `image` u8 [1, 4, 5, 5], `filters` i8 [6, 4, 3, 3], `bias` i32 [6];
 /// `s`, `t` and `unit` are scales, the last one the product of the others, `r` has three and `c` six; `o` is a zero point, and
-/// `least` the least code.
+/// `least` the least code. `i` and `one` are one index.
 fn of(nodes: Vec<NodeProto>) -> Vec<String> {
     let inputs = vec![
         value("x", U8, &["2", "4"]),
@@ -20,6 +20,8 @@ fn of(nodes: Vec<NodeProto>) -> Vec<String> {
         value("c", F32, &["6"]),
         value("o", U8, &[]),
         value("f", F32, &["4", "3"]),
+        value("i", 7, &["1"]),
+        value("one", 7, &["1"]),
     ];
     let scale = |name: &str, v: f32| floats(name, &[], &[v]);
     let constants = vec![
@@ -132,5 +134,44 @@ fn what_is_used_elsewhere_or_is_no_code_stays_apart() {
             "MatMul(a, f)",
             "QuantizeLinear(z, [0.25], o)",
         ],
+    );
+}
+
+#[test]
+fn nodes_that_only_move_numbers_of_codes_move_codes() {
+    let check = |nodes: Vec<NodeProto>, want: &[&str]| assert_eq!(of(nodes), want);
+    let transpose = || node("Transpose", "a", "z", vec![]);
+    let moved = |last: &str| vec![dq("x s o", "a"), transpose(), q(last)];
+    check(moved("z s o"), &["Transpose(x)"]);
+    let separate = |last: &str| {
+        [
+            "DequantizeLinear(x, [0.5], o)",
+            "Transpose(a)",
+            &format!("QuantizeLinear(z, {last})"),
+        ]
+        .map(String::from)
+    };
+    // Other scales and other zero points make other codes.
+    assert_eq!(of(moved("z t o")), separate("[0.25], o"));
+    assert_eq!(of(moved("z s least")), separate("[0.5], 0"));
+    // One movement after the other, and one before a product.
+    check(
+        vec![
+            dq("x s o", "a"),
+            transpose(),
+            node("QuantizeLinear", "z s o", "codes", vec![]),
+            dq("codes s o", "b"),
+            node("Flatten", "b", "flat", vec![]),
+            q("flat s o"),
+        ],
+        &["Transpose(x)", "Flatten(codes)"],
+    );
+    check(
+        vec![
+            dq("x s o", "a"),
+            node("Slice", "a i one one", "part", vec![]),
+            q("part s o"),
+        ],
+        &["Slice(x, i, one, one)"],
     );
 }

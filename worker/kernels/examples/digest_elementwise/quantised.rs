@@ -6,9 +6,9 @@ use convoke_kernels::error::Result;
 use convoke_kernels::gemm::Batch;
 use convoke_kernels::narrow::{Narrow, NarrowFloat, NarrowInt};
 use convoke_kernels::quantised::{
-    BlockWeights, Bytes, Format, Layout, Numbers, PackedRows, Parameters, Precision, Quantisation,
-    Requantisation, Take, ZeroPoints, Zeros, add_exact, dequantise, pack_rows, packed_row,
-    product_of_blocks, product_of_bytes, quantise, requantise, span,
+    BlockWeights, Bytes, Destination, Format, Layout, Numbers, PackedRows, Parameters, Precision,
+    Quantisation, Requantisation, Take, ZeroPoints, Zeros, add_exact, dequantise, pack_rows,
+    packed_row, product_of_blocks, product_of_bytes, quantise, requantise, span,
 };
 
 /// A product of bytes, of the sizes where its panels end and in between.
@@ -33,7 +33,14 @@ fn byte_products(exec: &Exec, digest: &mut Digest) -> Result {
         };
         let mut y = vec![0; m * n];
         let right = (right, Zeros::One(-3));
-        product_of_bytes(*exec, &Batch::ONE, (m, n, k), left, right, &mut y)?;
+        product_of_bytes(
+            *exec,
+            &Batch::ONE,
+            (m, n, k),
+            left,
+            right,
+            Destination::Sums(&mut y),
+        )?;
         digest.add(&format!("product_of_bytes [{m}, {k}] · [{k}, {n}]"), &y);
     }
     Ok(())

@@ -15,8 +15,10 @@ use crate::binary::Arith;
 use crate::binary::block;
 use crate::cast::CastTo;
 use crate::compiled::compiled_floats;
-use crate::element::{Element, Float};
+use crate::element::{Element, Float, canonical_nan};
 use crate::error::Result;
+use crate::math::Real;
+use crate::multiversion::multiversion;
 use crate::reduce::{Fold, Reduce, Rows, Visit, single_pass};
 use crate::shape::{Operand, Walk, count};
 use crate::split::{GRAIN, tiles};
@@ -47,6 +49,22 @@ pub enum ElementFunction {
     Unary(FloatUnary, Source),
     /// A function of two elements, which is neither [`Arith::Mod`] nor [`Arith::Fmod`].
     Binary(Arith, Source, Source),
+    /// A function of one element between numbers and codes.
+    Coding(Coding, Source),
+}
+
+/// A function between numbers and their codes, which are whole numbers. Its parameters are those of f32 tensors.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Coding {
+    /// The number of a code: `(x - zero) * scale`.
+    Decode { scale: f32, zero: f32 },
+    /// The code of a number: `x / scale`, rounded half to even, plus `zero`, within `low..=high`; NaN gives `low`.
+    Encode {
+        scale: f32,
+        zero: f32,
+        low: f32,
+        high: f32,
+    },
 }
 
 /// One function and the tile that it writes. That tile may be the first operand or both, but never the second operand
@@ -136,6 +154,13 @@ impl<T: Float> Buffers<'_, T> {
         }
     }
 
+    fn copy(&self, from: Source, inputs: &[TileInput<'_, T>], y: &mut [T]) {
+        match self.read(from, inputs) {
+            (x, 1) => y.copy_from_slice(&x[..y.len()]),
+            (x, _) => y.fill(x[0]),
+        }
+    }
+
     fn run(&mut self, stage: Stage, inputs: &[TileInput<'_, T>]) {
         let to = usize::from(stage.to);
         let own = |from: Source| from == Source::Tile(stage.to);
@@ -144,12 +169,15 @@ impl<T: Float> Buffers<'_, T> {
         match stage.function {
             ElementFunction::Unary(op, x) => {
                 if !own(x) {
-                    match self.read(x, inputs) {
-                        (x, 1) => y.copy_from_slice(&x[..y.len()]),
-                        (x, _) => y.fill(x[0]),
-                    }
+                    self.copy(x, inputs, y);
                 }
                 unary::float_block(op, y);
+            }
+            ElementFunction::Coding(coding, x) => {
+                if !own(x) {
+                    self.copy(x, inputs, y);
+                }
+                code(coding, y);
             }
             ElementFunction::Binary(op, a, b) if own(a) && own(b) => block::twice(op, y),
             ElementFunction::Binary(op, a, b) if own(a) => {
@@ -162,6 +190,39 @@ impl<T: Float> Buffers<'_, T> {
             }
         }
         self.0[to] = y;
+    }
+}
+
+/// Replaces every element by its number or its code, with the bits of `DequantizeLinear` and `QuantizeLinear`.
+fn code<T: Float>(coding: Coding, y: &mut [T]) {
+    let w = |x: f32| T::Wide::from_f64(x.into());
+    match coding {
+        Coding::Decode { scale, zero } => decode(y, w(scale), w(zero)),
+        Coding::Encode {
+            scale,
+            zero,
+            low,
+            high,
+        } => encode(y, w(scale), w(zero), [w(low), w(high)]),
+    }
+}
+
+multiversion! {
+    fn decode<T: Float>(y: &mut [T], scale: T::Wide, zero: T::Wide) {
+        for i in 0..y.len() {
+            y[i] = canonical_nan(T::narrow((y[i].widen() - zero) * scale));
+        }
+    }
+}
+
+multiversion! {
+    fn encode<T: Float>(y: &mut [T], scale: T::Wide, zero: T::Wide, within: [T::Wide; 2]) {
+        let [low, high] = within;
+        for i in 0..y.len() {
+            let x = (y[i].widen() / scale).round() + zero;
+            let x = if x > low { x } else { low };
+            y[i] = T::narrow(if x < high { x } else { high });
+        }
     }
 }
 

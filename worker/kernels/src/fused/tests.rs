@@ -24,6 +24,20 @@ where
     operands.iter().map(|x| ChainInput::Own(*x)).collect()
 }
 
+/// The number of a code, or the code of a number.
+fn coded(coding: Coding, x: f32) -> f32 {
+    match coding {
+        Coding::Decode { scale, zero } => (x - zero) * scale,
+        Coding::Encode { scale, .. } if (x / scale).is_nan() => 0.,
+        Coding::Encode {
+            scale,
+            zero,
+            low,
+            high,
+        } => ((x / scale).round_ties_even() + zero).clamp(low, high),
+    }
+}
+
 /// The result of the stages run one after the other, each over whole tensors.
 fn one_by_one<E: Float>(
     stages: &[Stage],
@@ -38,13 +52,21 @@ fn one_by_one<E: Float>(
             I(i) => operands[usize::from(i)],
         };
         let mut made = y.to_vec();
+        // Adding zero broadcasts, and changes no bit except the sign of a negative zero, which the data does not contain.
+        let broadcast = |x: Source, made: &mut [E]| {
+            let zero = [E::ZERO];
+            let zero = Operand::new(&zero, &[]);
+            arith(&exec(), Arith::Add, read(x), zero, made, shape).unwrap();
+        };
         match stage.function {
+            ElementFunction::Coding(coding, x) => {
+                broadcast(x, &mut made);
+                for v in &mut made {
+                    *v = E::from_f64(coded(coding, v.to_f64() as f32).into());
+                }
+            }
             ElementFunction::Unary(op, x) => {
-                let zero = [E::ZERO];
-                let zero = Operand::new(&zero, &[]);
-                // Adding zero broadcasts, and changes no bit except the sign of a negative zero, which the data does
-                // not contain.
-                arith(&exec(), Arith::Add, read(x), zero, &mut made, shape).unwrap();
+                broadcast(x, &mut made);
                 let wide = made.clone();
                 float(&exec(), op, &wide, &mut made).unwrap();
             }
@@ -120,6 +142,33 @@ fn chains_equal_their_functions_one_by_one() {
         unary(FloatUnary::Abs, I(0), 0),
         binary(Pow, T(0), I(1), 0),
         binary(Pow, T(0), I(3), 0),
+    ]);
+}
+
+#[test]
+fn codes_become_numbers_and_numbers_codes() {
+    let coding = |coding: Coding, x: Source, to: u8| {
+        let function = ElementFunction::Coding(coding, x);
+        Stage { function, to }
+    };
+    let decode = |scale: f32, zero: f32| Coding::Decode { scale, zero };
+    let encode = |scale: f32, zero: f32, low: f32| Coding::Encode {
+        scale,
+        zero,
+        low,
+        high: low + 255.,
+    };
+    check_type::<f32>(&[
+        coding(decode(0.3, 7.), I(0), 1),
+        coding(decode(-1.5, 0.), I(2), 2),
+        binary(Arith::Add, T(1), T(2), 1),
+        coding(encode(0.01, 3., -128.), T(1), 0),
+    ]);
+    check_type::<f32>(&[
+        coding(encode(0.5, 1., 0.), T(0), 0),
+        coding(decode(0.125, 2.), T(0), 0),
+        binary(Arith::Div, T(0), I(0), 0),
+        coding(encode(f32::NAN, 0., 0.), T(0), 0),
     ]);
 }
 

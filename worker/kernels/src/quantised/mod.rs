@@ -27,8 +27,8 @@ mod tests;
 
 pub use blocks::{BlockWeights, ZeroPoints, product_of_blocks};
 pub use bytes::{
-    Bytes, PackedRows, Zeros, conv_of_bytes, multiplies_bytes, pack_rows, packed_row,
-    product_of_bytes,
+    Bytes, DEEPEST, Destination, PackedRows, Zeros, conv_of_bytes, multiplies_bytes, pack_rows,
+    packed_row, product_of_bytes,
 };
 pub use exact::{add_exact, exact_depth};
 pub use layout::{Layout, Take};

@@ -1,7 +1,7 @@
 //! From exact sums of products to quantised numbers.
 
 use super::linear::{clamped, range_of};
-use super::numbers::Format;
+use super::numbers::{Format, code_of};
 use crate::Exec;
 use crate::error::Result;
 use crate::multiversion::multiversion;
@@ -38,7 +38,7 @@ struct Row {
 #[inline(always)]
 fn result(sum: i32, scale: f32, row: &Row) -> u8 {
     let x = sum.wrapping_add(row.bias) as f32 * scale;
-    clamped(x, row.zero, row.low, row.high) as i32 as u8
+    code_of(clamped(x, row.zero, row.low, row.high))
 }
 
 multiversion! {
@@ -59,6 +59,33 @@ multiversion! {
     }
 }
 
+impl Requantisation<'_> {
+    /// Whether there are scales for this many columns.
+    pub(super) fn fits_columns(&self, n: usize) -> bool {
+        self.columns.len() == 1 || self.columns.len() == n
+    }
+
+    /// Makes codes of the sums of row `number`, in the columns from `column` on.
+    pub(super) fn part_of_row(&self, number: usize, column: usize, sums: &[i32], y: &mut [u8]) {
+        let index = |len: usize| if len == 1 { 0 } else { number % len };
+        let of = |list: &[f32]| list[index(list.len())];
+        let (low, high) = range_of(self.to).unwrap_or((0., 255.));
+        let row = Row {
+            bias: self.bias.map_or(0, |bias| bias[index(bias.len())]),
+            operand: of(self.rows),
+            scale: of(self.scales),
+            zero: of(self.zeros),
+            low,
+            high,
+        };
+        let columns = match self.columns {
+            [_] => self.columns,
+            all => &all[column..column + sums.len()],
+        };
+        requantise_row(sums, columns, row, y);
+    }
+}
+
 /// `y = round((sum + bias) * (row * column / scale)) + zero` for rows of `n` sums, as codes of one byte.
 pub fn requantise(
     exec: &Exec,
@@ -68,36 +95,14 @@ pub fn requantise(
     y: &mut [u8],
 ) -> Result {
     assert_eq!(sums.len(), y.len(), "sums and results");
-    assert!(
-        how.columns.len() == 1 || how.columns.len() == n,
-        "scales of columns"
-    );
-    let (low, high) = range_of(how.to).unwrap_or((0., 255.));
-    let of = |list: &[f32], row: usize| list[row % list.len()];
+    assert!(how.fits_columns(n), "scales of columns");
     Ok(tiles(exec, y, 1, GRAIN, |range, part| {
         let mut at = range.start;
         while at < range.end {
             let (number, column) = (at / n, at % n);
             let len = (n - column).min(range.end - at);
-            let row = Row {
-                bias: how.bias.map_or(0, |bias| bias[number % bias.len()]),
-                operand: of(how.rows, number),
-                scale: of(how.scales, number),
-                zero: of(how.zeros, number),
-                low,
-                high,
-            };
-            let columns = match how.columns {
-                [_] => how.columns,
-                all => &all[column..column + len],
-            };
-            let from = at - range.start;
-            requantise_row(
-                &sums[at..at + len],
-                columns,
-                row,
-                &mut part[from..from + len],
-            );
+            let y = &mut part[at - range.start..][..len];
+            how.part_of_row(number, column, &sums[at..at + len], y);
             at += len;
         }
     })?)

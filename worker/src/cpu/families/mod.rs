@@ -30,10 +30,11 @@ mod vision;
 pub(super) use cast::{convert as cast_between, target as cast_target};
 pub(crate) use shape::{shape_between, shape_range};
 
-use convoke_graph::DType;
 use convoke_graph::ops::attrs::ReduceAttrs;
 use convoke_graph::ops::{IndexOp, Op, OpError, float_function};
+use convoke_graph::{DType, Tensor};
 use convoke_kernels::binary::Arith;
+use convoke_kernels::fused::Coding;
 use convoke_kernels::reduce::Reduce;
 use convoke_kernels::unary::FloatUnary;
 
@@ -65,6 +66,19 @@ pub(super) fn conversion_of(spec: &Spec<'_>) -> Option<(DType, DType)> {
     let (from, to) = (spec.dtype(0).ok()?, cast::target(op, spec).ok()??);
     let plain = |d: DType| !d.is_narrow() && d != DType::Str;
     (from != to && plain(from) && plain(to)).then_some((from, to))
+}
+
+/// The function of single elements that an op between numbers and codes computes, with the dtype of the codes, where one scale
+/// and one zero point serve all elements. Both are given where they are known.
+pub(super) fn coding_of(
+    spec: &Spec<'_>,
+    scale: Option<&Tensor>,
+    zero: Option<&Tensor>,
+) -> Option<(Coding, DType)> {
+    match spec.def.op {
+        Op::Quantised(op) => quantised::coding_of(op, spec, scale?, zero),
+        _ => None,
+    }
 }
 
 /// The reduction that an op computes, with its attributes.

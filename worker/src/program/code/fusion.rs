@@ -8,6 +8,7 @@
 use std::collections::{BTreeSet, BinaryHeap};
 
 use convoke_graph::DType;
+use convoke_kernels::fused::Coding;
 
 use crate::cpu::chain::{Elementwise, MOST_INPUTS, Tail};
 
@@ -18,6 +19,10 @@ pub(super) enum Kind {
     Elementwise(Elementwise),
     /// A conversion of its first operand between these dtypes, before a chain or after it.
     Cast(DType, DType),
+    /// Numbers of codes of this dtype, before a chain.
+    Decode(Coding, DType),
+    /// Codes of this dtype of numbers, after a chain.
+    Encode(Coding, DType),
     /// A reduction of its first operand, after a chain.
     Reduce(Tail),
     /// The node cannot be fused.
@@ -61,18 +66,18 @@ pub(super) fn groups(graph: &impl Graph, len: usize) -> Vec<Vec<usize>> {
         let node = graph.node(root);
         let group = match node.kind {
             Kind::Elementwise(_) => grown(graph, root, &taken),
-            Kind::Cast(..) | Kind::Reduce(_) => {
+            Kind::Cast(..) | Kind::Reduce(_) | Kind::Encode(..) => {
                 let Some(last) = ended(graph, node, &taken) else {
                     continue;
                 };
                 let mut group = grown(graph, last, &taken);
-                if operands(graph, &group).len() > 1 {
+                if operands(graph, &group).len() > 1 && !is_light(graph, node, &group) {
                     continue;
                 }
                 group.push(root);
                 group
             }
-            Kind::Other => continue,
+            Kind::Decode(..) | Kind::Other => continue,
         };
         if group.len() > 1 {
             group.iter().for_each(|at| taken[*at] = true);
@@ -91,6 +96,16 @@ fn operands(graph: &impl Graph, group: &[usize]) -> BTreeSet<u32> {
     read.copied().collect()
 }
 
+/// Whether codes are made of a chain that begins with numbers of codes: those numbers would take more memory, at the same time,
+/// than the codes that the group makes instead of them.
+fn is_light(graph: &impl Graph, root: &Candidate, group: &[usize]) -> bool {
+    let first = group.first().map(|at| &graph.node(*at).kind);
+    matches!(
+        (first, &root.kind),
+        (Some(Kind::Decode(..)), Kind::Encode(..))
+    )
+}
+
 /// The last function of the chain that a conversion or a reduction ends, if it can be fused. A conversion to a wider
 /// dtype is not fused: its result would take more memory, earlier.
 fn ended(graph: &impl Graph, node: &Candidate, taken: &[bool]) -> Option<usize> {
@@ -99,7 +114,11 @@ fn ended(graph: &impl Graph, node: &Candidate, taken: &[bool]) -> Option<usize> 
     }
     let value = *node.inputs.first()?;
     let made = graph.made_at(value)?;
-    let last = matches!(graph.node(made).kind, Kind::Elementwise(_));
+    let last = match graph.node(made).kind {
+        Kind::Elementwise(_) => true,
+        Kind::Decode(..) => matches!(node.kind, Kind::Encode(..)),
+        _ => false,
+    };
     (last && !taken[made] && graph.uses(value) == 1).then_some(made)
 }
 
@@ -120,7 +139,10 @@ fn grown(graph: &impl Graph, root: usize, taken: &[bool]) -> Vec<usize> {
             let Some(made) = graph.made_at(*v) else {
                 continue;
             };
-            let joins = matches!(graph.node(made).kind, Kind::Elementwise(_) | Kind::Cast(..));
+            let joins = matches!(
+                graph.node(made).kind,
+                Kind::Elementwise(_) | Kind::Cast(..) | Kind::Decode(..)
+            );
             let fits = joins && !taken[made] && graph.alike(*v, value);
             match fits {
                 true => candidates.push(made),
@@ -155,7 +177,7 @@ fn grown(graph: &impl Graph, root: usize, taken: &[bool]) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use DType::{F16, F32};
+    use DType::{F16, F32, U8};
     use convoke_kernels::reduce::Reduce;
     use convoke_kernels::unary::FloatUnary;
 
@@ -247,6 +269,44 @@ mod tests {
         // Without a function between them there is no chain.
         check(&[(widen, &[100]), (narrow, &[0])], &[1], &[0], &[]);
         check(&[(sum(), &[100])], &[0], &[], &[]);
+    }
+
+    #[test]
+    fn numbers_of_codes_and_codes_of_numbers_at_the_ends() {
+        let (scale, zero) = (0.5, 0.);
+        let decode = || Kind::Decode(Coding::Decode { scale, zero }, U8);
+        let encode = || {
+            let (low, high) = (0., 255.);
+            let coding = Coding::Encode {
+                scale,
+                zero,
+                low,
+                high,
+            };
+            Kind::Encode(coding, U8)
+        };
+        let check = |nodes: &[(Kind, &[u32])], odd: &[u32], want: &[&[usize]]| {
+            check_kinds(nodes, &[nodes.len() as u32 - 1], odd, want)
+        };
+        // Several operands of codes are lighter than their numbers.
+        let sum: &[(Kind, &[u32])] = &[
+            (decode(), &[100]),
+            (decode(), &[101]),
+            (NEG, &[0, 1]),
+            (encode(), &[2]),
+        ];
+        check(sum, &[100, 101, 3], &[&[0, 1, 2, 3]]);
+        // Several operands of numbers are not: one may be freed before codes are made.
+        check(&[(NEG, &[100, 101]), (encode(), &[0])], &[1], &[]);
+        check(&[(NEG, &[100]), (encode(), &[0])], &[1], &[&[0, 1]]);
+        // Codes of another scale are made in one go.
+        check(
+            &[(decode(), &[100]), (encode(), &[0])],
+            &[100, 1],
+            &[&[0, 1]],
+        );
+        check(&[(decode(), &[100]), (NEG, &[0])], &[100], &[&[0, 1]]);
+        check(&[(decode(), &[100])], &[100], &[]);
     }
 
     #[test]

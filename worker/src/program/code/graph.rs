@@ -7,12 +7,13 @@ use convoke_graph::codec;
 use convoke_graph::ops::{ConcreteOperand, ConcreteOutputs};
 use convoke_graph::program::{NO_OPERAND, Program, ProgramNode};
 use convoke_graph::{DType, Shape, Tensor};
+use convoke_kernels::fused::Coding;
 
 use super::fusion::{self, Candidate, Kind};
 use super::schedule;
 use super::sequences::{SetId, Sets};
 use super::{DeviceInstr, Given, InstrKind};
-use crate::cpu::chain::{self, Head, Step, Tail};
+use crate::cpu::chain::{self, Elementwise, Head, Step, Tail};
 use crate::cpu::{Kernel, Spec};
 use crate::executor::HandleAccess;
 
@@ -245,9 +246,38 @@ impl<'a> Graph<'a> {
             };
             let result = view.candidates[*last].output;
             let (mut heads, mut steps, mut tail) = (vec![], vec![], Tail::Plain);
-            for at in &group {
+            // The values between a node's conversion and its function have no number in the program.
+            let between: Vec<u32> = (0..)
+                .map(|n| NO_OPERAND - 1 - n)
+                .take(group.len())
+                .collect();
+            let mut ended = None;
+            for (at, between) in group.iter().zip(&between) {
                 let node = &view.candidates[*at];
+                if at != last || matches!(node.kind, Kind::Elementwise(_)) {
+                    ended = Some(node.output);
+                }
                 match &node.kind {
+                    Kind::Decode(coding, from) => {
+                        heads.extend(node.inputs.first().map(|input| Head {
+                            input: *input,
+                            output: *between,
+                            from: *from,
+                        }));
+                        steps.push(Step {
+                            function: Elementwise::Coding(*coding),
+                            inputs: std::slice::from_ref(between),
+                            output: node.output,
+                        });
+                    }
+                    Kind::Encode(coding, to) => {
+                        steps.push(Step {
+                            function: Elementwise::Coding(*coding),
+                            inputs: &node.inputs,
+                            output: *between,
+                        });
+                        tail = Tail::Cast(*to);
+                    }
                     Kind::Elementwise(function) => steps.push(Step {
                         function: *function,
                         inputs: &node.inputs,
@@ -263,7 +293,7 @@ impl<'a> Graph<'a> {
                     Kind::Other => {}
                 }
             }
-            let Some(ended) = steps.last().map(|s| s.output) else {
+            let Some(ended) = ended else {
                 continue;
             };
             let dtype = self.program.values[ended as usize].ty.dtype;
@@ -294,6 +324,9 @@ impl<'a> Graph<'a> {
         if let ([_], Some((from, to))) = (&node.inputs[..], chain::conversion(spec)) {
             return Kind::Cast(from, to);
         }
+        if let Some(coding) = self.coding(node, spec) {
+            return coding;
+        }
         let fixed = |v: &u32| self.fixed.get(*v as usize)?.as_ref();
         let sizes = node.inputs.first().and_then(fixed);
         let sizes = sizes.filter(|_| node.outputs.iter().all(|v| fixed(v).is_some()));
@@ -305,6 +338,20 @@ impl<'a> Graph<'a> {
                 chain::reduction(spec, axes.flatten(), shape).map_or(Kind::Other, Kind::Reduce)
             }
         }
+    }
+
+    /// The role of a node between numbers and codes whose parameters are constants.
+    fn coding(&self, node: &ProgramNode, spec: &Spec<'_>) -> Option<Kind> {
+        let operand = |i: usize| node.inputs.get(i).filter(|v| **v != NO_OPERAND);
+        let known = |i: usize| self.constants[*operand(i)? as usize].as_ref();
+        if operand(2).is_some() && known(2).is_none() {
+            return None;
+        }
+        let (coding, codes) = chain::coding(spec, known(1), known(2))?;
+        Some(match coding {
+            Coding::Decode { .. } => Kind::Decode(coding, codes),
+            Coding::Encode { .. } => Kind::Encode(coding, codes),
+        })
     }
 
     /// Whether two values have the same dtype and shape in every step.
@@ -351,9 +398,14 @@ impl<'a> View<'a> {
                 }
                 _ => Kind::Other,
             };
+            let mut inputs = node.inputs.clone();
+            if let Kind::Decode(..) | Kind::Encode(..) = kind {
+                // The parameters are part of the function.
+                inputs.truncate(1);
+            }
             candidates.push(Candidate {
                 kind,
-                inputs: node.inputs.clone(),
+                inputs,
                 output: node.outputs.first().copied().unwrap_or(NO_OPERAND),
             });
         }

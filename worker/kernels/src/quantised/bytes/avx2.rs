@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::columns::Panel;
 use super::tile::{Dots, Part};
-use super::{PANEL, Product, packed_row};
+use super::{PANEL, Product, SumRows, packed_row};
 
 /// Columns whose sums are kept in registers at a time.
 const COLUMNS: usize = 16;
@@ -35,13 +35,14 @@ impl Dots for Avx2 {
         row: usize,
         count: usize,
         columns: &Range<usize>,
+        to: SumRows,
     ) {
         // SAFETY: the caller keeps the same contract.
         unsafe {
             match count {
-                1 => add::<1>(part, p, row, columns),
-                2 => add::<2>(part, p, row, columns),
-                _ => add::<3>(part, p, row, columns),
+                1 => add::<1>(part, p, row, columns, to),
+                2 => add::<2>(part, p, row, columns, to),
+                _ => add::<3>(part, p, row, columns, to),
             }
         }
     }
@@ -125,6 +126,7 @@ unsafe fn add<const R: usize>(
     p: &Product<'_>,
     row: usize,
     columns: &Range<usize>,
+    to: SumRows,
 ) {
     let width = packed_row(p.k);
     let zeros = part.column_sums.map(|sums| (sums, p.column_zeros(columns)));
@@ -162,13 +164,13 @@ unsafe fn add<const R: usize>(
             let mut all = [0i32; COLUMNS];
             // SAFETY: two vectors are sixteen sums.
             unsafe {
-                let to = all.as_mut_ptr();
-                _mm256_storeu_si256(to.cast(), _mm256_hadd_epi32(sums[0], sums[1]));
-                _mm256_storeu_si256(to.add(8).cast(), _mm256_hadd_epi32(sums[2], sums[3]));
+                let all = all.as_mut_ptr();
+                _mm256_storeu_si256(all.cast(), _mm256_hadd_epi32(sums[0], sums[1]));
+                _mm256_storeu_si256(all.add(8).cast(), _mm256_hadd_epi32(sums[2], sums[3]));
             }
             let there = COLUMNS.min(columns.len() - first);
             for (i, sum) in all.iter_mut().enumerate().take(there) {
-                let out = p.out.at((row + r) * p.n + columns.start + first + i);
+                let out = to.at(r, first + i);
                 if part.adds {
                     // SAFETY: the caller owns the rectangle, which the part before has filled.
                     *sum = sum.wrapping_add(unsafe { out.read() });

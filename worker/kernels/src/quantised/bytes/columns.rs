@@ -29,20 +29,36 @@ struct Run {
     origin: [isize; 3],
 }
 
+/// Most taps whose places are worked out once for a panel.
+const MOST_TAPS: usize = 64;
+
 /// The columns of one panel, cut at the ends of output rows where it is one of an image.
 pub(super) struct Panel<'a> {
     source: Columns<'a>,
     columns: Range<usize>,
     runs: [Run; PANEL],
     count: usize,
+    /// How far the inputs of the first taps are from that of tap (0, 0, 0).
+    taps: [[isize; 3]; MOST_TAPS],
+}
+
+/// How far the input of a tap is from that of tap (0, 0, 0).
+fn reach(s: &ConvShape, tap: usize) -> [isize; 3] {
+    let [_, kh, kw] = s.kernel;
+    let tap = [tap / (kh * kw), tap / kw % kh, tap % kw];
+    std::array::from_fn(|d| (tap[d] * s.dilation[d]) as isize)
 }
 
 impl<'a> Panel<'a> {
     pub fn new(source: Columns<'a>, columns: Range<usize>) -> Panel<'a> {
         let mut runs = [Run::default(); PANEL];
         let mut count = 0;
+        let mut taps = [[0; 3]; MOST_TAPS];
         if let Columns::Image { shape: s, .. } = source {
             let [_, height, width] = s.output;
+            for (tap, to) in taps.iter_mut().enumerate().take(s.taps()) {
+                *to = reach(s, tap);
+            }
             let mut at = columns.start;
             while at < columns.end {
                 let (x, y, z) = (at % width, at / width % height, at / width / height);
@@ -61,6 +77,7 @@ impl<'a> Panel<'a> {
             columns,
             runs,
             count,
+            taps,
         }
     }
 
@@ -83,19 +100,18 @@ impl<'a> Panel<'a> {
     }
 
     fn unfold(&self, s: &ConvShape, codes: &[u8], padding: u8, k: usize, to: &mut [u8; PANEL]) {
-        let [_, kh, kw] = s.kernel;
         let (channel, tap) = (k / s.taps(), k % s.taps());
-        let tap = [tap / (kh * kw), tap / kw % kh, tap % kw];
+        let reach = self.taps.get(tap).copied().unwrap_or_else(|| reach(s, tap));
+        *to = [padding; PANEL];
         let plane = &codes[channel * s.in_plane()..(channel + 1) * s.in_plane()];
         let [depth, height, width] = s.input;
         let step = s.stride[2];
         for run in &self.runs[..self.count] {
             let to = &mut to[run.at..run.at + run.len];
-            let at = |d: usize| run.origin[d] + (tap[d] * s.dilation[d]) as isize;
+            let at = |d: usize| run.origin[d] + reach[d];
             let (z, y, x) = (at(0), at(1), at(2));
             let inside = |v: isize, most: usize| usize::try_from(v).ok().filter(|v| *v < most);
             let (Some(z), Some(y)) = (inside(z, depth), inside(y, height)) else {
-                to.fill(padding);
                 continue;
             };
             let row = &plane[(z * height + y) * width..][..width];
@@ -103,15 +119,23 @@ impl<'a> Panel<'a> {
             let first = ((-x).max(0) as usize).div_ceil(step).min(run.len);
             let end = ((width as isize - x).max(0) as usize).div_ceil(step);
             let end = end.clamp(first, run.len);
-            to[..first].fill(padding);
-            to[end..].fill(padding);
             if first == end {
                 continue;
             }
             let from = &row[(x + (first * step) as isize) as usize..];
             let to = &mut to[first..end];
             match step {
-                1 => to.copy_from_slice(&from[..to.len()]),
+                1 => copy_few(&from[..to.len()], to),
+                2 => {
+                    let (pairs, rest) = from.as_chunks::<2>();
+                    let whole = pairs.len().min(to.len());
+                    for (to, [code, _]) in to.iter_mut().zip(pairs) {
+                        *to = *code;
+                    }
+                    for (to, code) in to[whole..].iter_mut().zip(rest) {
+                        *to = *code;
+                    }
+                }
                 _ => {
                     for (to, from) in to.iter_mut().zip(from.iter().step_by(step)) {
                         *to = *from;
@@ -119,5 +143,28 @@ impl<'a> Panel<'a> {
                 }
             }
         }
+    }
+}
+
+/// Copies at most a panel's width, without the call that a copy of unknown size is.
+#[inline(always)]
+fn copy_few(from: &[u8], to: &mut [u8]) {
+    let n = from.len();
+    // Two pieces of one size cover each number of codes up to twice that size.
+    macro_rules! pieces {
+        ($($size:literal),*) => {$(
+            if n >= $size && n <= 2 * $size {
+                let (first, last) = (from.first_chunk::<$size>(), from.last_chunk::<$size>());
+                if let (Some(first), Some(last)) = (first, last) {
+                    to[..$size].copy_from_slice(first);
+                    to[n - $size..n].copy_from_slice(last);
+                }
+                return;
+            }
+        )*};
+    }
+    pieces!(32, 16, 8, 4);
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = *from;
     }
 }

@@ -1,4 +1,5 @@
-//! Products of matrices of bytes as i32 sums, by the processor's dot products of bytes.
+//! Products of matrices of bytes as i32 sums, or as the codes that the sums become, by the processor's dot products of
+//! bytes.
 //!
 //! ```text
 //! sum over k of (a - za) * (b - zb)  =  sum of a*b  -  za * (sum of b)  -  (zb of the column) * (sum of a - k * za)
@@ -13,7 +14,8 @@
 //!    processor. No dot product saturates: four products of an unsigned and a signed byte fit an i32, and are added to the
 //!    sum with wrapping.
 //! 2. A tile computes a rectangle of the output that no other tile touches.
-//! 3. A thread holds one panel of scratch memory, whatever the sizes.
+//! 3. A thread holds one panel of scratch memory, whatever the sizes. Sums that become codes are never stored: their panel
+//!    holds all rows, of which there are at most [`DEEPEST`].
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -39,6 +41,7 @@ use crate::gemm::Batch;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
+use crate::quantised::requantise::Requantisation;
 use crate::split::tiles2;
 
 /// Columns of a panel.
@@ -46,6 +49,8 @@ const PANEL: usize = 64;
 /// Most rows of a panel: it fits the level-2 cache together with rows of the left operand.
 #[cfg(target_arch = "x86_64")]
 const DEPTH: usize = 1024;
+/// Most rows of a panel whose sums become codes at once.
+pub const DEEPEST: usize = 8192;
 /// Least work of a tile, in multiply-adds: some 20 µs.
 const TILE_WORK: usize = 4 << 20;
 /// Least rows of a tile, among which the packing of a panel is shared.
@@ -185,6 +190,35 @@ pub struct PackedRows<'a> {
     pub zeros: Zeros<'a>,
 }
 
+/// What is made of the sums.
+pub enum Destination<'a> {
+    /// The sums are the result.
+    Sums(&'a mut [i32]),
+    /// The sums become codes. Each is a sum of at most [`DEEPEST`] products.
+    Codes(&'a mut [u8], &'a Requantisation<'a>),
+}
+
+impl<'a> Destination<'a> {
+    fn len(&self) -> usize {
+        match self {
+            Destination::Sums(out) => out.len(),
+            Destination::Codes(out, _) => out.len(),
+        }
+    }
+
+    /// The start of the output, for products over `k` terms with `n` columns.
+    fn start(self, n: usize, k: usize) -> Output<'a> {
+        match self {
+            Destination::Sums(out) => Output::Sums(out.as_mut_ptr()),
+            Destination::Codes(out, how) => {
+                assert!(k <= DEEPEST, "codes of sums of {k} products");
+                assert!(how.fits_columns(n), "scales of columns");
+                Output::Codes(out.as_mut_ptr(), how)
+            }
+        }
+    }
+}
+
 /// One product with its operands.
 #[derive(Clone, Copy)]
 struct Product<'a> {
@@ -193,24 +227,45 @@ struct Product<'a> {
     left: PackedRows<'a>,
     /// The first row of the left operand.
     first: usize,
+    /// The number of the first row among the rows of all products.
+    number: usize,
     right: Columns<'a>,
     /// Whether the codes of the right operand are signed.
     signed: bool,
     zeros: Zeros<'a>,
     /// The output, row-major and `n` wide.
-    out: Output,
+    out: Output<'a>,
 }
 
 /// The start of an output.
 #[derive(Clone, Copy)]
-struct Output(*mut i32);
+enum Output<'a> {
+    Sums(*mut i32),
+    Codes(*mut u8, &'a Requantisation<'a>),
+}
 
 // SAFETY: tiles of the output are disjoint (invariant 2).
-unsafe impl Sync for Output {}
+unsafe impl Sync for Output<'_> {}
 
-impl Output {
-    fn at(self, offset: usize) -> *mut i32 {
-        self.0.wrapping_add(offset)
+impl Output<'_> {
+    fn after(self, elements: usize) -> Self {
+        match self {
+            Output::Sums(at) => Output::Sums(at.wrapping_add(elements)),
+            Output::Codes(at, how) => Output::Codes(at.wrapping_add(elements), how),
+        }
+    }
+}
+
+/// Where tiles write sums: the first row's first one, and the distance of rows.
+#[derive(Clone, Copy)]
+struct SumRows {
+    start: *mut i32,
+    stride: usize,
+}
+
+impl SumRows {
+    fn at(self, row: usize, column: usize) -> *mut i32 {
+        self.start.wrapping_add(row * self.stride + column)
     }
 }
 
@@ -286,7 +341,7 @@ pub fn product_of_bytes(
     sizes: (usize, usize, usize),
     left: PackedRows<'_>,
     right: (Bytes<'_>, Zeros<'_>),
-    out: &mut [i32],
+    out: Destination<'_>,
 ) -> Result {
     product_by(Means::detect(), exec, batch, sizes, left, right, out)
 }
@@ -298,11 +353,11 @@ pub(super) fn product_by(
     (m, n, k): (usize, usize, usize),
     left: PackedRows<'_>,
     (right, zeros): (Bytes<'_>, Zeros<'_>),
-    out: &mut [i32],
+    out: Destination<'_>,
 ) -> Result {
     let items: usize = batch.dims.iter().product();
     assert_eq!(out.len(), items * m * n, "output of a product");
-    if out.is_empty() {
+    if out.len() == 0 {
         return Ok(exec.check()?);
     }
     let last = |strides: &[usize]| batch.offset(items - 1, strides);
@@ -312,19 +367,20 @@ pub(super) fn product_by(
     for (zeros, most) in [(left.zeros, left.sums.len()), (zeros, n)] {
         assert!(!matches!(zeros, Zeros::Each(all) if all.len() != most));
     }
-    let start = Output(out.as_mut_ptr());
+    let start = out.start(n, k);
     let product = |item: usize| Product {
         n,
         k,
         left,
         first: batch.offset(item, batch.a_strides) / k.max(1),
+        number: item * m,
         right: Columns::Matrix {
             codes: &right.codes[batch.offset(item, batch.b_strides)..],
             n,
         },
         signed: right.signed,
         zeros,
-        out: Output(start.at(item * m * n)),
+        out: start.after(item * m * n),
     };
     // SAFETY: the assertions above; the products' outputs are consecutive parts of `out`.
     unsafe { run(means, exec, items, (m, n, k), product) }
@@ -336,7 +392,7 @@ pub fn conv_of_bytes(
     shape: &ConvShape,
     input: (Bytes<'_>, i32),
     filters: PackedRows<'_>,
-    out: &mut [i32],
+    out: Destination<'_>,
 ) -> Result {
     conv_by(Means::detect(), exec, shape, input, filters, out)
 }
@@ -347,7 +403,7 @@ pub(super) fn conv_by(
     shape: &ConvShape,
     (input, zero): (Bytes<'_>, i32),
     filters: PackedRows<'_>,
-    out: &mut [i32],
+    out: Destination<'_>,
 ) -> Result {
     let (groups, plane) = (shape.groups, shape.output.iter().product::<usize>());
     let (m, channels) = (shape.out_channels / groups, shape.in_channels / groups);
@@ -358,23 +414,32 @@ pub(super) fn conv_by(
     assert_eq!(filters.sums.len(), shape.out_channels);
     assert_eq!(filters.packed.len(), shape.out_channels * packed_row(k));
     assert!(!matches!(filters.zeros, Zeros::Each(all) if all.len() != shape.out_channels));
-    if out.is_empty() {
+    if out.len() == 0 {
         return Ok(exec.check()?);
     }
-    let start = Output(out.as_mut_ptr());
+    let start = out.start(plane, k);
+    // A tap of its own for each output: the input is the matrix.
+    let is_matrix = shape.taps() == 1
+        && shape.output == shape.input
+        && (shape.pad, shape.stride) == ([0; 3], [1; 3]);
+    let image = |codes| match is_matrix {
+        true => Columns::Matrix { codes, n: plane },
+        false => Columns::Image {
+            shape,
+            codes,
+            padding: zero as u8,
+        },
+    };
     let product = |item: usize| Product {
         n: plane,
         k,
         left: filters,
         first: item % groups * m,
-        right: Columns::Image {
-            shape,
-            codes: &input.codes[item * channels * shape.in_plane()..],
-            padding: zero as u8,
-        },
+        number: item * m,
+        right: image(&input.codes[item * channels * shape.in_plane()..]),
         signed: input.signed,
         zeros: Zeros::One(zero),
-        out: Output(start.at(item * m * plane)),
+        out: start.after(item * m * plane),
     };
     // SAFETY: the assertions above; the products' outputs are consecutive parts of `out`.
     unsafe { run(means, exec, items, (m, plane, k), product) }

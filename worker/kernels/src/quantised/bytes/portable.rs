@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::columns::Panel;
-use super::{PANEL, Product, packed_row};
+use super::{Output, PANEL, Product, packed_row};
 use crate::Exec;
 
 /// Computes a rectangle of the output, or stops early where the step was cancelled.
@@ -36,10 +36,23 @@ pub(super) unsafe fn tile(
                 *sum = sum.wrapping_add(a.wrapping_mul(number));
             }
         }
-        for (j, sum) in columns.clone().zip(sums) {
-            let sum = sum.wrapping_sub(p.zeros.at(j).wrapping_mul(rest));
-            // SAFETY: the caller's contract.
-            unsafe { p.out.at(row * p.n + j).write(sum) };
+        for (j, sum) in columns.clone().zip(&mut sums) {
+            *sum = sum.wrapping_sub(p.zeros.at(j).wrapping_mul(rest));
+        }
+        let (offset, len) = (row * p.n + columns.start, columns.len());
+        let sums = &sums[..len];
+        // SAFETY: the row is of the rectangle, which the caller owns.
+        unsafe {
+            match p.out {
+                Output::Sums(out) => {
+                    let to = std::slice::from_raw_parts_mut(out.wrapping_add(offset), len);
+                    to.copy_from_slice(sums);
+                }
+                Output::Codes(out, how) => {
+                    let to = std::slice::from_raw_parts_mut(out.wrapping_add(offset), len);
+                    how.part_of_row(p.number + row, columns.start, sums, to);
+                }
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::conv::ConvSizes;
+use crate::quantised::{Format, requantise};
 use crate::testing::{check_stops, each_exec, exec};
 
 /// Codes that take all values, extremes among them.
@@ -40,6 +41,34 @@ impl Packed {
             signed,
             zeros,
         }
+    }
+}
+
+/// Parameters by which sums become codes, with a list for the rows and, where there are several columns, one for the columns.
+fn check_codes(
+    exec: &Exec,
+    sums: &[i32],
+    (rows, n): (usize, usize),
+    each: bool,
+    compute: impl Fn(Destination<'_>),
+) {
+    let list =
+        |n: usize, unit: f32| -> Vec<f32> { (0..n).map(|i| unit * (1 + i % 5) as f32).collect() };
+    let (bias, scales) = (vec![-3; rows], list(rows, 1e-3));
+    let (columns, zeros) = (list(if each { n } else { 1 }, 2e-3), list(rows, 7.));
+    for to in [Format::I8, Format::U8] {
+        let how = Requantisation {
+            bias: each.then_some(&bias),
+            rows: &scales,
+            columns: &columns,
+            scales: &[0.125],
+            zeros: if each { &[3.] } else { &zeros },
+            to,
+        };
+        let (mut want, mut got) = (vec![0; sums.len()], vec![7; sums.len()]);
+        requantise(exec, sums, n, &how, &mut want).unwrap();
+        compute(Destination::Codes(&mut got, &how));
+        assert_eq!(got, want, "{to:?}");
     }
 }
 
@@ -88,9 +117,12 @@ fn products_of_bytes_are_the_sums_of_whole_numbers() {
                         };
                         let (left, mut out) = (packed.left(left_signed, za), vec![7; m * n]);
                         let (batch, sizes) = (Batch::ONE, (m, n, k));
-                        product_by(means, *exec, &batch, sizes, left, (right, zb), &mut out)
-                            .unwrap();
+                        let compute = |to: Destination<'_>| {
+                            product_by(means, *exec, &batch, sizes, left, (right, zb), to).unwrap()
+                        };
+                        compute(Destination::Sums(&mut out));
                         assert_eq!(out, want, "{sizes:?}, {za:?}, {zb:?}, {means:?}");
+                        check_codes(exec, &want, (m, n), n > 64, compute);
                     });
                 }
             }
@@ -114,7 +146,8 @@ fn sums_beyond_an_i32_wrap() {
         );
         let left = packed.left(false, Zeros::One(0));
         let mut out = [0];
-        product_by(means, exec(), &Batch::ONE, (1, 1, k), left, right, &mut out).unwrap();
+        let to = Destination::Sums(&mut out);
+        product_by(means, exec(), &Batch::ONE, (1, 1, k), left, right, to).unwrap();
         assert_eq!(out, [(255i64 * 255 * k as i64) as i32]);
     }
 }
@@ -141,7 +174,11 @@ fn items_of_a_batch_have_their_own_matrices() {
             )
         };
         let mut out = vec![0; 6 * m * n];
-        product_by(means, exec(), &batch, (m, n, k), left, right(&b), &mut out).unwrap();
+        let compute = |to: Destination<'_>| {
+            product_by(means, exec(), &batch, (m, n, k), left, right(&b), to).unwrap()
+        };
+        compute(Destination::Sums(&mut out));
+        check_codes(&exec(), &out, (6 * m, n), true, compute);
         for (item, out) in out.chunks(m * n).enumerate() {
             let (x, y) = (item / 3, item % 3);
             let packed = Packed::new(&exec(), &a[x * m * k..(x + 1) * m * k], true, k);
@@ -155,7 +192,7 @@ fn items_of_a_batch_have_their_own_matrices() {
                 (m, n, k),
                 left,
                 right,
-                &mut alone,
+                Destination::Sums(&mut alone),
             )
             .unwrap();
             assert_eq!(out, alone, "item {item}");
@@ -209,15 +246,11 @@ fn check_conv(sizes: &ConvSizes<'_>, signed: bool, zero: i32) {
             let packed = Packed::new(exec, &w, true, k);
             let input = (Bytes { codes: &x, signed }, zero);
             let mut out = vec![7; want.len()];
-            conv_by(
-                means,
-                *exec,
-                &shape,
-                input,
-                packed.left(true, each),
-                &mut out,
-            )
-            .unwrap();
+            let compute = |to: Destination<'_>| {
+                conv_by(means, *exec, &shape, input, packed.left(true, each), to).unwrap()
+            };
+            compute(Destination::Sums(&mut out));
+            check_codes(exec, &want, (shape.out_channels, plane), false, compute);
             assert_eq!(out, want, "{shape:?}, {means:?}");
         });
     }
@@ -284,6 +317,7 @@ fn a_product_of_bytes_stops_when_it_is_cancelled() {
     let packed = Packed::new(&exec(), &a, true, k);
     for means in every_means() {
         check_stops(|exec| {
+            let mut sums = vec![0; m * n];
             let left = packed.left(true, Zeros::One(0));
             let right = (
                 Bytes {
@@ -292,7 +326,7 @@ fn a_product_of_bytes_stops_when_it_is_cancelled() {
                 },
                 Zeros::One(0),
             );
-            let out = &mut vec![0; m * n];
+            let out = Destination::Sums(&mut sums);
             product_by(means, *exec, &Batch::ONE, (m, n, k), left, right, out)
         });
     }

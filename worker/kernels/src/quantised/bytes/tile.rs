@@ -3,12 +3,15 @@
 use std::ops::Range;
 
 use super::columns::Panel;
-use super::{DEPTH, PANEL, Product};
+use super::{DEPTH, Output, PANEL, Product, SumRows};
 use crate::Exec;
 use crate::gemm::scratch::with_scratch;
 
 /// Blocks of rows between two looks at the cancel flag: at most a tenth of a millisecond.
 const LOOK: usize = 16;
+
+/// Most rows whose sums an instruction set keeps in registers.
+const MOST_ROWS: usize = 6;
 
 /// A part of the sums: rows `first` to `first + 4 * groups` of a panel, which are packed as groups of four rows, 256 bytes
 /// each.
@@ -39,7 +42,7 @@ pub(super) trait Dots {
         sums: &mut [i32; PANEL],
     );
 
-    /// Adds a part to `count` rows of the output, at most [`Dots::ROWS`].
+    /// Adds a part to `count` rows of sums, at most [`Dots::ROWS`], from row `row` of the product on.
     ///
     /// # Safety
     /// The panel and the rows cover the part, and the processor has the instruction set.
@@ -49,6 +52,7 @@ pub(super) trait Dots {
         row: usize,
         count: usize,
         columns: &Range<usize>,
+        to: SumRows,
     );
 }
 
@@ -62,13 +66,18 @@ pub(super) unsafe fn tile<D: Dots>(
     rows: Range<usize>,
     columns: Range<usize>,
 ) {
+    const { assert!(D::ROWS <= MOST_ROWS) };
     let panel = Panel::new(p.right, columns.clone());
-    with_scratch(DEPTH * PANEL / 4, |scratch| {
+    let most = match p.out {
+        Output::Sums(_) => DEPTH,
+        Output::Codes(..) => p.k.max(1),
+    };
+    with_scratch(most.next_multiple_of(4) * PANEL / 4, |scratch| {
         let packed = scratch.as_mut_ptr().cast::<u8>();
         let mut column_sums = [0; PANEL];
         // A product over nothing is a panel of no rows.
-        for first in (0..p.k.max(1)).step_by(DEPTH) {
-            let depth = DEPTH.min(p.k - first);
+        for first in (0..p.k.max(1)).step_by(most) {
+            let depth = most.min(p.k - first);
             // SAFETY: `packed` has room for a panel; the rest is the caller's contract.
             unsafe { D::pack(p, &panel, first..first + depth, packed, &mut column_sums) };
             let part = Part {
@@ -86,8 +95,33 @@ pub(super) unsafe fn tile<D: Dots>(
                 // Blocks of equal sizes, as far as that goes.
                 let at = |block: usize| rows.start + rows.len() * block / blocks;
                 let (row, count) = (at(block), at(block + 1) - at(block));
-                // SAFETY: the caller's contract.
-                unsafe { D::add(&part, p, row, count, &columns) };
+                let offset = row * p.n + columns.start;
+                match p.out {
+                    Output::Sums(out) => {
+                        let to = SumRows {
+                            start: out.wrapping_add(offset),
+                            stride: p.n,
+                        };
+                        // SAFETY: the caller's contract.
+                        unsafe { D::add(&part, p, row, count, &columns, to) };
+                    }
+                    Output::Codes(out, how) => {
+                        let mut sums = [[0; PANEL]; MOST_ROWS];
+                        let to = SumRows {
+                            start: sums.as_mut_ptr().cast(),
+                            stride: PANEL,
+                        };
+                        // SAFETY: the caller's contract; there is room for the rows.
+                        unsafe { D::add(&part, p, row, count, &columns, to) };
+                        for (r, sums) in sums.iter().enumerate().take(count) {
+                            let to = out.wrapping_add(offset + r * p.n);
+                            // SAFETY: the row is of the rectangle, which the caller owns.
+                            let to = unsafe { std::slice::from_raw_parts_mut(to, columns.len()) };
+                            let (number, sums) = (p.number + row + r, &sums[..columns.len()]);
+                            how.part_of_row(number, columns.start, sums, to);
+                        }
+                    }
+                }
             }
         }
     });

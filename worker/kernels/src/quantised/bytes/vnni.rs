@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::columns::Panel;
 use super::tile::{Dots, Part};
-use super::{PANEL, Product, packed_row};
+use super::{PANEL, Product, SumRows, packed_row};
 
 /// Vectors of sums in a row of a panel.
 const VECTORS: usize = PANEL / 16;
@@ -38,16 +38,17 @@ impl Dots for Vnni {
         row: usize,
         count: usize,
         columns: &Range<usize>,
+        to: SumRows,
     ) {
         // SAFETY: the caller keeps the same contract.
         unsafe {
             match count {
-                1 => add::<1>(part, p, row, columns),
-                2 => add::<2>(part, p, row, columns),
-                3 => add::<3>(part, p, row, columns),
-                4 => add::<4>(part, p, row, columns),
-                5 => add::<5>(part, p, row, columns),
-                _ => add::<6>(part, p, row, columns),
+                1 => add::<1>(part, p, row, columns, to),
+                2 => add::<2>(part, p, row, columns, to),
+                3 => add::<3>(part, p, row, columns, to),
+                4 => add::<4>(part, p, row, columns, to),
+                5 => add::<5>(part, p, row, columns, to),
+                _ => add::<6>(part, p, row, columns, to),
             }
         }
     }
@@ -141,6 +142,7 @@ unsafe fn add<const R: usize>(
     p: &Product<'_>,
     row: usize,
     columns: &Range<usize>,
+    to: SumRows,
 ) {
     let width = packed_row(p.k);
     let mut sums = [[_mm512_setzero_si512(); VECTORS]; R];
@@ -163,12 +165,11 @@ unsafe fn add<const R: usize>(
         }
         let zeros = part.column_sums.map(|sums| (sums, p.column_zeros(columns)));
         for (r, sums) in sums.into_iter().enumerate() {
-            let out = p.out.at((row + r) * p.n + columns.start);
             let (zero, rest) = p.row_zero(row + r);
             for (v, mut sum) in transposed(sums).into_iter().enumerate() {
                 let there = columns.len().saturating_sub(16 * v).min(16);
                 let mask = ((1u32 << there) - 1) as __mmask16;
-                let out = out.wrapping_add(16 * v);
+                let out = to.at(r, 16 * v);
                 if part.adds {
                     sum = _mm512_add_epi32(sum, _mm512_maskz_loadu_epi32(mask, out));
                 }

@@ -8,8 +8,9 @@ use convoke_graph::{DType, Tensor};
 use convoke_kernels::conv::{ConvEpilogue, ConvWeights, conv, conv_terms};
 use convoke_kernels::gemm::{Epilogue, Lhs, Rhs, Strided, gemm_batched};
 use convoke_kernels::quantised::{
-    Bytes, PackedRows, Parameters, Requantisation, Take, Zeros, add_exact, conv_of_bytes,
-    exact_depth, multiplies_bytes, pack_rows, packed_row, product_of_bytes, range_of, requantise,
+    Bytes, DEEPEST, Destination, PackedRows, Parameters, Requantisation, Take, Zeros, add_exact,
+    conv_of_bytes, exact_depth, multiplies_bytes, pack_rows, packed_row, product_of_bytes,
+    range_of, requantise,
 };
 
 use super::super::conv::sizes;
@@ -146,14 +147,35 @@ fn head(t: &Tensor, len: usize) -> Result<&[f32], KernelFailure> {
     t.as_slice::<f32>()?.get(..len).ok_or_else(short)
 }
 
-/// A tensor of zeros, in which sums of `len` elements begin.
-fn sums_of(call: &KernelCall<'_, '_>, len: usize) -> Result<Tensor, KernelFailure> {
-    let mut sums = call.scratch::<i32>(len)?;
-    for part in write::<i32>(&mut sums)?.chunks_mut(1 << 20) {
+/// Sets sums to zero.
+fn clear(call: &KernelCall<'_, '_>, sums: &mut Tensor) -> Result<(), KernelFailure> {
+    for part in write::<i32>(sums)?.chunks_mut(1 << 20) {
         call.launch.exec.check()?;
         part.fill(0);
     }
-    Ok(sums)
+    Ok(())
+}
+
+/// Computes the product of codes of eight bits; false where it is another product, or the processor lacks the means.
+fn product_of_codes(
+    call: &KernelCall<'_, '_>,
+    (a, b): (&Codes<'_>, &Codes<'_>),
+    stack: &Stack,
+    to: Destination<'_>,
+) -> Result<bool, KernelFailure> {
+    let (_, _, k) = stack.sizes;
+    if let (Some(left), Some(right)) = (a.bytes(), b.bytes())
+        && multiplies_bytes()
+        && let Some(rows) = a.zeros_along(None)?
+        && let Some(columns) = b.zeros_along(b.codes.shape().len().checked_sub(1))?
+        && k > 0
+    {
+        let (exec, packed) = (call.launch.exec, Packed::new(call, left, k)?);
+        let (batch, rows) = (stack.batch(), packed.rows(rows)?);
+        product_of_bytes(exec, &batch, stack.sizes, rows, (right, columns), to)?;
+        return Ok(true);
+    }
+    Ok(false)
 }
 
 /// The product of codes, `a [.., m, k]` and `b [.., k, n]`, as i32 sums.
@@ -165,26 +187,11 @@ fn product(
     let len: usize = call.out_shape(0).iter().product();
     let stack = Stack::new(a.codes.shape(), b.codes.shape())?;
     let (_, n, k) = stack.sizes;
-    let (left, right) = (a.bytes(), b.bytes());
-    if let (Some(left), Some(right)) = (left, right)
-        && multiplies_bytes()
-        && let Some(rows) = a.zeros_along(None)?
-        && let Some(columns) = b.zeros_along(b.codes.shape().len().checked_sub(1))?
-        && k > 0
-    {
-        let mut sums = call.scratch::<i32>(len)?;
-        let (exec, packed) = (call.launch.exec, Packed::new(call, left, k)?);
-        product_of_bytes(
-            exec,
-            &stack.batch(),
-            stack.sizes,
-            packed.rows(rows)?,
-            (right, columns),
-            write(&mut sums)?,
-        )?;
+    let mut sums = call.scratch::<i32>(len)?;
+    if product_of_codes(call, (a, b), &stack, Destination::Sums(write(&mut sums)?))? {
         return Ok(sums);
     }
-    let mut sums = sums_of(call, len)?;
+    clear(call, &mut sums)?;
     if len == 0 || k == 0 {
         return Ok(sums);
     }
@@ -222,6 +229,33 @@ fn product(
     Ok(sums)
 }
 
+/// Computes the convolution of codes of eight bits; false where it is another convolution, or the processor lacks the means.
+fn convolution_of_codes(
+    call: &KernelCall<'_, '_>,
+    (x, w): (&Codes<'_>, &Codes<'_>),
+    to: Destination<'_>,
+) -> Result<bool, KernelFailure> {
+    let (x_shape, w_shape) = (x.codes.shape(), w.codes.shape());
+    let group = ConvAttrs::group(call.attrs)?;
+    let terms: usize = w_shape.iter().skip(1).product();
+    let filters = w_shape.first().copied().unwrap_or(0) / group.max(1);
+    if !call.out_shape(0).contains(&0)
+        && terms > 0
+        && filters >= FEW_FILTERS
+        && multiplies_bytes()
+        && let (Some(input), Some(weights)) = (x.bytes(), w.bytes())
+        && let Some(Zeros::One(zero)) = x.zeros_along(None)?
+        && let Some(zeros) = w.zeros_along(Some(0))?
+    {
+        let shape = sizes(call.attrs, x_shape, w_shape)?;
+        let packed = Packed::new(call, weights, terms)?;
+        let (exec, packed) = (call.launch.exec, packed.rows(zeros)?);
+        conv_of_bytes(exec, &shape, (input, zero), packed, to)?;
+        return Ok(true);
+    }
+    Ok(false)
+}
+
 /// The convolution of codes as i32 sums.
 fn convolution(
     call: &KernelCall<'_, '_>,
@@ -232,23 +266,11 @@ fn convolution(
     let len: usize = call.out_shape(0).iter().product();
     let group = ConvAttrs::group(call.attrs)?;
     let channels = w_shape.get(1).copied().unwrap_or(0);
-    let filters = w_shape.first().copied().unwrap_or(0) / group.max(1);
-    if len > 0
-        && channels > 0
-        && filters >= FEW_FILTERS
-        && multiplies_bytes()
-        && let (Some(input), Some(weights)) = (x.bytes(), w.bytes())
-        && let Some(Zeros::One(zero)) = x.zeros_along(None)?
-        && let Some(zeros) = w.zeros_along(Some(0))?
-    {
-        let mut sums = call.scratch::<i32>(len)?;
-        let shape = sizes(call.attrs, x_shape, w_shape)?;
-        let packed = Packed::new(call, weights, w_shape.iter().skip(1).product())?;
-        let (exec, packed) = (call.launch.exec, packed.rows(zeros)?);
-        conv_of_bytes(exec, &shape, (input, zero), packed, write(&mut sums)?)?;
+    let mut sums = call.scratch::<i32>(len)?;
+    if convolution_of_codes(call, (x, w), Destination::Sums(write(&mut sums)?))? {
         return Ok(sums);
     }
-    let mut sums = sums_of(call, len)?;
+    clear(call, &mut sums)?;
     if len == 0 || channels == 0 {
         return Ok(sums);
     }
@@ -341,13 +363,15 @@ pub(super) fn conv_integer() -> FamilyAnswer {
     })
 }
 
-/// Output 0 from its sums: `rows` and `columns` are the operands with the scales of rows and columns.
+/// Output 0, whose codes are made of sums: `rows` and `columns` are the operands with the scales of rows and columns, each
+/// with `n` sums of `k` products. `direct` makes the codes while it sums, if it can; else they are made of the result of `sums`.
 fn requantised(
     call: &KernelCall<'_, '_>,
-    sums: &Tensor,
-    n: usize,
+    (n, k): (usize, usize),
     (rows, columns): (usize, usize),
     bias: Option<&[i32]>,
+    direct: impl FnOnce(Destination<'_>) -> Result<bool, KernelFailure>,
+    sums: impl FnOnce() -> Result<Tensor, KernelFailure>,
 ) -> Result<Tensor, KernelFailure> {
     let scale = |i: usize| as_f32(call, call.input(i)?);
     let (rows, columns, scales, zeros) = (scale(rows)?, scale(columns)?, scale(6)?, scale(7)?);
@@ -363,13 +387,11 @@ fn requantised(
         zeros: zeros.as_slice()?,
         to: format_of(y.dtype())?,
     };
-    requantise(
-        &call.launch.exec,
-        sums.as_slice()?,
-        n,
-        &how,
-        write_bits(&mut y)?,
-    )?;
+    let exec = call.launch.exec;
+    if k > DEEPEST || !direct(Destination::Codes(write_bits(&mut y)?, &how))? {
+        let sums = sums()?;
+        requantise(&exec, sums.as_slice()?, n, &how, write_bits(&mut y)?)?;
+    }
     Ok(y)
 }
 
@@ -386,9 +408,16 @@ pub(super) fn qlinear_matmul(spec: &Spec<'_>) -> FamilyAnswer {
     body(|call| {
         let a = Codes::new(&call, (0, 2), left(call.shape(0)?))?;
         let b = Codes::new(&call, (3, 5), right(call.shape(3)?))?;
-        let sums = product(&call, &a, &b)?;
-        let (_, n, _) = Stack::new(call.shape(0)?, call.shape(3)?)?.sizes;
-        one(requantised(&call, &sums, n, (1, 4), None)?)
+        let stack = Stack::new(call.shape(0)?, call.shape(3)?)?;
+        let (_, n, k) = stack.sizes;
+        one(requantised(
+            &call,
+            (n, k),
+            (1, 4),
+            None,
+            |codes| product_of_codes(&call, (&a, &b), &stack, codes),
+            || product(&call, &a, &b),
+        )?)
     })
 }
 
@@ -399,9 +428,16 @@ pub(super) fn qlinear_conv(spec: &Spec<'_>) -> FamilyAnswer {
             Codes::new(&call, (0, 2), of_tensor)?,
             Codes::new(&call, (3, 5), of_filters)?,
         );
-        let sums = convolution(&call, &x, &w)?;
         let plane = call.out_shape(0).iter().skip(2).product();
+        let terms = call.shape(3)?.iter().skip(1).product();
         let bias = call.optional_slice::<i32>(8)?;
-        one(requantised(&call, &sums, plane, (4, 1), bias)?)
+        one(requantised(
+            &call,
+            (plane, terms),
+            (4, 1),
+            bias,
+            |codes| convolution_of_codes(&call, (&x, &w), codes),
+            || convolution(&call, &x, &w),
+        )?)
     })
 }
