@@ -38,14 +38,23 @@ pub fn document(operators: &Path, cases: &[Case], cache: &Path) -> Result<String
     let (version, rows) = table.split_once('\n').unwrap_or((&table, ""));
     let mut operators = rows.lines().map(row).collect::<Result<Vec<_>, _>>()?;
     let evidence = evidence(cases, cache)?;
-    let contrib = evidence.keys().filter_map(|full| {
-        let name = full.strip_prefix("com.microsoft.")?;
-        Some(Operator {
-            domain: "com.microsoft".into(),
-            name: name.into(),
-            versions: "1".into(),
+    let contrib: Vec<Operator> = evidence
+        .keys()
+        .filter_map(|full| {
+            // Of ONNX Runtime's ops, a few are in the domain of ONNX.
+            let runtime_only = || !full.contains('.') && operators.iter().all(|o| o.name != **full);
+            let name = match full.strip_prefix("com.microsoft.") {
+                Some(name) => name,
+                None if runtime_only() => full,
+                None => return None,
+            };
+            Some(Operator {
+                domain: "com.microsoft".into(),
+                name: name.into(),
+                versions: "1".into(),
+            })
         })
-    });
+        .collect();
     operators.extend(contrib);
     let mut domains: Vec<&str> = operators.iter().map(|o| &*o.domain).collect();
     domains.dedup();
