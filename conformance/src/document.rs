@@ -38,27 +38,27 @@ pub fn document(operators: &Path, cases: &[Case], cache: &Path) -> Result<String
     let (version, rows) = table.split_once('\n').unwrap_or((&table, ""));
     let mut operators = rows.lines().map(row).collect::<Result<Vec<_>, _>>()?;
     let evidence = evidence(cases, cache)?;
-    let contrib: Vec<Operator> = evidence
-        .keys()
-        .filter_map(|full| {
-            // Of ONNX Runtime's ops, a few are in the domain of ONNX.
-            let runtime_only = || !full.contains('.') && operators.iter().all(|o| o.name != **full);
-            let name = match full.strip_prefix("com.microsoft.") {
-                Some(name) => name,
-                None if runtime_only() => full,
-                None => return None,
-            };
-            Some(Operator {
-                domain: "com.microsoft".into(),
-                name: name.into(),
-                versions: "1".into(),
-            })
+    let known: BTreeSet<String> = operators.iter().map(|o| o.name.clone()).collect();
+    let of_runtime = evidence.keys().filter_map(|full| {
+        // A few of ONNX Runtime's ops are in the domain of ONNX. Cases of several ops have no name of one.
+        let (domain, name) = match full.strip_prefix("com.microsoft.") {
+            Some(name) => ("com.microsoft", name),
+            None if full.contains(['.', '(']) || known.contains(full) => return None,
+            None => ("ai.onnx", full.as_str()),
+        };
+        Some(Operator {
+            domain: domain.into(),
+            name: name.into(),
+            versions: "1".into(),
         })
-        .collect();
-    operators.extend(contrib);
+    });
+    operators.extend(of_runtime);
+    operators.sort_by(|a, b| (&a.domain, &a.name).cmp(&(&b.domain, &b.name)));
     let mut domains: Vec<&str> = operators.iter().map(|o| &*o.domain).collect();
     domains.dedup();
-    let mut out = format!("{HEAD}\nThe operators are those of `onnx` {version}.\n");
+    let mut out = format!(
+        "{HEAD}\nThe operators are those of `onnx` {version}, and those of ONNX Runtime that cases have.\n"
+    );
     for domain in domains {
         let _ = write!(
             out,
