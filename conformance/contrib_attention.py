@@ -240,6 +240,55 @@ def group_query(draw):
     return case
 
 
+def windowed(draw):
+    """GroupQueryAttention whose caches hold a window of the tokens, and evict several at once where they have room for more."""
+    heads, group, window = int(draw.integers(1, 3)), int(draw.choice([1, 2])), int(draw.integers(1, 5))
+    slack = int(draw.choice([0, 0, 1, 3]))
+    capacity, rotary = window + slack, draw.random() < 0.5
+    size = 16 if rotary else 8
+    prompt = draw.random() < 0.3
+    dtype = np.float32 if draw.random() < 0.8 else HALF
+    attributes = {"num_heads": heads * group, "kv_num_heads": heads, "local_window_size": window, "sliding_window_cache": 1}
+    if rotary:
+        attributes |= {"do_rotary": 1, "rotary_interleaved": int(draw.integers(0, 2))}
+    # What a cache has behind the tokens that it holds is not specified, so caches are compared where they are full.
+    full = not prompt and draw.random() < 0.6
+    case = Contrib(draw, "GroupQueryAttention", 3, **attributes)
+    case.unread = set() if full else {"out1", "out2"}
+    case.symbol("b", 1, 1 if prompt or draw.random() < 0.3 else 3).symbol("s", 1, 1)
+    if prompt or case.symbols["b"] == (1, 1):
+        case.symbol("s", 1, 7)
+    drawn = {}
+
+    def ends(z):
+        if "ends" not in drawn:
+            if prompt:
+                drawn["ends"] = np.full(z["b"], z["s"])
+            elif full:
+                least = -(-z["s"] // (slack + 1))
+                drawn["ends"] = capacity + (slack + 1) * draw.integers(least, least + 4, z["b"])
+            else:
+                drawn["ends"] = z["s"] + draw.integers(1, 3 * capacity, z["b"])
+        return drawn["ends"]
+
+    case.input(["b", "s", heads * group * size], dtype)
+    for _ in range(2):
+        case.input(["b", "s", heads * size], dtype)
+    for _ in range(2):
+        case.input(["b", heads, capacity, size], dtype)
+    case.input(["b"], INT32, lambda _, z: (ends(z) - 1).astype(INT32))
+
+    def total(_, z):
+        most = np.array(ends(z).max(), INT32)
+        drawn.clear()
+        return most
+
+    case.input([], INT32, total)
+    if rotary:
+        case.input([40, size // 2], dtype).input([40, size // 2], dtype)
+    return case
+
+
 def rotary(draw):
     heads, half = int(draw.integers(1, 4)), int(draw.integers(1, 5))
     rest = int(draw.choice([0, 0, 2]))

@@ -8,7 +8,7 @@ Each case has two data sets, of different sizes where the inputs have symbolic d
 
 import contrib_learned
 import numpy as np
-from contrib_attention import attention, decoder_masked, group_query, multi_head, rotary
+from contrib_attention import attention, decoder_masked, group_query, multi_head, rotary, windowed
 from contrib_blocked import Blocked
 from contrib_case import HALF, INT32, INT64, Contrib, floats, ints_below, small
 from generate_random_cases import causal_conv, linear_attention, write_families
@@ -247,6 +247,101 @@ def moe(draw):
     return case
 
 
+def qmoe(draw):
+    bits = int(draw.choice([2, 4, 4, 8]))
+    # By larger blocks of two bits, ONNX Runtime multiplies activations of eight bits.
+    block = int(draw.choice([0, 0, 16] if bits == 2 else [0, 0, 16, 32]))
+    experts, each = int(draw.integers(1, 5)), block or 8
+    zeros = draw.random() < 0.5
+    # ONNX Runtime reads zero points of rows of one block as if there were no blocks.
+    fewest = 2 if block and zeros else 1
+    hidden, inner = each * int(draw.integers(fewest, 4)), each * int(draw.integers(fewest, 4))
+    kind = str(draw.choice(["relu", "gelu", "silu", "identity", "swiglu", "swiglu"]))
+    # Without `normalize_routing_weights`, ONNX Runtime makes the weights sum to one on CPUs all the same.
+    attributes = {"activation_type": kind, "k": int(draw.integers(1, experts + 1)), "normalize_routing_weights": 1,
+                  "expert_weight_bits": bits, "weights_prepacked": 0}
+    fusion = 1
+    if block:
+        attributes["block_size"] = block
+    if kind == "swiglu":
+        fusion = 2
+        attributes |= {"swiglu_fusion": 1, "activation_alpha": 1.7, "activation_beta": 1.0}
+        if draw.random() < 0.5:
+            attributes["swiglu_limit"] = 0.6
+    case = Contrib(draw, "QMoE", **attributes).symbol("b", 1, 2).symbol("s", 1, 4)
+    three, dtype = draw.random() < 0.5, draw.choice([np.float32, np.float32, HALF])
+    codes = ints_below(draw, 256, np.uint8)
+
+    def logits(_, z):
+        return draw.standard_normal((z["b"] * z["s"] if three else z["s"], experts)).astype(dtype)
+
+    def scales(shape, _):
+        return (draw.uniform(0.01, 0.06, shape) * 8 / 2**bits).astype(dtype)
+
+    def product(rows, columns):
+        blocks = [columns // block] if block else []
+        case.input([experts, rows, columns * bits // 8], np.uint8, codes)
+        case.input([experts, rows, *blocks], dtype, scales)
+        case.maybe(0.5, [experts, rows], dtype)
+
+    case.input(["b", "s", hidden] if three else ["s", hidden], dtype)
+    case.input(["t", experts], dtype, logits)
+    product(fusion * inner, hidden)
+    product(hidden, inner)
+    for _ in range(3):
+        case.missing()
+    if zeros:
+        for rows, columns in ((fusion * inner, hidden), (hidden, inner)):
+            packed = [rows, -(-(columns // block) * bits // 8)] if block else [-(-rows * bits // 8)]
+            case.input([experts, *packed], np.uint8, codes)
+        case.missing()
+    if draw.random() < 0.3:
+        for _ in range(0 if zeros else 3):
+            case.missing()
+        case.input(["t", experts], dtype, lambda shape, z: abs(logits(shape, z)) + dtype(0.1))
+    return case
+
+
+def codes_embed_layer_norm(draw):
+    columns, dtype = int(draw.integers(1, 12)), draw.choice([np.int8, np.uint8])
+    masked, segmented = draw.random() < 0.5, draw.random() < 0.6
+    case = Contrib(draw, "QEmbedLayerNormalization", 2, epsilon=1e-5)
+    case.symbol("b", 1, 3).symbol("s", 1, 6)
+    low = -128 if dtype == np.int8 else 0
+
+    def codes(shape, _):
+        return np.asarray(draw.integers(low, low + 256, shape), dtype)
+
+    case.input(["b", "s"], INT32, ints_below(draw, 9))
+    case.input(["b", "s"], INT32, ints_below(draw, 2)) if segmented else case.missing()
+    tables = [[9, columns], [8, columns], [2, columns] if segmented else None, [columns], [columns]]
+    for dims in tables:
+        case.input(dims, dtype, codes) if dims else case.missing()
+    case.input(["b", "s"], INT32, ints_below(draw, 2)) if masked else case.missing()
+    for kind, values in ((np.float32, lambda shape, _: np.asarray(draw.uniform(0.01, 0.1, shape), np.float32)), (dtype, codes)):
+        for dims in tables:
+            case.input([], kind, values) if dims else case.missing()
+    return case
+
+
+def dynamic_lstm(draw):
+    steps, rows, width, hidden = (int(d) for d in draw.integers(1, 6, 4))
+    direction = str(draw.choice(["forward", "reverse", "bidirectional"]))
+    directions, dtype = 1 + (direction == "bidirectional"), draw.choice([np.int8, np.uint8])
+    by_column, low = draw.random() < 0.5, -64 if dtype == np.int8 else 64
+    columns = [4 * hidden] if by_column else []
+    case = Contrib(draw, "DynamicQuantizeLSTM", 3, direction=direction, hidden_size=hidden)
+    case.symbol("n", 1, steps).input(["n", rows, width], np.float32)
+    for inner in (width, hidden):
+        case.constant(draw.integers(low, low + 128, [directions, inner, 4 * hidden]).astype(dtype))
+    for dims in ([directions, 8 * hidden], None, [directions, rows, hidden], [directions, rows, hidden], None):
+        case.maybe(0.6, dims, np.float32, small(draw)) if dims else case.missing()
+    for _ in range(2):
+        case.constant(draw.uniform(0.005, 0.02, [directions, *columns]).astype(np.float32))
+        case.constant(np.full([directions, *columns], low + 64, dtype))
+    return case
+
+
 def linear(draw):
     return of_runtime(linear_attention(draw))
 
@@ -278,10 +373,11 @@ def of_runtime(case):
 FAMILIES = {
     "skip_layer_norm": (skip_layer_norm, 40), "simplified_layer_norm": (simplified_layer_norm, 12),
     "embed_layer_norm": (embed_layer_norm, 15), "fused_matmul": (fused_matmul, 40), "fused_gemm": (fused_gemm, 25),
-    "fused_conv": (fused_conv, 30), "conv_transpose": (conv_transpose, 4), "crop": (crop, 20), "activations": (activations, 15),
+    "fused_conv": (fused_conv, 30), "conv_transpose": (conv_transpose, 4), "crop": (crop, 20), "activations": (activations, 40),
     "forms": (forms, 30), "blocked": (Blocked, 40), "attention": (attention, 40), "multi_head": (multi_head, 40),
-    "decoder_masked": (decoder_masked, 12), "group_query": (group_query, 60), "rotary": (rotary, 20),
-    "moe": (moe, 40), "linear": (linear, 12), "causal": (causal, 16), **contrib_learned.FAMILIES,
+    "decoder_masked": (decoder_masked, 12), "group_query": (group_query, 60), "windowed": (windowed, 40), "rotary": (rotary, 20),
+    "moe": (moe, 40), "qmoe": (qmoe, 50), "codes_embed_layer_norm": (codes_embed_layer_norm, 20), "linear_attention": (linear, 30), "causal_conv": (causal, 30),
+    "dynamic_lstm": (dynamic_lstm, 20), **contrib_learned.FAMILIES,
 }
 
 

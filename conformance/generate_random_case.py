@@ -18,6 +18,12 @@ class Case:
         self.names, self.inputs, self.constants, self.symbols = [], [], [], {}
         # Whether ONNX Runtime computes the results, where onnx's reference is known to be wrong.
         self.by_runtime = False
+        # Outputs that the node must have, but whose values are not specified.
+        self.unread = set()
+
+    def read(self):
+        """The names of the outputs that are results."""
+        return [name for name in self.outputs if name and name not in self.unread]
 
     def input(self, dims, dtype, values=None):
         """An input whose dimensions are sizes or names of symbols; `values` makes it of its shape."""
@@ -46,11 +52,11 @@ class Case:
         info = helper.make_tensor_value_info
         inputs = [info(name, helper.np_dtype_to_tensor_dtype(dtype), dims) for name, dims, dtype, _ in self.inputs]
         if outputs is None:
-            results = [ValueInfoProto(name=name) for name in self.outputs if name]
+            results = [ValueInfoProto(name=name) for name in self.read()]
         else:
             results = [
                 info(name, helper.np_dtype_to_tensor_dtype(value.dtype), [None] * value.ndim)
-                for name, value in zip([name for name in self.outputs if name], outputs)
+                for name, value in zip(self.read(), outputs)
             ]
         graph = helper.make_graph([node], "random", inputs, results, self.constants)
         opsets = [helper.make_opsetid("", self.opset)]

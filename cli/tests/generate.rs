@@ -178,7 +178,7 @@ fn what_makes_no_sense_is_one_error() {
 
 #[tokio::test]
 async fn a_sequence_whose_workers_are_killed_has_the_same_tokens() {
-    for model in ["cached", "grouped", "whole"] {
+    for model in ["cached", "grouped", "whole", "windowed"] {
         let mut processes = Processes::start(&format!("generate-{model}"), 3, "1GiB");
         let cluster = processes.connect().await;
         let reruns = Arc::new(Mutex::new(vec![]));

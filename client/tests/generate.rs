@@ -12,7 +12,7 @@ use convoke::{
     TensorType,
 };
 
-const MODELS: [&str; 4] = ["cached", "grouped", "merged", "whole"];
+const MODELS: [&str; 5] = ["cached", "grouped", "merged", "whole", "windowed"];
 
 fn fixture(model: &str, name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -112,7 +112,7 @@ async fn a_seed_gives_the_same_tokens_on_any_number_of_workers() {
 #[tokio::test]
 async fn a_prompt_in_chunks_gives_the_same_tokens() {
     let cluster = cluster(2).await;
-    for model in ["cached", "grouped"] {
+    for model in ["cached", "grouped", "windowed"] {
         let load = cluster.load(fixture(model, "model.onnx")).workers(2);
         let decoder = load.dim("sequence_length", 4).await.unwrap().decoder();
         let decoder = decoder.unwrap();

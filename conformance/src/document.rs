@@ -38,18 +38,27 @@ pub fn document(operators: &Path, cases: &[Case], cache: &Path) -> Result<String
     let (version, rows) = table.split_once('\n').unwrap_or((&table, ""));
     let mut operators = rows.lines().map(row).collect::<Result<Vec<_>, _>>()?;
     let evidence = evidence(cases, cache)?;
-    let contrib = evidence.keys().filter_map(|full| {
-        let name = full.strip_prefix("com.microsoft.")?;
+    let known: BTreeSet<String> = operators.iter().map(|o| o.name.clone()).collect();
+    let of_runtime = evidence.keys().filter_map(|full| {
+        // A few of ONNX Runtime's ops are in the domain of ONNX. Cases of several ops have no name of one.
+        let (domain, name) = match full.strip_prefix("com.microsoft.") {
+            Some(name) => ("com.microsoft", name),
+            None if full.contains(['.', '(']) || known.contains(full) => return None,
+            None => ("ai.onnx", full.as_str()),
+        };
         Some(Operator {
-            domain: "com.microsoft".into(),
+            domain: domain.into(),
             name: name.into(),
             versions: "1".into(),
         })
     });
-    operators.extend(contrib);
+    operators.extend(of_runtime);
+    operators.sort_by(|a, b| (&a.domain, &a.name).cmp(&(&b.domain, &b.name)));
     let mut domains: Vec<&str> = operators.iter().map(|o| &*o.domain).collect();
     domains.dedup();
-    let mut out = format!("{HEAD}\nThe operators are those of `onnx` {version}.\n");
+    let mut out = format!(
+        "{HEAD}\nThe operators are those of `onnx` {version}, and those of ONNX Runtime that cases have.\n"
+    );
     for domain in domains {
         let _ = write!(
             out,

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use convoke::numpy::{Npz, npy_type, read_npy};
 use convoke::{ArrayType, Cluster, Code, Error, HostTensor as Tensor, ModelBuilder, Signature};
-use convoke_graph::{DType, Printable};
+use convoke_graph::tensor::TensorError;
+use convoke_graph::{DType, Element, Printable};
 use half::bf16;
 
 use crate::args::{LoadArgs, ModelArgs};
@@ -81,9 +82,8 @@ impl Arrays {
                 (DType::U16, DType::BF16) => "read as the bits of",
                 (DType::F32, DType::BF16) => "cast from f32 to",
                 (DType::U8, to) if to.is_narrow() => "read as the bits of",
-                (DType::F32 | DType::I8, to) if to.is_narrow() && to.widened() == given => {
-                    "converted to"
-                }
+                (DType::F32, to) if to.is_narrow() => "converted to",
+                (DType::I8, to) if to.is_narrow() && to.widened() == given => "converted to",
                 _ => continue,
             };
             notes.push(format!("input '{}' is {how} {to}", Printable(name)));
@@ -147,17 +147,42 @@ fn as_bf16(t: Tensor) -> Result<Tensor, Failure> {
     made.map_err(|e| Error::internal(e.to_string()).into())
 }
 
-/// A u8 tensor as the bits of elements of the narrow dtype `to`, or a tensor of the dtype that `to` widens to as the same
-/// numbers.
+/// A u8 tensor as the bits of elements of the narrow dtype `to`, or an f32 tensor, or one of the dtype that `to` widens to, as
+/// the same numbers.
 fn as_narrow(name: &str, t: Tensor, to: DType) -> Result<Tensor, Failure> {
-    let made = match t.dtype() {
-        DType::U8 if to.widened() != DType::U8 => t.from_codes(to),
+    let made = match (t.dtype(), to.widened()) {
+        (DType::U8, wide) if wide != DType::U8 => t.from_codes(to),
+        (DType::F32, DType::I8) => {
+            whole(&t, to, |n| n as i8, f32::from).and_then(|t| t.narrowed(to))
+        }
+        (DType::F32, DType::U8) => {
+            whole(&t, to, |n| n as u8, f32::from).and_then(|t| t.narrowed(to))
+        }
         _ => t.narrowed(to),
     };
     made.map_err(|e| {
         let msg = format!("input '{}' cannot become {to}: {e}", Printable(name));
         Error::new(Code::InvalidInput, msg).into()
     })
+}
+
+/// The numbers of an f32 tensor as integers, which are to become elements of `dtype`. Fails where a number is no such integer.
+fn whole<T: Element>(
+    t: &Tensor,
+    dtype: DType,
+    integer: impl Fn(f32) -> T,
+    number: impl Fn(T) -> f32,
+) -> Result<Tensor, TensorError> {
+    let exact = |(at, n): (usize, &f32)| {
+        let made = integer(*n);
+        match number(made) == *n {
+            true => Ok(made),
+            false => Err(TensorError::NotInDType { at, dtype }),
+        }
+    };
+    let numbers = t.as_slice::<f32>()?.iter().enumerate().map(exact);
+    let numbers = numbers.collect::<Result<Vec<T>, _>>()?;
+    Tensor::from_slice(t.shape(), &numbers)
 }
 
 /// What an output of the model is compared with.
@@ -339,7 +364,17 @@ mod tests {
         assert_eq!(narrow(bytes(&[0xff, 7]), DType::I4).ok(), Some(vec![0x7f]));
         assert_eq!(narrow(bytes(&[15, 7]), DType::U4).ok(), Some(vec![0x7f]));
         assert!(narrow(bytes(&[16, 7]), DType::U4).is_err());
-        let floats = Tensor::from_slice(&[1], &[1.5f32]).unwrap();
+        let floats = |v: &[f32]| Tensor::from_slice(&[v.len()], v).unwrap();
+        assert_eq!(narrow(floats(&[-8., 7.]), DType::I4).ok(), Some(vec![0x78]));
+        assert_eq!(
+            narrow(floats(&[0., 3.]), DType::U2).ok(),
+            Some(vec![0b1100])
+        );
+        for lacking in [8., 0.5, f32::NAN] {
+            assert!(narrow(floats(&[lacking]), DType::I4).is_err(), "{lacking}");
+        }
+        assert!(narrow(floats(&[-1.]), DType::U4).is_err());
+        let floats = floats(&[1.5]);
         assert_eq!(narrow(floats, DType::F8E5M2).ok(), Some(vec![0x3e]));
         let bits = |t: Tensor| as_bf16(t).unwrap().as_slice::<bf16>().unwrap().to_vec();
         let three = [bf16::from_f32(1.), bf16::from_f32(-3.)];

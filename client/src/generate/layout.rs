@@ -98,6 +98,13 @@ fn is_one_or_open(ty: &TensorType, axis: usize) -> bool {
     size.is_none() || size == Some(1)
 }
 
+/// The size of an axis of a cache, where its input or its output says it. Exporters leave the size of heads open, and what is
+/// added to the cache decides it.
+fn fixed(past: &TensorType, present: &TensorType, axis: usize) -> Option<i64> {
+    let of = |ty: &TensorType| ty.shape.get(axis)?.as_const();
+    of(past).or_else(|| of(present))
+}
+
 /// The symbol of the batch, where it is open.
 fn batch_of(f: &Function) -> Option<&Arc<str>> {
     let mut params = f.params.iter().map(|p| f.value(*p));
@@ -184,8 +191,9 @@ impl Layout {
         };
         let after = f.ty(f.results[result].1);
         let batch = batch_of(f);
-        let open = ty.shape.iter().skip(1);
-        let open = open.filter(|d| d.as_const().is_none() && d.as_symbol() != batch);
+        let open = ty.shape.iter().enumerate().skip(1);
+        let open = open
+            .filter(|(axis, dim)| fixed(ty, after, *axis).is_none() && dim.as_symbol() != batch);
         if after.dtype != ty.dtype || after.shape.len() != ty.shape.len() {
             let out = Printable(&f.results[result].0);
             return Err(format!("cache '{shown}' is {ty}, but '{out}' is {after}"));
@@ -229,8 +237,9 @@ impl Layout {
     /// The shape of a cache that holds `past` tokens. Sizes that the model fixes are as they are.
     pub fn cache_shape(&self, f: &Function, cache: Cache, past: usize) -> Vec<usize> {
         let batch = batch_of(f);
-        let dims = f.ty(f.params[cache.param]).shape.iter().enumerate();
-        let size = |(axis, dim): (usize, &Dim)| match dim.as_const() {
+        let (ty, after) = (f.ty(f.params[cache.param]), f.ty(f.results[cache.result].1));
+        let dims = ty.shape.iter().enumerate();
+        let size = |(axis, dim): (usize, &Dim)| match fixed(ty, after, axis) {
             Some(known) => usize::try_from(known).unwrap_or(0),
             None if axis == 0 || dim.as_symbol() == batch => 1,
             None => past,
@@ -270,6 +279,21 @@ impl Layout {
     pub fn usual_sizes(&self, f: &Function, past: usize, new: usize) -> Result<Bindings> {
         let shapes = self.caches.iter().map(|c| self.cache_shape(f, *c, past));
         self.sizes(f, past, new, shapes)
+    }
+
+    /// The sizes of the axes of caches that have such sizes after a call: a cache may be longer than the tokens that it holds.
+    pub fn sizes_after(&self, f: &Function, sizes: &Bindings) -> Bindings {
+        let mut after = Bindings::new();
+        for cache in &self.caches {
+            let past = &f.ty(f.params[cache.param]).shape;
+            let present = &f.ty(f.results[cache.result].1).shape;
+            for (past, present) in past.iter().zip(present) {
+                if let (Some(symbol), Some(size)) = (past.as_symbol(), present.eval(sizes)) {
+                    after.insert(symbol.clone(), size);
+                }
+            }
+        }
+        after
     }
 
     /// The most tokens that one call may take, and that may be fed for one sequence, where the model or these bounds of its
@@ -421,6 +445,27 @@ mod tests {
             "present_conv.0",
             &["batch", "6", "3"],
             [&[1, 6, 3]; 2],
+        );
+    }
+
+    #[test]
+    fn outputs_say_what_inputs_of_caches_leave_open() {
+        let open = ("past.0", DType::F32, &["batch", "2", "past", "size"][..]);
+        let known = ("known", DType::F32, &["batch", "2", "9", "8"][..]);
+        let outputs = [
+            ("present_rows", ROWS.0),
+            ("present.0", known.0),
+            ("logits", ROWS.0),
+        ];
+        let mut f = function(&[IDS, MASK, ROWS, open, known], &outputs);
+        f.params.truncate(4);
+        let layout = Layout::of(&f).unwrap();
+        assert_eq!(layout.cache_shape(&f, layout.caches[1], 5), [1, 2, 9, 8]);
+        let after = layout.sizes_after(&f, &layout.usual_sizes(&f, 5, 1).unwrap());
+        let size = |symbol: &str| after.get(symbol).copied();
+        assert_eq!(
+            (size("past"), size("size"), size("new")),
+            (Some(9), Some(8), None)
         );
     }
 

@@ -99,7 +99,9 @@ impl Placement {
         let chunk = room.chunk.min(room.all);
         let mut bounds: BTreeMap<String, i64> = BTreeMap::new();
         let prompt = layout.usual_sizes(model, room.all - chunk, chunk)?;
-        for sizes in [usual.clone(), prompt] {
+        // The caches before the first token are empty. Those of a window have room for all of it after that.
+        let kept = layout.sizes_after(model, &layout.usual_sizes(model, 0, 1)?);
+        for sizes in [usual.clone(), prompt, kept] {
             for (symbol, size) in sizes {
                 let bound = bounds.entry(symbol.to_string()).or_insert(size);
                 *bound = (*bound).max(size).max(1);

@@ -24,6 +24,7 @@ fn refused(m: &ModelProto, cause: &str) {
     assert!(e.contains(cause), "{e}");
 }
 
+const U8: i32 = 2;
 const MICROSOFT: &str = "com.microsoft";
 const BLOCKED: &str = "com.microsoft.nchwc";
 
@@ -247,6 +248,72 @@ fn the_gated_product_of_experts() {
     check(vec![text("activation_type", "swiglu")], "x r x _ x _ x", 3);
 }
 
+/// A model of one QMoE of two experts on [4, 16], whose weights are codes.
+fn of_packed_experts(
+    bits: i64,
+    rows: i64,
+    blocks: &[i64],
+    attrs: Vec<AttributeProto>,
+) -> ModelProto {
+    let codes = |name: &str, dims: &[i64]| {
+        raw(
+            name,
+            U8,
+            dims,
+            vec![0; dims.iter().product::<i64>() as usize],
+        )
+    };
+    let scales = |name: &str, rows| zeros(name, &[&[2, rows], blocks].concat());
+    let weights = vec![
+        zeros("r", &[4, 2]),
+        codes("w1", &[2, rows, 16 * bits / 8]),
+        scales("s1", rows),
+        codes("w2", &[2, 16, 16 * bits / 8]),
+        scales("s2", 16),
+        codes("z1", &[2, rows * bits / 8]),
+    ];
+    let attrs = [attrs, vec![int("expert_weight_bits", bits)]].concat();
+    let n = node("QMoE", "x r w1 s1 _ w2 s2 _ _ _ _ z1", "y", attrs);
+    of(MICROSOFT, &["4", "16"], weights, vec![n])
+}
+
+#[test]
+fn codes_of_experts_stay_packed() {
+    let check = |bits, rows, blocks: &[i64], attrs, size| {
+        let f = import(&of_packed_experts(bits, rows, blocks, attrs));
+        let products = f.nodes.iter().filter(|n| &*n.op == "MatMulNBits");
+        let sizes: Vec<i64> = products.map(|n| n.attrs.int("block_size", 0)).collect();
+        assert_eq!(sizes, [size; 4]);
+        assert_eq!(f.ty(f.results[0].1).to_string(), "f32[4, 16]");
+    };
+    for bits in [2, 4, 8] {
+        check(bits, 16, &[], vec![], 16);
+    }
+    check(4, 16, &[1], vec![], 16);
+    let halves = |fusion| {
+        vec![
+            text("activation_type", "swiglu"),
+            int("swiglu_fusion", fusion),
+        ]
+    };
+    for fusion in [1, 2] {
+        check(4, 32, &[], halves(fusion), 16);
+    }
+    let refusal = |blocks: &[i64], attr: AttributeProto, cause: &str| {
+        refused(&of_packed_experts(4, 16, blocks, vec![attr]), cause);
+    };
+    refusal(&[], text("quant_type", "fp4"), "weights of the type fp4");
+    refusal(&[], int("weights_prepacked", 1), "packed for a device");
+    refusal(&[], int("fc1_expert_weight_bits", 3), "2, 4 or 8");
+    refusal(
+        &[3],
+        int("k", 1),
+        "16 weights of a row do not divide into 3 blocks",
+    );
+    refusal(&[0], int("k", 1), "do not divide into 0 blocks");
+    refusal(&[], int("use_sparse_mixer", 1), "'use_sparse_mixer'");
+}
+
 #[test]
 fn attributes_and_operands_that_do_not_fit() {
     let check = |n: NodeProto, cause: &str| {
@@ -265,14 +332,21 @@ fn attributes_and_operands_that_do_not_fit() {
         node("MultiHeadAttention", "x x", "y", vec![heads(2)]),
         "this form of its operands",
     );
-    let attrs = vec![
-        heads(2),
-        int("kv_num_heads", 2),
-        int("sliding_window_cache", 1),
-    ];
+    let evicting = |window| {
+        vec![
+            heads(2),
+            int("kv_num_heads", 2),
+            int("sliding_window_cache", 1),
+            int("local_window_size", window),
+        ]
+    };
     check(
-        node("GroupQueryAttention", "x x x _ _ x x", "y", attrs),
-        "a cache of the window's length",
+        node("GroupQueryAttention", "x x x _ _ x x", "y", evicting(0)),
+        "above zero where 'sliding_window_cache' is set",
+    );
+    check(
+        node("GroupQueryAttention", "x x x _ _ x x", "y", evicting(2)),
+        "a window's cache that is not given",
     );
     check(
         node("FusedGemm", "x x", "y", vec![text("activation", "Other")]),

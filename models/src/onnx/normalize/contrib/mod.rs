@@ -12,6 +12,7 @@ mod moe;
 mod nchwc;
 mod norm;
 mod product;
+mod qmoe;
 mod state;
 
 pub(super) use attention::Lengths;
@@ -54,7 +55,9 @@ pub(in super::super) fn microsoft(b: &mut Builder, c: ImportedNode) -> Outputs {
         "MultiHeadAttention" => attention::multi_head_attention(b, c),
         "NhwcConv" | "NhwcFusedConv" => conv::nhwc_conv(b, c),
         "NhwcMaxPool" => conv::nhwc_max_pool(b, c),
+        "QMoE" => qmoe::qmoe(b, c),
         "QuickGelu" => elementwise::quick_gelu(b, c),
+        "QEmbedLayerNormalization" => norm::codes_embed_layer_norm(b, c),
         "Range" => forms::range(b, c),
         "RotaryEmbedding" => attention::rotary_embedding(b, c),
         "SimplifiedLayerNormalization" => norm::simplified_layer_norm(b, c),

@@ -16,7 +16,7 @@ use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
 use super::norm::wide;
 
 /// What an expert applies to its first product.
-enum Gate {
+pub(super) enum Gate {
     Op(&'static str, Attrs),
     Identity,
     /// Its result is multiplied by the third product, where that is given.
@@ -31,7 +31,7 @@ enum Gate {
 }
 
 impl Gate {
-    fn take(c: &mut ImportedNode) -> Result<Gate, ImportFailure> {
+    pub fn take(c: &mut ImportedNode) -> Result<Gate, ImportFailure> {
         let name = c.take_name("activation_type")?;
         let alpha = c.take_float("activation_alpha")?.unwrap_or(1.0);
         let beta = c.take_float("activation_beta")?.unwrap_or(0.0);
@@ -57,62 +57,105 @@ impl Gate {
     }
 }
 
+/// How tokens choose their experts.
+pub(super) struct Routing {
+    /// How many experts a token has.
+    k: i64,
+    /// Whether the weights of a token's experts sum to one.
+    normalised: bool,
+}
+
+impl Routing {
+    pub fn take(c: &mut ImportedNode) -> Result<Routing, ImportFailure> {
+        let k = c.take_int("k")?.unwrap_or(1);
+        if k < 1 {
+            return Err(c.wrong("k", "above zero").into());
+        }
+        let normalised = c.take_flag("normalize_routing_weights", false)?;
+        match c.take_flag("use_sparse_mixer", false)? {
+            true => Err(unsupported("attribute 'use_sparse_mixer'")),
+            false => Ok(Routing { k, normalised }),
+        }
+    }
+}
+
 /// Imports MoE.
 pub(super) fn moe(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let gate = Gate::take(&mut c)?;
-    let k = c.take_int("k")?.unwrap_or(1);
-    if k < 1 {
-        return Err(c.wrong("k", "above zero").into());
-    }
-    let normalised = c.take_flag("normalize_routing_weights", false)?;
-    if c.take_flag("use_sparse_mixer", false)? {
-        return Err(unsupported("attribute 'use_sparse_mixer'"));
-    }
+    let routing = Routing::take(&mut c)?;
     c.no_more_attributes()?;
     if c.follows_a_refusal(b) {
         return Ok(b.stand_ins(&c.outputs));
     }
-    let (x, router) = (c.need(0)?, c.need(1)?);
     let mut e = Expansion { b, c: &c };
     let e = &mut e;
-    let hidden = e.shape(x)?.last().and_then(|d| d.as_const());
-    let hidden = hidden.ok_or_else(|| unsupported("tokens of a size that is not known"))?;
-    let tokens = e.reshaped(x, &[1, -1, hidden])?;
+    let tokens = tokens(e)?;
+    let tokens = e.unsqueezed(tokens, &[0])?;
     let first = product(e, tokens, 2)?;
     let third = c.input(6).is_some() || c.input(7).is_some();
-    let inner = match gate {
-        Gate::Silu => {
-            let gate = e.plain("Swish", &[first])?;
-            match third {
-                true => {
-                    let linear = product(e, tokens, 6)?;
-                    e.plain("Mul", &[gate, linear])?
-                }
-                false => gate,
-            }
-        }
-        Gate::SwiGlu { fusion: 1.., .. } | Gate::Op(..) | Gate::Identity if third => {
-            return Err(unsupported("a third product"));
-        }
-        Gate::Identity => first,
-        Gate::Op(op, attrs) => e.op(op, attrs, &[first])?,
-        Gate::SwiGlu {
-            fusion,
-            alpha,
-            beta,
-            limit,
-        } => {
-            let (gate, linear) = match fusion {
-                0 => (first, product(e, tokens, 6)?),
-                _ => halves(e, first, fusion == 1)?,
-            };
-            swiglu(e, gate, linear, (alpha, beta, limit))?
-        }
-    };
+    let mut linear = |e: &mut Expansion<'_>| product(e, tokens, 6);
+    let inner = gated(e, &gate, first, third.then_some(&mut linear))?;
     let results = product(e, inner, 4)?;
+    combined(e, &routing, results, None)
+}
+
+/// The operand as [tokens, hidden].
+pub(super) fn tokens(e: &mut Expansion<'_>) -> Made {
+    let x = e.c.need(0)?;
+    let hidden = e.shape(x)?.last().and_then(|d| d.as_const());
+    let hidden = hidden.ok_or_else(|| unsupported("tokens of a size that is not known"))?;
+    e.reshaped(x, &[-1, hidden])
+}
+
+/// What becomes of the first product. `third` makes the third product, where it is given.
+pub(super) fn gated(
+    e: &mut Expansion<'_>,
+    gate: &Gate,
+    first: ValueId,
+    third: Option<&mut dyn FnMut(&mut Expansion<'_>) -> Made>,
+) -> Made {
+    match (gate, third) {
+        (Gate::Silu, None) => e.plain("Swish", &[first]),
+        (Gate::Silu, Some(third)) => {
+            let gate = e.plain("Swish", &[first])?;
+            let linear = third(e)?;
+            e.plain("Mul", &[gate, linear])
+        }
+        (Gate::SwiGlu { fusion: 0, .. }, None) => Err(e.c.error("has no third product").into()),
+        (Gate::SwiGlu { fusion: 1.., .. } | Gate::Op(..) | Gate::Identity, Some(_)) => {
+            Err(unsupported("a third product"))
+        }
+        (Gate::Identity, None) => Ok(first),
+        (Gate::Op(op, attrs), None) => e.op(op, attrs.clone(), &[first]),
+        (
+            Gate::SwiGlu {
+                fusion,
+                alpha,
+                beta,
+                limit,
+            },
+            third,
+        ) => {
+            let (gate, linear) = match third {
+                Some(third) => (first, third(e)?),
+                None => halves(e, first, *fusion == 1)?,
+            };
+            swiglu(e, gate, linear, (*alpha, *beta, *limit))
+        }
+    }
+}
+
+/// The sum of the experts' `results` [experts, tokens, hidden] by the weights of each token, in the shape of the operand.
+/// `shares` [tokens, experts] are the weights, where they do not follow from what the router gives.
+pub(super) fn combined(
+    e: &mut Expansion<'_>,
+    routing: &Routing,
+    results: ValueId,
+    shares: Option<ValueId>,
+) -> Outputs {
     let results = wide(e, results)?;
     let dtype = e.ty(results)?.dtype;
-    let weights = weights(e, router, k, normalised, dtype)?;
+    let weights = weights(e, routing, shares, dtype)?;
     // What an expert that was not chosen computes may be infinite, and must not reach the sum.
     let zero = e.float("zero", dtype, 0.0)?;
     let chosen = e.plain("Greater", &[weights, zero])?;
@@ -120,6 +163,7 @@ pub(super) fn moe(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let parts = e.plain("Mul", &[results, weights])?;
     let axes = e.ints("axes", &[0])?;
     let y = e.op("ReduceSum", without_axes(), &[parts, axes])?;
+    let x = e.c.need(0)?;
     let y = e.cast(y, e.ty(x)?.dtype)?;
     let shape = e.op("Shape", Attrs::default(), &[x])?;
     Ok(vec![e.last(0, "Reshape", Attrs::default(), &[y, shape])?])
@@ -182,12 +226,21 @@ fn swiglu(
 
 /// The weight of each expert for each token, [experts, tokens, 1]: zero but for the greatest `k` of a token. Of experts
 /// with equal logits, the last ones are chosen.
-fn weights(e: &mut Expansion<'_>, router: ValueId, k: i64, normalised: bool, dtype: DType) -> Made {
+fn weights(
+    e: &mut Expansion<'_>,
+    routing: &Routing,
+    shares: Option<ValueId>,
+    dtype: DType,
+) -> Made {
+    let router = e.c.need(1)?;
     let router = wide(e, router)?;
-    let all = e.op("Softmax", axis_of(-1), &[router])?;
+    let all = match shares {
+        Some(shares) => wide(e, shares)?,
+        None => e.op("Softmax", axis_of(-1), &[router])?,
+    };
     // TopK chooses the first ones of equal elements.
     let reversed = e.slice(router, -1, -1, i64::MIN, -1)?;
-    let count = e.ints("k", &[k])?;
+    let count = e.ints("k", &[routing.k])?;
     let name = e.c.sub("TopK");
     let names = [format!("{name}.0"), format!("{name}.1")];
     let operands = vec![Some(reversed), Some(count)];
@@ -200,7 +253,7 @@ fn weights(e: &mut Expansion<'_>, router: ValueId, k: i64, normalised: bool, dty
     let last = e.plain("Sub", &[experts, one])?;
     let experts = e.plain("Sub", &[last, places])?;
     let mut greatest = e.op("GatherElements", axis_of(-1), &[all, experts])?;
-    if normalised {
+    if routing.normalised {
         let axes = e.ints("axes", &[-1])?;
         let sum = e.plain("ReduceSum", &[greatest, axes])?;
         greatest = e.plain("Div", &[greatest, sum])?;

@@ -153,20 +153,72 @@ pub(super) fn embed_layer_norm(b: &mut Builder, mut c: ImportedNode) -> Outputs 
     if c.follows_a_refusal(b) {
         return Ok(b.stand_ins(&c.outputs));
     }
-    let (ids, segments) = (c.need(0)?, c.input(1));
-    let (words, places, of_segments) = (c.need(2)?, c.need(3)?, c.input(4));
-    let (scale, shift) = (c.need(5)?, c.need(6)?);
-    if segments.is_some() != of_segments.is_some() {
-        return Err(c
-            .error("segment_ids and segment_embedding go together")
-            .into());
+    let norm = EmbeddingNorm {
+        places: c.input(8),
+        scale: c.need(5)?,
+        shift: c.need(6)?,
+        epsilon,
+    };
+    let mut e = Expansion { b, c: &c };
+    embedded(&mut e, norm, |e, table, ids| {
+        let table = e.c.need(table)?;
+        e.op("Gather", axis_of(0), &[table, ids])
+    })
+}
+
+/// Imports QEmbedLayerNormalization, whose tables, scale and shift are codes. Rows are gathered of codes, and become
+/// numbers then.
+pub(super) fn codes_embed_layer_norm(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    let epsilon = c.take_float("epsilon")?.unwrap_or(1e-12);
+    c.no_more_attributes()?;
+    if c.follows_a_refusal(b) {
+        return Ok(b.stand_ins(&c.outputs));
     }
     let mut e = Expansion { b, c: &c };
-    if e.shape(ids)?.len() != 2 {
-        return Err(c.error("input_ids must have rank 2").into());
+    // Codes of operand `i`, one of 2 to 6, whose scales and zero points are in the same order behind the mask.
+    let numbers = |e: &mut Expansion<'_>, codes: ValueId, i: usize| {
+        let (scale, zero) = (e.c.need(i + 6)?, e.c.need(i + 11)?);
+        let [scale, zero] = [e.reshaped(scale, &[])?, e.reshaped(zero, &[])?];
+        e.plain("DequantizeLinear", &[codes, scale, zero])
+    };
+    let norm = EmbeddingNorm {
+        places: None,
+        scale: numbers(&mut e, c.need(5)?, 5)?,
+        shift: numbers(&mut e, c.need(6)?, 6)?,
+        epsilon,
+    };
+    embedded(&mut e, norm, |e, table, ids| {
+        let codes = e.c.need(table)?;
+        let rows = e.op("Gather", axis_of(0), &[codes, ids])?;
+        numbers(e, rows, table)
+    })
+}
+
+/// The normalisation of embeddings.
+struct EmbeddingNorm {
+    /// The places of words, where they are given.
+    places: Option<ValueId>,
+    scale: ValueId,
+    shift: ValueId,
+    epsilon: f32,
+}
+
+/// Adds the nodes of both ops on embeddings. `rows` gathers numbers of the table that is operand 2, 3 or 4.
+fn embedded(
+    e: &mut Expansion<'_>,
+    norm: EmbeddingNorm,
+    rows: impl Fn(&mut Expansion<'_>, usize, ValueId) -> Made,
+) -> Outputs {
+    let (ids, segments) = (e.c.need(0)?, e.c.input(1));
+    if segments.is_some() != e.c.input(4).is_some() {
+        let reason = "segment_ids and segment_embedding go together";
+        return Err(e.c.error(reason).into());
     }
-    let word = e.op("Gather", axis_of(0), &[words, ids])?;
-    let place = match c.input(8) {
+    if e.shape(ids)?.len() != 2 {
+        return Err(e.c.error("input_ids must have rank 2").into());
+    }
+    let word = rows(e, 2, ids)?;
+    let place = match norm.places {
         Some(place) => place,
         None => {
             let length = e.length(ids, 1)?;
@@ -174,19 +226,20 @@ pub(super) fn embed_layer_norm(b: &mut Builder, mut c: ImportedNode) -> Outputs 
             e.counted(length)?
         }
     };
-    let place = e.op("Gather", axis_of(0), &[places, place])?;
+    let place = rows(e, 3, place)?;
     let mut total = e.plain("Add", &[word, place])?;
-    if let (Some(segments), Some(of_segments)) = (segments, of_segments) {
-        let segment = e.op("Gather", axis_of(0), &[of_segments, segments])?;
+    if let Some(segments) = segments {
+        let segment = rows(e, 4, segments)?;
         total = e.plain("Add", &[total, segment])?;
     }
-    let attrs = axis_of(-1).with("epsilon", Attr::Float(epsilon));
-    let y = e.last(0, "LayerNormalization", attrs, &[total, scale, shift])?;
+    let attrs = axis_of(-1).with("epsilon", Attr::Float(norm.epsilon));
+    let operands = [total, norm.scale, norm.shift];
+    let y = e.last(0, "LayerNormalization", attrs, &operands)?;
     let mut out = vec![y, y, total];
     if e.is_read(1) {
-        out[1] = words_of_mask(&mut e, ids)?;
+        out[1] = words_of_mask(e, ids)?;
     }
-    out.truncate(c.outputs.len());
+    out.truncate(e.c.outputs.len());
     Ok(out)
 }
 

@@ -9,8 +9,8 @@
 //! else those that `seqlens_k` counts without the new ones. A cache that is longer than all tokens keeps its length, so
 //! that one of a fixed length serves every step.
 
-use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
+use convoke_graph::{DType, Dim};
 
 use super::super::super::super::builder::Builder;
 use super::super::super::attention::{rotated_parts, where_allowed};
@@ -19,8 +19,8 @@ use super::super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
 use super::mask::Lengths;
 use super::packed::split;
 use super::rotary::{angles, half};
+use super::windowed::WindowedCache;
 use super::{Heads, added, heads_of, joined_heads, take_heads, take_scale};
-use crate::error::WINDOWED_CACHE;
 
 /// The attributes of GroupQueryAttention.
 struct GroupQueryAttrs {
@@ -30,6 +30,8 @@ struct GroupQueryAttrs {
     softcap: f32,
     /// How many keys a query attends to, counting its own, where that is bounded.
     window: Option<i64>,
+    /// Whether caches evict what is behind the window.
+    evicting: bool,
     causal: bool,
     rotary: bool,
     interleaved: bool,
@@ -46,9 +48,6 @@ impl GroupQueryAttrs {
             }
         }
         c.take_int("kv_cache_bit_width")?;
-        if c.take_flag("sliding_window_cache", false)? {
-            return Err(unsupported(WINDOWED_CACHE));
-        }
         if c.take_int("qk_output")?.is_some_and(|shown| shown != 0)
             && c.outputs.get(3).is_some_and(|o| !o.is_empty())
         {
@@ -60,6 +59,7 @@ impl GroupQueryAttrs {
             scale: take_scale(c)?,
             softcap: c.take_float("softcap")?.unwrap_or(0.0),
             window: c.take_int("local_window_size")?.filter(|w| *w >= 0),
+            evicting: c.take_flag("sliding_window_cache", false)?,
             causal: c.take_flag("causal", true)?,
             rotary: c.take_flag("do_rotary", false)?,
             interleaved: c.take_flag("rotary_interleaved", false)?,
@@ -70,6 +70,10 @@ impl GroupQueryAttrs {
         if attrs.window.is_some() && !attrs.causal {
             return Err(unsupported("a window without the causal order"));
         }
+        if attrs.evicting && attrs.window.is_none_or(|window| window < 1) {
+            let wanted = "above zero where 'sliding_window_cache' is set";
+            return Err(c.wrong("local_window_size", wanted).into());
+        }
         match attrs.heads % attrs.key_heads {
             0 => Ok(attrs),
             _ => Err(c.wrong("num_heads", "a multiple of kv_num_heads").into()),
@@ -78,17 +82,17 @@ impl GroupQueryAttrs {
 }
 
 /// The places of a batch's new tokens.
-struct Places {
+pub(super) struct Places {
     /// Whether the tokens are a prompt, a scalar.
     prompt: ValueId,
     /// The place of the last token of each row: [batch].
     last: ValueId,
     /// The tokens of each row after this step: [batch].
-    ends: ValueId,
+    pub ends: ValueId,
     /// The tokens of each row before this step: [batch].
-    before: ValueId,
+    pub before: ValueId,
     /// The number of new tokens, a scalar.
-    queries: ValueId,
+    pub queries: ValueId,
     /// The number of all tokens of the longest row, a scalar.
     total: ValueId,
 }
@@ -125,7 +129,7 @@ impl Places {
     }
 
     /// The place of each new token: [batch, tokens].
-    fn of_tokens(&self, e: &mut Expansion<'_>) -> Made {
+    pub fn of_tokens(&self, e: &mut Expansion<'_>) -> Made {
         let token = e.counted(self.queries)?;
         let before = e.unsqueezed(self.before, &[1])?;
         e.plain("Add", &[before, token])
@@ -182,11 +186,30 @@ pub(in super::super) fn group_query_attention(b: &mut Builder, mut c: ImportedNo
     if past_key.is_some() != past_value.is_some() {
         return Err(c.error("past_key and past_value go together").into());
     }
-    let k = cached(e, 1, &places, past_key, k)?;
-    let v = cached(e, 2, &places, past_value, v)?;
+    let past_key = past_key.map(|past| sized(e, past, k)).transpose()?;
+    let past_value = past_value.map(|past| sized(e, past, v)).transpose()?;
     let dtype = e.ty(q)?.dtype;
+    // Keys and values as they are attended to, and as they are kept.
+    let (k, v, kept, key_places) = match (attrs.evicting, past_key, past_value, attrs.window) {
+        (true, Some(past_key), Some(past_value), Some(window)) => {
+            if c.input(10).is_some() {
+                return Err(unsupported("a bias of scores beside a cache of a window"));
+            }
+            let cache = WindowedCache::of(e, &places, past_key, window)?;
+            let (k, kept_key) = cache.keep(e, 1, past_key, k)?;
+            let (v, kept_value) = cache.keep(e, 2, past_value, v)?;
+            (k, v, [kept_key, kept_value], cache.key_places)
+        }
+        (true, ..) => return Err(unsupported("a window's cache that is not given")),
+        _ => {
+            let k = cached(e, 1, &places, past_key, k)?;
+            let v = cached(e, 2, &places, past_value, v)?;
+            let key_places = Lengths::of(e, q, k)?.key_places(e)?;
+            (k, v, [k, v], key_places)
+        }
+    };
     let lengths = Lengths::of(e, q, k)?;
-    let seen = attended(e, &attrs, &places, &lengths)?;
+    let seen = attended(e, &attrs, &places, key_places)?;
     let seen = where_allowed(e, seen, dtype, f64::NEG_INFINITY)?;
     let given = match c.input(10) {
         Some(bias) => Some(lengths.up_to_keys(e, bias)?),
@@ -206,7 +229,8 @@ pub(in super::super) fn group_query_attention(b: &mut Builder, mut c: ImportedNo
         (sink, _) => with_sink(e, attention, sink)?,
     };
     let (y, _) = attention.attend(e, false)?;
-    let mut out = vec![joined_heads(e, y)?, k, v];
+    let [key, value] = kept;
+    let mut out = vec![joined_heads(e, y)?, key, value];
     out.truncate(c.outputs.len());
     Ok(out)
 }
@@ -259,24 +283,14 @@ fn cached(
     past: Option<ValueId>,
     x: ValueId,
 ) -> Made {
-    let Some(mut past) = past else {
+    let Some(past) = past else {
         return match e.is_read(o) {
             true => e.last(o, "Identity", Attrs::default(), &[x]),
             false => Ok(x),
         };
     };
-    let own = e.length(past, 2)?;
     let total = e.unsqueezed(places.total, &[0])?;
-    let none = e.ints("none", &[0])?;
-    let missing = e.plain("Sub", &[total, own])?;
-    let missing = e.plain("Max", &[missing, none])?;
-    if e.b.elements(missing).as_deref() != Some(&[0]) {
-        let pads = e.joined(0, &[none, missing])?;
-        let axes = e.ints("axes", &[2])?;
-        let dtype = e.ty(past)?.dtype;
-        let zero = e.float("zero", dtype, 0.0)?;
-        past = e.plain("Pad", &[past, pads, zero, axes])?;
-    }
+    let past = at_least(e, past, total)?;
     let attrs = axis_of(2).with("mode", Attr::Str("linear".into()));
     let operands = [past, x, places.before];
     match e.is_read(o) {
@@ -285,14 +299,37 @@ fn cached(
     }
 }
 
-/// Whether a query attends to a key: [batch, 1, queries or 1, keys].
-fn attended(
-    e: &mut Expansion<'_>,
-    attrs: &GroupQueryAttrs,
-    places: &Places,
-    lengths: &Lengths,
-) -> Made {
-    let key = lengths.key_places(e)?;
+/// A cache whose heads have the size that those of `x` have: models leave it open, since caches may be quantised.
+fn sized(e: &mut Expansion<'_>, past: ValueId, x: ValueId) -> Made {
+    let (cache, fresh) = (e.shape(past)?, e.shape(x)?);
+    match (
+        cache.last().map(Dim::as_const),
+        fresh.last().and_then(Dim::as_const),
+    ) {
+        (Some(None), Some(size)) if cache.len() == 4 => e.reshaped(past, &[0, 0, 0, size]),
+        _ => Ok(past),
+    }
+}
+
+/// A cache with zeros behind it, so that it has room for at least so many tokens, a list of one number.
+pub(super) fn at_least(e: &mut Expansion<'_>, past: ValueId, tokens: ValueId) -> Made {
+    let own = e.length(past, 2)?;
+    let none = e.ints("none", &[0])?;
+    let missing = e.plain("Sub", &[tokens, own])?;
+    let missing = e.plain("Max", &[missing, none])?;
+    if e.b.elements(missing).as_deref() == Some(&[0]) {
+        return Ok(past);
+    }
+    let pads = e.joined(0, &[none, missing])?;
+    let axes = e.ints("axes", &[2])?;
+    let dtype = e.ty(past)?.dtype;
+    let zero = e.float("zero", dtype, 0.0)?;
+    e.plain("Pad", &[past, pads, zero, axes])
+}
+
+/// Whether a query attends to a key: [batch, 1, queries or 1, keys]. `key` is the places of the keys, whose last axis they
+/// are.
+fn attended(e: &mut Expansion<'_>, attrs: &GroupQueryAttrs, places: &Places, key: ValueId) -> Made {
     if !attrs.causal {
         let ends = e.unsqueezed(places.ends, &[1, 2, 3])?;
         return e.plain("Less", &[key, ends]);

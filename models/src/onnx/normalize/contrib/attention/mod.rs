@@ -4,6 +4,7 @@
 //! packed.rs        Attention: products with one weight for queries, keys and values
 //! multi_head.rs    MultiHeadAttention, DecoderMaskedMultiHeadAttention
 //! group_query.rs   GroupQueryAttention: caches, rotary embedding, windows
+//! windowed.rs      its caches that hold a window of the tokens
 //! ```
 //!
 //! What they have in common is here: the scores, their mask and the weighted sum.
@@ -13,6 +14,7 @@ mod mask;
 mod multi_head;
 mod packed;
 mod rotary;
+mod windowed;
 
 pub(in super::super) use mask::Lengths;
 
