@@ -99,6 +99,7 @@ impl<'a> Panel<'a> {
         }
     }
 
+    #[inline(always)]
     fn unfold(&self, s: &ConvShape, codes: &[u8], padding: u8, k: usize, to: &mut [u8; PANEL]) {
         let (channel, tap) = (k / s.taps(), k % s.taps());
         let reach = self.taps.get(tap).copied().unwrap_or_else(|| reach(s, tap));
