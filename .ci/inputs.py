@@ -32,6 +32,41 @@ def message(*fields):
     return done
 
 
+def large_loop(folder, tables=4, rows=24576, width=1024):
+    """A model of one loop that adds a row of each table, of 96 MiB, which is made of a few bytes."""
+
+    def value(name, dtype, *dims):
+        shape = message(*[(1, message((1, dim))) for dim in dims])
+        return message((1, name), (2, message((1, message((1, dtype), (2, shape))))))
+
+    def weight(name, dtype, values, *dims):
+        return message(*[(1, dim) for dim in dims], (2, dtype), (8, name), (9, values))
+
+    def node(op, inputs, output, *attributes):
+        given, named = [(1, name) for name in inputs], [(2, output), (3, output), (4, op)]
+        return message(*given, *named, *[(5, attribute) for attribute in attributes])
+
+    f32, i64, truth = 1, 7, 9
+    weights = [weight("times", i64, rows.to_bytes(8, "little") + (1).to_bytes(8, "little"), 2)]
+    outer, inner, x = [], [node("Identity", ["going"], "goes")], "x"
+    for i in range(tables):
+        weights.append(weight(f"row{i}", f32, bytes([i, 0, 0, 1]) * width, 1, width))
+        outer.append(node("Tile", [f"row{i}", "times"], f"table{i}"))
+        inner += [node("Gather", [f"table{i}", "i"], f"found{i}"), node("Add", [x, f"found{i}"], f"sum{i}")]
+        x = f"sum{i}"
+    body = message(
+        *[(1, n) for n in inner], (2, "body"), (11, value("i", i64)), (11, value("going", truth)), (11, value("x", f32, width)),
+        (12, value("goes", truth)), (12, value(x, f32, width)))  # fmt: skip
+    outer.append(node("Loop", ["count", "", "start"], "y", message((1, "body"), (6, body), (20, 5))))
+    graph = message(
+        *[(1, n) for n in outer], (2, "loop"), *[(5, w) for w in weights], (11, value("count", i64)),
+        (11, value("start", f32, width)), (12, value("y", f32, width)))  # fmt: skip
+    model = os.path.join(folder, "loop.onnx")
+    with open(model, "wb") as file:
+        file.write(message((1, 8), (7, graph), (8, message((1, ""), (2, 17)))))
+    return model
+
+
 def long_product(folder, side=3072):
     """The arguments of a run of one node, `square`, that takes a second or more: the square of a matrix of zeros."""
     model, x = os.path.join(folder, "square.onnx"), os.path.join(folder, "x.npy")

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-from inputs import long_product, out_of_range
+from inputs import large_loop, long_product, out_of_range
 from jsonschema import Draft202012Validator
 
 MODEL = ["fixtures/digits/model.onnx", "--inputs", "fixtures/digits/test.npz"]
@@ -123,6 +123,9 @@ def main(convoke, folder):
         run("generate", "generate", *LANGUAGE, "--prompt", "a", "--max-tokens", "3", "--workers", "2", *there)
         run("check", "check", MODEL[0])
         run("plan", "plan", *MODEL, "--workers", "2", "--pin", "*=w*", *there)
+        body, = run("plan", "plan", large_loop(folder), *there)["bodies"]
+        if len(body["parts"]) != 2 or not body["cut_edges"]:
+            sys.exit(f"schema: the loop's body is not on both workers: {body}")
         run("error", "run", "no-such-model.onnx", *there, rc=1)
         failing = ["fixtures/mini_transformer/model.onnx", "--inputs", out_of_range(folder)]
         partial = run("run", "run", *failing, "--partial", *there, rc=1)

@@ -81,18 +81,32 @@ async fn wrong_inputs_are_all_named() {
 }
 
 #[tokio::test]
-async fn larger_inputs_plan_anew() {
+async fn only_inputs_beyond_the_bound_plan_anew() {
     let cluster = Embedded::new(2).start().await.unwrap();
+    let (plans, on_progress) = counted_plans();
     let model = cluster
         .load(fixture("digits/model.onnx"))
         .workers(2)
+        .dim("batch", 3)
+        .on_progress(on_progress)
         .await
         .unwrap();
-    for count in [1, 2, 7, 3] {
+    for (count, want) in [(1, 1), (3, 1), (2, 1), (7, 2), (3, 2), (7, 2)] {
         let out = model.call([("image", images(count))]).await.unwrap();
         assert_eq!(out["logits"].shape(), [count, 10]);
+        assert_eq!(plans.load(Relaxed), want, "{count}");
     }
     cluster.shutdown().await;
+}
+
+/// The number of plans that a model has been given, and what counts them.
+fn counted_plans() -> (Arc<AtomicUsize>, impl Fn(Phase) + Send + Sync + 'static) {
+    let plans = Arc::new(AtomicUsize::new(0));
+    let counted = plans.clone();
+    let count = move |phase: Phase| {
+        counted.fetch_add((phase == Phase::Planning).into(), Relaxed);
+    };
+    (plans, count)
 }
 
 /// A part of the tokens of a sequence, of `columns` numbers each.
@@ -126,17 +140,14 @@ async fn attended(
 async fn decoding_with_a_growing_cache_plans_once() {
     const LENGTH: usize = 40;
     let cluster = Embedded::new(2).start().await.unwrap();
-    let plans = Arc::new(AtomicUsize::new(0));
-    let counted = plans.clone();
+    let (plans, on_progress) = counted_plans();
     let model = cluster
         .load(fixture("decoding/model.onnx"))
         .workers(2)
         .dim("batch", 1)
         .dim("tokens", LENGTH as i64)
         .dim("past", LENGTH as i64)
-        .on_progress(move |phase: Phase| {
-            counted.fetch_add((phase == Phase::Planning).into(), Relaxed);
-        })
+        .on_progress(on_progress)
         .await
         .unwrap();
     let nothing = || Tensor::zeros(DType::F32, &[1, 2, 0, 8]).unwrap();

@@ -308,8 +308,8 @@ pub struct PartSummary {
     pub step_ns: u64,
 }
 
-/// One tensor that crosses between workers in every step.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// One tensor that crosses between workers in every step, or in every run of a partitioned body.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CutEdge {
     pub tensor: String,
     pub from: String,
@@ -377,6 +377,8 @@ pub struct BodySummary {
     pub owner: String,
     /// The workers that run it.
     pub parts: Vec<BodyPartSummary>,
+    /// What crosses between workers in one run: operands from the owner, tensors between the parts, results to the owner.
+    pub cut_edges: Vec<CutEdge>,
     /// Predicted nanoseconds of one run, with the axes as expected.
     pub step_ns: u64,
 }

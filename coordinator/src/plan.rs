@@ -360,6 +360,54 @@ mod tests {
         assert!(fails(&[("batch", i64::MAX)]).starts_with("the model needs"));
     }
 
+    /// The nodes of steps that are outside of branches, in the order of participants.
+    fn outside_of_branches(f: Function, cluster: &ClusterModel, o: &PlanOptions) -> Vec<String> {
+        let planned = plan(f, cluster, o).unwrap();
+        let programs = planned.programs.iter();
+        let nodes = programs.flat_map(|p| &p.program().nodes[p.program().init_nodes as usize..]);
+        nodes.map(|n| n.name.to_string()).collect()
+    }
+
+    #[test]
+    fn work_of_a_branch_moves_out_where_workers_share_it_to_the_caller_s_advantage() {
+        let branch = |result: &str| {
+            let text = format!(
+                "param x: f32[64, 1024]
+                 param a: f32[64, 1024]
+                 param b: f32[64, 1024]
+                 {result}
+                 result r"
+            );
+            parse(&text)
+        };
+        let (sum, other) = (branch("r = Add(a, b)"), branch("r = Neg(x)"));
+        // The work that one branch needs is a product, or two that two workers could compute at once.
+        let check = |count: usize, asked: WorkerCount, outside: &[&str]| {
+            let product = |i: usize| format!("h{i} = MatMul(x, w{i})\n");
+            let products: String = (0..count).map(product).collect();
+            let last = count - 1;
+            let f = parse_with(
+                &format!(
+                    "param c: bool[]
+                     param x: f32[64, 1024]
+                     weight w0: f32[1024, 1024]
+                     weight w1: f32[1024, 1024]
+                     {products}
+                     z = If(c, x, h0, h{last}) {{then_branch=&yes; else_branch=&no}}
+                     result z"
+                ),
+                &[("yes", &sum), ("no", &other)],
+            );
+            let o = options(&f, asked);
+            let found = outside_of_branches(f, &cluster(2, 64 << 20), &o);
+            assert_eq!(found, outside, "{count} {asked:?}");
+        };
+        check(1, WorkerCount::Auto, &["z"]);
+        check(2, WorkerCount::Exactly(1), &["z"]);
+        check(2, WorkerCount::Auto, &["h0", "h1", "z"]);
+        check(2, WorkerCount::Exactly(2), &["h0", "h1", "z"]);
+    }
+
     #[test]
     fn what_a_branch_needs_stays_outside_where_it_is_pinned_or_does_not_fit_one_worker() {
         let branch = |op: &str| {
@@ -385,11 +433,7 @@ mod tests {
             let mut options = options(&f, WorkerCount::Auto);
             let pin = |(n, d): &(&str, &str)| (n.to_string(), d.to_string());
             options.pins = pins.iter().map(pin).collect();
-            let planned = plan(f, &cluster(2, memory), &options).unwrap();
-            let programs = planned.programs.iter();
-            let nodes =
-                programs.flat_map(|p| &p.program().nodes[p.program().init_nodes as usize..]);
-            nodes.map(|n| n.name.to_string()).collect::<Vec<_>>()
+            outside_of_branches(f, &cluster(2, memory), &options)
         };
         assert_eq!(outside(64 << 20, &[]), ["z"]);
         assert_eq!(outside(64 << 20, &[("h1", "w*")]), ["h1", "z"]);

@@ -235,7 +235,7 @@ fn figures(function: &Function, args: &CheckArgs) -> Result<Figures, Failure> {
         splits.push(Split {
             workers,
             needed_bytes: summary.parts.iter().map(|p| p.needed_bytes).collect(),
-            cut_bytes: cut_bytes(&summary),
+            cut_bytes: cut_bytes(&summary.cut_edges),
         });
     }
     Ok(Figures {

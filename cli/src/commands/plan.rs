@@ -1,7 +1,8 @@
 //! `convoke plan`: shows how a model would be split over workers, without loading it.
 
 use convoke::{
-    Annotated, BodyPartSummary, BodySummary, PartSummary, PinSummary, PlanSummary, StageSummary,
+    Annotated, BodyPartSummary, BodySummary, CutEdge, PartSummary, PinSummary, PlanSummary,
+    StageSummary,
 };
 use convoke_common::device_spec::device_name;
 use serde::Serialize;
@@ -21,8 +22,8 @@ const LISTED: usize = 20;
 const NAME: usize = 32;
 
 /// The number of bytes that cross between workers in a step.
-pub fn cut_bytes(summary: &PlanSummary) -> u64 {
-    let sizes = summary.cut_edges.iter().map(|e| e.bytes);
+pub fn cut_bytes(cuts: &[CutEdge]) -> u64 {
+    let sizes = cuts.iter().map(|e| e.bytes);
     sizes.fold(0, u64::saturating_add)
 }
 
@@ -59,7 +60,7 @@ pub async fn plan(args: PlanArgs, json: bool) -> Result<(), Failure> {
     .await?;
     let model = args.model.load.model.display().to_string();
     if json {
-        let cut_bytes = cut_bytes(&summary);
+        let cut_bytes = cut_bytes(&summary.cut_edges);
         let summary = &summary;
         return output::json(&Report {
             model,
@@ -127,7 +128,27 @@ fn of_body(body: &BodySummary) -> String {
     let (function, node) = (short(&body.function), short(&body.node));
     let (owner, step) = (&body.owner, nanos(body.step_ns));
     let parts: String = body.parts.iter().map(part).collect();
-    format!("{function} of {node}, driven by {owner}, {step} a run:\n{parts}")
+    let cuts = of_cuts(&body.cut_edges, "run");
+    format!("{function} of {node}, driven by {owner}, {step} a run:\n{parts}{cuts}")
+}
+
+/// Lists the tensors that cross between workers in each step of a plan, or in each run of a body.
+fn of_cuts(cuts: &[CutEdge], each: &str) -> String {
+    if cuts.is_empty() {
+        return String::new();
+    }
+    let (count, size) = (cuts.len(), bytes(cut_bytes(cuts)));
+    let row = |e: &CutEdge| {
+        let way = format!("{} -> {}", e.from, e.to);
+        vec![e.tensor.clone(), way, bytes(e.bytes)]
+    };
+    let rows: Vec<Vec<String>> = cuts.iter().take(LISTED).map(row).collect();
+    let table = output::table(&["TENSOR", "WAY", "BYTES"], &[2], &rows);
+    let more = match count.saturating_sub(LISTED) {
+        0 => String::new(),
+        more => format!("  and {more} more\n"),
+    };
+    format!("cut edges: {count}, {size} per {each}\n{table}{more}")
 }
 
 /// Describes a stage of the model's file.
@@ -183,19 +204,7 @@ fn text(model: &str, s: &PlanSummary) -> String {
     if s.parts.iter().any(|p| p.peak_bytes > p.needed_bytes) {
         text.push_str("PEAK MEMORY counts more than NEEDS: buffers in which weights arrive, and tensors on their way\n");
     }
-    if !s.cut_edges.is_empty() {
-        let (count, size) = (s.cut_edges.len(), bytes(cut_bytes(s)));
-        text.push_str(&format!("cut edges: {count}, {size} per step\n"));
-        let row = |e: &convoke::CutEdge| {
-            let way = format!("{} -> {}", e.from, e.to);
-            vec![e.tensor.clone(), way, bytes(e.bytes)]
-        };
-        let rows: Vec<Vec<String>> = s.cut_edges.iter().take(LISTED).map(row).collect();
-        text.push_str(&output::table(&["TENSOR", "WAY", "BYTES"], &[2], &rows));
-        if count > LISTED {
-            text.push_str(&format!("  and {} more\n", count - LISTED));
-        }
-    }
+    text.push_str(&of_cuts(&s.cut_edges, "step"));
     let single = match s.single_ns {
         Some(ns) => nanos(ns),
         None => "too large for any".into(),
@@ -249,6 +258,12 @@ mod tests {
             function: "body".into(),
             owner: "w1".into(),
             parts: vec![part("w0", 1, "row"), part("w2", 3, "layer")],
+            cut_edges: vec![CutEdge {
+                tensor: "hidden".into(),
+                from: "w0".into(),
+                to: "w2".into(),
+                bytes: 4 << 10,
+            }],
             step_ns: 2_000_000,
         };
         let text = of_body(&body);
@@ -266,5 +281,7 @@ mod tests {
             lines[2].starts_with("  w2: 3 nodes, 3.0 MiB of weights, row … layer"),
             "{text}"
         );
+        assert_eq!(lines[3], "cut edges: 1, 4.0 KiB per run", "{text}");
+        assert!(lines[5].contains("hidden  w0 -> w2  4.0 KiB"), "{text}");
     }
 }

@@ -426,7 +426,7 @@ fn report(
         model: args.model.load.model.display().to_string(),
         workers: done.summary.parts.iter().map(worker).collect(),
         cut_edges: done.summary.cut_edges.len(),
-        cut_bytes: plan::cut_bytes(&done.summary),
+        cut_bytes: plan::cut_bytes(&done.summary.cut_edges),
         warnings: done.summary.warnings,
         outputs: outputs.0.iter().map(output).collect(),
         failed: args.partial.then_some(failed),

@@ -20,14 +20,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use convoke_common::grant::MOST_BODIES;
-use convoke_common::rpc::{BodyPartSummary, BodySummary, PlanOptions};
+use convoke_common::rpc::{BodyPartSummary, BodySummary, CutEdge, PlanOptions};
 use convoke_common::{Code, Error, Result};
-use convoke_graph::graph::{Function, Node, TensorType};
+use convoke_graph::graph::{Function, Node, TensorType, ValueId};
 use convoke_graph::ids::{FunctionId, ParticipantIx};
 use convoke_graph::ops::{self, ControlOp};
-use convoke_graph::program::{Axes, ConstantId, DriverProgram, HashedProgram, PARTITIONED};
+use convoke_graph::program::{
+    Axes, ConstantId, DriverProgram, FetchFrom, HashedProgram, PARTITIONED,
+};
 
-use crate::partition::{extent, partition};
+use crate::partition::{Partition, cut_edges, extent, partition};
 use crate::passes::control_op;
 use crate::place::{ClusterModel, Placed, bytes_of, human, inner_bytes, place};
 use crate::plan::hashed;
@@ -121,8 +123,8 @@ impl DividedFunction {
         let mut planned = Vec::with_capacity(self.bodies.len());
         for (number, body) in (1u32..).zip(&self.bodies) {
             let mut parts = partition(&body.placed);
+            let summary = self.summarise(number, body, &parts)?;
             let programs = std::mem::take(&mut parts.programs);
-            let summary = self.summarise(number, body, &programs)?;
             let one = PlannedBody {
                 within: body.within,
                 owner: self.owner(number, body.within)?,
@@ -192,13 +194,9 @@ impl DividedFunction {
         Ok(self.participant(around.team.indices[at]))
     }
 
-    fn summarise(
-        &self,
-        number: u32,
-        body: &PlacedBody,
-        programs: &[convoke_graph::program::Program],
-    ) -> Result<BodySummary> {
+    fn summarise(&self, number: u32, body: &PlacedBody, parts: &Partition) -> Result<BodySummary> {
         let owner = usize::from(self.owner(number, body.within)?);
+        let owner = self.placed.team.workers[owner].name.clone();
         let part = |(m, program): (usize, &convoke_graph::program::Program)| {
             let (first_node, last_node) = extent(&body.placed, m);
             BodyPartSummary {
@@ -212,11 +210,44 @@ impl DividedFunction {
         Ok(BodySummary {
             node: body.node.clone(),
             function: body.function.clone(),
-            owner: self.placed.team.workers[owner].name.clone(),
-            parts: programs.iter().enumerate().map(part).collect(),
+            cut_edges: crossings(&owner, &body.placed, parts),
+            owner,
+            parts: parts.programs.iter().enumerate().map(part).collect(),
             step_ns: body.placed.schedule.step_ns,
         })
     }
+}
+
+/// What crosses between workers in one run of a body: its operands where the owner does not run their reader, what its
+/// workers send each other, and the results that the owner does not compute.
+fn crossings(owner: &str, placed: &Placed, parts: &Partition) -> Vec<CutEdge> {
+    let (f, driver) = (&placed.function, &parts.driver);
+    let edge = |v: ValueId, from: &str, to: &str| CutEdge {
+        tensor: f.value(v).name.to_string(),
+        from: from.to_owned(),
+        to: to.to_owned(),
+        bytes: placed.work.expected_bytes(v),
+    };
+    let name = |m: ParticipantIx| &*placed.team.workers[usize::from(m)].name;
+    let mut crossings = vec![];
+    for (param, feed) in f.params.iter().zip(&driver.feeds) {
+        let to = feed.to.iter().map(|(m, _)| name(*m));
+        crossings.extend(
+            to.filter(|to| *to != owner)
+                .map(|to| edge(*param, owner, to)),
+        );
+    }
+    crossings.extend(cut_edges(placed, parts));
+    let mut fetched = BTreeSet::new();
+    for ((_, result), fetch) in f.results.iter().zip(&driver.fetches) {
+        if let FetchFrom::Worker { from, slot } = fetch.from
+            && name(from) != owner
+            && fetched.insert(slot)
+        {
+            crossings.push(edge(*result, name(from), owner));
+        }
+    }
+    crossings
 }
 
 /// The search for a placement of a function and its partitioned bodies.

@@ -80,6 +80,16 @@ fn a_body_is_taken_apart_where_no_worker_holds_it() {
     assert_eq!(main.concat(), ["r", "y"]);
     let parts: Vec<_> = apart.bodies[0].programs.iter().map(nodes).collect();
     assert_eq!(parts, [["a"], ["b"], ["c"]]);
+    let cuts = apart.summary.bodies[0].cut_edges.iter();
+    let cuts: Vec<_> = cuts
+        .map(|e| (&*e.tensor, &*e.from, &*e.to, e.bytes))
+        .collect();
+    let want = [
+        ("a", "w0", "w1", 1024),
+        ("b", "w1", "w2", 1024),
+        ("c", "w2", "w0", 1024),
+    ];
+    assert_eq!(cuts, want);
     // Weights are packed where they are used, as without control flow.
     for program in &apart.bodies[0].programs {
         assert_eq!(

@@ -21,7 +21,7 @@ use convoke_graph::program::{DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, 
 
 use crate::place::{NONE, Placed};
 
-pub use summary::{extent, names, summarise};
+pub use summary::{cut_edges, extent, names, summarise};
 
 /// A tensor that one worker sends to another in every step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,18 +16,11 @@ pub fn summarise(
     bodies: Vec<BodySummary>,
     passes: Vec<String>,
 ) -> PlanSummary {
-    let name = |m: u16| placed.team.workers[usize::from(m)].name.clone();
-    let cuts = parts.cuts.iter().map(|cut| CutEdge {
-        tensor: placed.function.value(cut.value).name.to_string(),
-        from: name(cut.from),
-        to: name(cut.to),
-        bytes: cut.bytes,
-    });
     PlanSummary {
         parts: (0..placed.team.size())
             .map(|m| part(placed, parts, &bodies, m))
             .collect(),
-        cut_edges: cuts.collect(),
+        cut_edges: cut_edges(placed, parts),
         step_ns: placed.schedule.step_ns,
         single_ns: placed.single_ns,
         pins: pins(placed),
@@ -36,6 +29,18 @@ pub fn summarise(
         warnings: warnings(placed),
         bodies,
     }
+}
+
+/// The tensors that cross between the workers of a placement.
+pub fn cut_edges(placed: &Placed, parts: &Partition) -> Vec<CutEdge> {
+    let name = |m: u16| placed.team.workers[usize::from(m)].name.clone();
+    let cuts = parts.cuts.iter().map(|cut| CutEdge {
+        tensor: placed.function.value(cut.value).name.to_string(),
+        from: name(cut.from),
+        to: name(cut.to),
+        bytes: cut.bytes,
+    });
+    cuts.collect()
 }
 
 /// The names of the first and the last node that participant `m` runs.

@@ -266,6 +266,15 @@ impl Work {
         }
     }
 
+    /// Returns the bytes of a value, with the axes at their expected sizes.
+    pub fn expected_bytes(&self, v: ValueId) -> u64 {
+        let at = self.of_value[v.ix()] as usize;
+        match self.flow_value.get(at) == Some(&v) {
+            true => self.flow_bytes[at],
+            false => self.const_bytes[at],
+        }
+    }
+
     /// Returns the number of step nodes.
     pub fn positions(&self) -> usize {
         self.steps.len()

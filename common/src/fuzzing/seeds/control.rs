@@ -185,7 +185,7 @@ fn planned() -> PlanAnswer {
         axes: graph::axes(),
         summary: PlanSummary {
             parts: vec![part],
-            cut_edges: vec![edge],
+            cut_edges: vec![edge.clone()],
             pins: vec![PinSummary {
                 pattern: "/head/*".into(),
                 devices: "w*".into(),
@@ -214,6 +214,7 @@ fn planned() -> PlanAnswer {
                     last_node: "sum".into(),
                     weights_bytes: 64,
                 }],
+                cut_edges: vec![edge],
                 step_ns: 10,
             }],
         },

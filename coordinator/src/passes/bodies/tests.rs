@@ -66,6 +66,44 @@ fn products_with_captured_constants_are_fused_and_packed() {
 }
 
 #[test]
+fn constants_fold_and_equal_nodes_merge_within_a_body() {
+    let body = parse(
+        "param i: i64[]
+         param going: bool[]
+         param x: f32[2, 4]
+         const one: i64[1] = 1
+         const two: i64[1] = 2
+         rows = Shape(x)
+         size = Add(one, two)
+         e = Exp(x)
+         same = Exp(x)
+         twice = Transpose(e) {perm=[1, 0]}
+         back = Transpose(twice) {perm=[1, 0]}
+         s = Add(back, same)
+         r = Reshape(s, rows)
+         result going
+         result r
+         result size",
+    );
+    check(
+        "param x: f32[2, 4]
+         param m: i64[]
+         y, sizes = Loop(m, _, x) {body=&f0; captured=0}
+         result y
+         result sizes",
+        &[&body],
+        "y, sizes = Loop(m, _, x) {body=2 nodes; captured=0}
+         result y = y
+         result sizes = sizes",
+        &["e = Exp(x)
+           s = Add(e, e)
+           result going = going
+           result r = s
+           result size = size"],
+    );
+}
+
+#[test]
 fn what_no_iteration_changes_moves_in_front_of_a_loop_if_it_cannot_fail() {
     let body = parse(
         "param x: f32[2, 4]
