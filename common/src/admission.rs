@@ -103,7 +103,7 @@ pub async fn reach(
     endpoint: &Endpoint,
     host_port: &str,
     expected: Role,
-) -> Result<OutboundConnection> {
+) -> Result<OutboundConnection, JoinFailure> {
     let mut last = None;
     for addr in lookup(world, host_port).await? {
         match dial(endpoint, addr, expected, DIAL_BOUND).await {
@@ -113,9 +113,9 @@ pub async fn reach(
     }
     let Some(last) = last else {
         let msg = format!("'{host_port}' has no address");
-        return Err(Error::unreachable(None, msg));
+        return Err(Error::unreachable(None, msg).into());
     };
-    Err(last.into())
+    Err(JoinFailure::of_dial(last))
 }
 
 /// Whether `HOST:PORT` can be reached from its own machine only.
@@ -168,20 +168,31 @@ pub async fn join(
     joined.await.map_err(JoinFailure::into_error)
 }
 
-/// Why a join failed.
+/// Why a member did not join, or did not reach the coordinator.
 #[derive(Debug)]
 pub enum JoinFailure {
     /// The coordinator was not reached, or failed: another try may succeed.
     Unreachable(Error),
     /// The coordinator refuses the token, or the name.
     Refused(Error),
+    /// The coordinator refuses the member's certificate, because its token was revoked.
+    Revoked(Error),
 }
 
 impl JoinFailure {
-    /// The error of either variant.
+    /// The failure that an error of dialling the coordinator means. Revocation is for ever, while other errors of
+    /// certificates may come from a calendar that is wrong.
+    pub fn of_dial(e: DialError) -> JoinFailure {
+        match e.is_revocation() {
+            true => JoinFailure::Revoked(e.into()),
+            false => JoinFailure::Unreachable(e.into()),
+        }
+    }
+
+    /// The error of any variant.
     pub fn into_error(self) -> Error {
         match self {
-            JoinFailure::Unreachable(e) | JoinFailure::Refused(e) => e,
+            JoinFailure::Unreachable(e) | JoinFailure::Refused(e) | JoinFailure::Revoked(e) => e,
         }
     }
 }

@@ -241,6 +241,11 @@ impl RunningCoordinator {
         self.service.undrain(name).await
     }
 
+    /// Forgets a worker that is gone and holds no lease, so that its name is free.
+    pub async fn forget(&self, name: &str) -> Result<()> {
+        self.service.forget(name.to_owned()).await
+    }
+
     /// Whether the coordinator can keep what it is told: the error says why not.
     pub async fn health(&self) -> Result<()> {
         self.service.health().await

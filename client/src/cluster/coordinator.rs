@@ -20,7 +20,7 @@ use std::time::Duration;
 use convoke_common::VERSION;
 use convoke_common::admission::{JoinFailure, call, reach};
 use convoke_common::credentials::{Credentials, RENEWAL_CHECK};
-use convoke_common::detection::{CLOSE_LOST, Detector, WatchedConnection};
+use convoke_common::detection::{Detector, WatchedConnection};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{OutboundConnection, Role, dial};
 use convoke_common::ids::{Incarnation, LeaseId};
@@ -95,7 +95,7 @@ impl From<JoinFailure> for DialFailure {
     fn from(failure: JoinFailure) -> DialFailure {
         match failure {
             JoinFailure::Unreachable(error) => error.into(),
-            JoinFailure::Refused(error) => DialFailure {
+            JoinFailure::Refused(error) | JoinFailure::Revoked(error) => DialFailure {
                 error,
                 for_good: true,
             },
@@ -155,7 +155,7 @@ impl LiveConnection {
                 (why, text)
             }
             _ = &mut self.carrier => {
-                connection.close(CLOSE_LOST, b"no calls pass");
+                self.watched.give_up("no calls pass");
                 (connection.closed().await, "it takes no more calls".to_owned())
             }
         }
@@ -175,14 +175,15 @@ pub(crate) struct CoordinatorRoute {
 
 impl CoordinatorRoute {
     /// Dials the coordinator by its name, which is looked up.
-    async fn reach(&self) -> Result<OutboundConnection> {
+    async fn reach(&self) -> Result<OutboundConnection, JoinFailure> {
         let (world, endpoint) = (&self.world, &self.endpoint);
         let reached = reach(world, endpoint, &self.address, Role::Coordinator).await;
-        reached.map_err(|e| {
-            if e.code != Code::Unreachable || !e.advice.is_empty() {
-                return e;
+        reached.map_err(|failure| match failure {
+            JoinFailure::Unreachable(e) if e.code == Code::Unreachable && e.advice.is_empty() => {
+                let advice = "check that the coordinator runs and that its UDP port is open";
+                JoinFailure::Unreachable(e.advise(advice))
             }
-            e.advise("check that the coordinator runs and that its UDP port is open")
+            other => other,
         })
     }
 
@@ -211,7 +212,7 @@ impl CoordinatorRoute {
                 // The detector would keep a connection alive that nobody uses. There is no goodbye: the coordinator may
                 // take the connection for resumed.
                 let said = expulsion(watched.connection().close_reason().as_ref());
-                watched.connection().close(CLOSE_LOST, b"not resumed");
+                watched.give_up("not resumed");
                 Err(DialFailure {
                     for_good: said.is_some(),
                     error: said.unwrap_or(e),
@@ -223,7 +224,8 @@ impl CoordinatorRoute {
     /// Connects to the coordinator, and starts the task that keeps the connection.
     pub(crate) async fn connect(self) -> Result<CoordinatorLink> {
         let held = Arc::<HeldLeases>::default();
-        let resumed = self.resume(self.reach().await?, &held).await;
+        let reached = self.reach().await.map_err(JoinFailure::into_error)?;
+        let resumed = self.resume(reached, &held).await;
         let there = resumed.map_err(|refused| refused.error)?;
         let (tell, state) = watch::channel(there.state(0));
         let link = CoordinatorLink {
@@ -323,7 +325,7 @@ impl Keeper {
                     0 => way.reach().await?,
                     _ => dial(&way.endpoint, last, Role::Coordinator, SHORT_DIAL)
                         .await
-                        .map_err(Error::from)?,
+                        .map_err(JoinFailure::of_dial)?,
                 };
                 way.resume(dialled, &self.held).await
             };

@@ -287,3 +287,25 @@ fn nonces_expected_are_bounded() {
     drop(all);
     assert_eq!(table.len(), 0);
 }
+
+#[tokio::test]
+async fn a_connection_that_is_given_up_keeps_the_reason_of_a_peer_that_ended_it_first() {
+    let rig = rig();
+    for first in [true, false] {
+        let pair = Pair::connect(&rig).await;
+        if first {
+            let expelled = pair.there.connection();
+            expelled.close(7u32.into(), b"you are expelled");
+            ended("expelled", &pair.here, Instant::now(), LOST).await;
+        }
+        pair.here.give_up("no calls pass");
+        let why = pair.here.connection().closed().await;
+        let kept =
+            matches!(why, ConnectionError::ApplicationClosed(c) if c.error_code == 7u32.into());
+        assert_eq!(kept, first);
+        let told = pair.there.connection().closed().await;
+        let lost =
+            matches!(told, ConnectionError::ApplicationClosed(c) if c.error_code == CLOSE_LOST);
+        assert_eq!(lost, !first);
+    }
+}

@@ -138,6 +138,14 @@ impl WatchedConnection {
         }
     }
 
+    /// Closes a connection that is of no use any more. A connection that has ended keeps its reason: a peer that expelled
+    /// this process said so with it.
+    pub fn give_up(&self, why: &str) {
+        if self.connection.close_reason().is_none() {
+            self.connection.close(CLOSE_LOST, why.as_bytes());
+        }
+    }
+
     pub(super) fn set_armed(&self, armed: bool) {
         self.shared.armed.store(armed, Ordering::Relaxed);
     }

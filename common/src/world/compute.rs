@@ -21,6 +21,10 @@ use crate::rpc::ComputeUse;
 /// A piece of work.
 pub type Job = Box<dyn FnOnce() + Send + 'static>;
 
+/// Called when a thread takes a job. Returns whether there is still anything to do: if not, the job is dropped and does
+/// not run.
+pub type Begin = Box<dyn FnOnce() -> bool + Send + 'static>;
+
 /// The least time that it takes to wake a sleeping thread: 25 to 50 µs were measured.
 const THREAD_WAKE: Duration = Duration::from_micros(20);
 
@@ -60,18 +64,19 @@ pub trait Compute: Send + Sync {
     /// Queues a job of `share`; among the jobs of one share, those of higher `priority` start earlier.
     fn submit(&self, share: &Share, priority: i64, job: Job) -> Result<(), RefusedJob>;
 
-    /// Like [`Compute::submit`]; also calls `begin` when a thread takes the job, right before it runs. In simulation,
-    /// virtual time passes between `begin` and the job.
+    /// Like [`Compute::submit`]; also calls `begin` when a thread takes the job, right before it runs, unless `begin` says
+    /// that nothing is left to do. In simulation, virtual time passes between `begin` and the job.
     fn submit_begun(
         &self,
         share: &Share,
         priority: i64,
-        begin: Job,
+        begin: Begin,
         job: Job,
     ) -> Result<(), RefusedJob> {
         let both = move || {
-            begin();
-            job();
+            if begin() {
+                job();
+            }
         };
         self.submit(share, priority, Box::new(both))
     }

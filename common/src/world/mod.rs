@@ -51,8 +51,8 @@ use crate::error::{Code, Error};
 
 pub use clock::{SystemClock, WallClock, WallTime};
 pub use compute::{
-    AccountId, CREDIT, Compute, FairQueue, Job, NoCompute, Refusal, RefusedJob, Rival, STEP_TURN,
-    Share,
+    AccountId, Begin, CREDIT, Compute, FairQueue, Job, NoCompute, Refusal, RefusedJob, Rival,
+    STEP_TURN, Share,
 };
 pub use disk::Disk;
 pub use endpoint::{Endpoint, Incoming, build_endpoint};

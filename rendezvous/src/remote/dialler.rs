@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use convoke_common::admission::reach;
+use convoke_common::admission::{JoinFailure, reach};
 use convoke_common::detection::{Detector, WatchedConnection};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::grant::Participant;
@@ -90,7 +90,8 @@ impl Dialler {
         serve: impl FnOnce(WatchedConnection, String),
     ) -> Result<Arc<Link>> {
         let dialled = reach(&self.world, &self.endpoint, &worker.address, Role::Worker).await;
-        let dialled = dialled.map_err(|e| self.unreachable(worker, &e))?;
+        let failed = |e: JoinFailure| self.unreachable(worker, &e.into_error());
+        let dialled = dialled.map_err(failed)?;
         let name = dialled.identity.name.as_str().to_owned();
         if name != worker.name {
             let (address, wanted) = (&worker.address, &worker.name);

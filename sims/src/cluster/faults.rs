@@ -69,6 +69,13 @@ impl Cluster {
         self.on_coordinator(|c: CoordinatorHandle| async move { c.undrain(&name).await })
     }
 
+    /// Has the coordinator forget a worker, which it does once the worker is gone and its leases are over.
+    pub fn forget(&self, host: Host) -> Task<Result<()>> {
+        self.note(format!("forget {host}"));
+        let name = host.name();
+        self.on_coordinator(|c: CoordinatorHandle| async move { c.forget(&name).await })
+    }
+
     /// Starts a host's process, unless it is up.
     pub fn start(&mut self, host: Host) {
         if self.state(host) == HostState::Up {

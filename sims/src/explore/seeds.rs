@@ -11,8 +11,13 @@ use crate::draw::Draw;
 use crate::scenario::ScenarioKind;
 
 /// Seeds of one batch: enough that the start of a process does not matter, few enough that the death of one costs
-/// little.
-const BATCH: u64 = 25;
+/// little, and that an exploration that has to end does so within seconds. Swarms take some ten times as long.
+fn batch(kind: ScenarioKind) -> u64 {
+    match kind {
+        ScenarioKind::Plain => 25,
+        ScenarioKind::Swarm => 3,
+    }
+}
 
 /// Fresh seeds lie below this, so that they are written in few digits.
 const FRESH: u64 = 1 << 40;
@@ -118,14 +123,14 @@ impl Batches {
         }
         if !self.range.is_empty() {
             let from = self.range.start;
-            let to = from.saturating_add(BATCH).min(self.range.end);
+            let to = from.saturating_add(batch(self.kind)).min(self.range.end);
             self.range.start = to;
             return Some((self.kind, from..to));
         }
         let since = *self.fresh_since.get_or_insert(elapsed);
         let over = self.is_over(elapsed.saturating_sub(since));
         let from = self.fresh.filter(|_| !over)?;
-        let to = from.checked_add(BATCH)?;
+        let to = from.checked_add(batch(self.kind))?;
         self.fresh = Some(to);
         Some((self.kind, from..to))
     }

@@ -33,11 +33,12 @@ pub enum Row {
     Hoard,
     Flood,
     Drain,
+    Forget,
 }
 
 impl Row {
     /// Every row, in order.
-    pub const ALL: [Row; 26] = [
+    pub const ALL: [Row; 27] = [
         Row::Loss,
         Row::Delay,
         Row::Reorder,
@@ -64,6 +65,7 @@ impl Row {
         Row::Hoard,
         Row::Flood,
         Row::Drain,
+        Row::Forget,
     ];
 
     /// The name of the row in the table.
@@ -95,6 +97,7 @@ impl Row {
             Row::Hoard => "memory hoarded",
             Row::Flood => "compute flooded",
             Row::Drain => "worker drained",
+            Row::Forget => "worker forgotten",
         }
     }
 }
@@ -212,8 +215,8 @@ mod tests {
         let mut sum = cells.clone();
         sum.add(&cells);
         assert_eq!(sum.get(Row::Hang, StepState::Abort), 2);
-        assert_eq!(sum.empty().len(), 26 * 6 - 1);
-        assert_eq!(sum.empty_rows().len(), 26 - 1);
+        assert_eq!(sum.empty().len(), 27 * 6 - 1);
+        assert_eq!(sum.empty_rows().len(), 27 - 1);
         assert!(sum.to_string().contains(
             "| kernel hangs         |        0 |        0 |        0 |        0 |        2 |"
         ));

@@ -19,7 +19,7 @@ pub const BESIDE: [Row; 6] = [
 ];
 
 /// Rows of what an operator does. Only seeds of swarms draw them.
-pub const OPERATIONS: [Row; 1] = [Row::Drain];
+pub const OPERATIONS: [Row; 2] = [Row::Drain, Row::Forget];
 
 /// The rows whose faults are drawn for any seed. Errors of kernels come with the workload instead.
 pub fn drawn() -> Vec<Row> {
@@ -102,6 +102,9 @@ pub enum Harm {
     /// The target worker is taken out of service: it finishes its steps and ends. When the fault is over it is asked back,
     /// and its process is started again.
     Drain,
+    /// The target worker's process is killed, and its name is forgotten as soon as the coordinator allows it. When the fault
+    /// is over, the process is started again.
+    Forget,
 }
 
 impl Harm {
@@ -112,6 +115,11 @@ impl Harm {
             self,
             Loss(_) | Delay(_) | Reorder(_) | Duplicate(_) | Corrupt(_)
         )
+    }
+
+    /// Whether this harm ends the target's process at once.
+    pub fn kills(self) -> bool {
+        matches!(self, Harm::Crash | Harm::PowerCut | Harm::Forget)
     }
 
     /// The row of the table that this harm is counted in.
@@ -142,6 +150,7 @@ impl Harm {
             (Harm::Hoard { .. }, _) => Row::Hoard,
             (Harm::Flood { .. }, _) => Row::Flood,
             (Harm::Drain, _) => Row::Drain,
+            (Harm::Forget, _) => Row::Forget,
         }
     }
 
@@ -151,7 +160,7 @@ impl Harm {
             Harm::Loss(rate) | Harm::Corrupt(rate) => rate > MENDED,
             Harm::Delay(most) | Harm::Reorder(most) => most > 200,
             Harm::Cut { .. } | Harm::OneWay { .. } | Harm::Pause => true,
-            Harm::Crash | Harm::PowerCut | Harm::Clock(_) => true,
+            Harm::Crash | Harm::PowerCut | Harm::Forget | Harm::Clock(_) => true,
             Harm::Duplicate(_) | Harm::Slow(_) | Harm::Memory | Harm::Refuse => false,
             Harm::Panic(_) | Harm::Forge => false,
             Harm::DiskFull | Harm::DiskFails | Harm::Days(_) => false,
@@ -253,6 +262,7 @@ pub fn draw(row: Row, d: &mut Draw) -> (Target, Harm, u32) {
             long,
         ),
         Row::Drain => (worker, Harm::Drain, long),
+        Row::Forget => (worker, Harm::Forget, long),
         // Errors of kernels come from the workload, as sprung traps; `drawn` leaves that row out.
         Row::Panic | Row::KernelError => (worker, Harm::Panic(d.range(1, 2) as u32), brief),
     }

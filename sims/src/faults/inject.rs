@@ -7,6 +7,7 @@ use convoke_common::memory::{Purpose, Reservation};
 
 use super::drain::PendingDrain;
 use super::forge::forge;
+use super::forget::PendingForget;
 use super::harm::AT_ONCE;
 use super::hog::Hog;
 use super::revoke::PendingRevocation;
@@ -56,7 +57,7 @@ impl Injury {
     /// Whether the fault makes everybody lose one worker: its process or its host ends, is stopped, or reaches nobody.
     pub fn loses_a_worker(&self) -> bool {
         let alone = match self.harm {
-            Harm::Crash | Harm::PowerCut | Harm::Pause => true,
+            Harm::Crash | Harm::PowerCut | Harm::Forget | Harm::Pause => true,
             Harm::Cut { .. } | Harm::OneWay { .. } => self.link().is_none(),
             _ => false,
         };
@@ -75,6 +76,7 @@ enum ActiveFault {
     Hog(usize),
     Revoke(PendingRevocation),
     Drain(PendingDrain),
+    Forget(PendingForget),
     /// The number of days that have yet to pass, and when the next of them do.
     Days(u16, Duration),
 }
@@ -262,12 +264,12 @@ impl Injector {
             ongoing,
         };
         match fault.harm {
-            Harm::Crash => cluster.kill(host),
+            Harm::Crash | Harm::Forget => cluster.kill(host),
             Harm::PowerCut => cluster.power_off(host),
             Harm::Panic(count) => cluster.knobs(host).panic_at("*", count),
             _ => {}
         }
-        if matches!(fault.harm, Harm::Crash | Harm::PowerCut) {
+        if fault.harm.kills() {
             steps.gone(host, now);
         }
         self.apply(host, cluster);
@@ -281,6 +283,7 @@ impl Injector {
             },
             Harm::Revoke => ActiveFault::Revoke(PendingRevocation::begin(cluster, host)?),
             Harm::Drain => ActiveFault::Drain(PendingDrain::begin(cluster, host)),
+            Harm::Forget => ActiveFault::Forget(PendingForget::begin(cluster, host)),
             Harm::Days(days) => ActiveFault::Days(days, cluster.elapsed()),
             Harm::Hoard { .. } | Harm::Flood { .. } => {
                 let client = self.other(harm)?;
@@ -309,6 +312,10 @@ impl Injector {
             ActiveFault::Revoke(revoking) => revoking.look(cluster),
             ActiveFault::Drain(draining) => {
                 draining.look(cluster);
+                false
+            }
+            ActiveFault::Forget(forgetting) => {
+                forgetting.look(cluster);
                 false
             }
             _ => false,
@@ -347,6 +354,7 @@ impl Injector {
             }
             ActiveFault::Hog(hog) => self.hogs[*hog].stop(),
             ActiveFault::Drain(draining) => self.left.contains(&host) || draining.end(cluster),
+            ActiveFault::Forget(forgetting) => self.left.contains(&host) || forgetting.end(cluster),
             ActiveFault::Nothing | ActiveFault::Memory { .. } | ActiveFault::Days(..) => true,
         };
         if ended {
@@ -361,7 +369,10 @@ impl Injector {
             Stage::Active {
                 injury,
                 ongoing:
-                    ongoing @ (ActiveFault::Hog(_) | ActiveFault::Revoke(_) | ActiveFault::Drain(_)),
+                    ongoing @ (ActiveFault::Hog(_)
+                    | ActiveFault::Revoke(_)
+                    | ActiveFault::Drain(_)
+                    | ActiveFault::Forget(_)),
                 ..
             } => {
                 self.faults[i].1 = Stage::Ending { injury, ongoing };

@@ -3,6 +3,7 @@
 mod cells;
 mod drain;
 mod forge;
+mod forget;
 mod harm;
 mod hog;
 mod inject;

@@ -7,7 +7,7 @@ use convoke_graph::graph::{Attrs, Function, Literal, Node, RunsAt, TensorType, V
 use convoke_graph::ops::infer_types;
 use convoke_graph::{DType, Tensor};
 
-use super::{ModelSpec, TRAP, Trap, ops};
+use super::{ModelSpec, TRAP, Trap, control, ops};
 use crate::draw::Draw;
 
 /// The most results of a function.
@@ -74,14 +74,17 @@ pub(super) fn function(spec: ModelSpec) -> Function {
         b.param(&format!("x{i}"), rows, cols);
     }
     let trap_at = b.draw.below(u64::from(spec.nodes)) as usize;
-    let mut trapped = None;
+    let mut wanted = vec![];
     for i in 0..usize::from(spec.nodes) {
         if let (true, Some(trap)) = (i == trap_at, spec.trap) {
-            trapped = Some(b.trap(trap));
+            wanted.push(b.trap(trap));
         }
         ops::grow(&mut b);
     }
-    b.finish(trapped)
+    if spec.tables > 0 {
+        wanted.push(control::tables(&mut b, spec.tables));
+    }
+    b.finish(wanted)
 }
 
 impl Build {
@@ -217,8 +220,8 @@ impl Build {
         }
     }
 
-    fn finish(mut self, trapped: Option<ValueId>) -> Function {
-        let mut results: Vec<ValueId> = trapped.into_iter().collect();
+    /// Ends the function, whose results are `results` and some of its other values.
+    fn finish(mut self, mut results: Vec<ValueId>) -> Function {
         let is_param = |id: &ValueId| self.f.params.contains(id);
         let ends = self.live.iter().filter(|l| !l.used).map(|l| l.id);
         results.extend(ends.filter(|id| !is_param(id)));

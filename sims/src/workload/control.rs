@@ -99,3 +99,60 @@ pub(super) fn rows(b: &mut Build) -> Result<(), NotApplicable> {
     b.push(both[1], x.rows, x.cols);
     Ok(())
 }
+
+/// Rows and columns of a table.
+const TABLE: (usize, usize) = (4096, 256);
+
+/// How often the rows of a table are repeated, so that it can be made of a few bytes.
+const REPEATED: usize = 64;
+
+/// Adds a loop of three rounds that reads one row of each of `count` tables in each round, and returns its output. The
+/// tables are made at install.
+pub(super) fn tables(b: &mut Build, count: u8) -> ValueId {
+    let (rows, cols) = TABLE;
+    let x = b.operand();
+    let all = Attrs::default().with("keepdims", Attr::Int(0));
+    let sum = b.node("ReduceSum", all, &[x.id], 1)[0];
+    let bias = b.weights(&[1, cols]);
+    let first = b.apply("Add", &[sum, bias]);
+    let rounds = b.literal(Tensor::scalar(3i64));
+    let on = Tensor::from_bools(&[], &[true]).expect("one element");
+    let on = b.literal(on);
+    let mut inputs = vec![rounds, on, first];
+    for _ in 0..count {
+        let (left, right) = (b.weights(&[rows / REPEATED, 1]), b.weights(&[1, cols]));
+        let product = b.apply("MatMul", &[left, right]);
+        let times = b.ints(&[REPEATED as i64, 1]);
+        inputs.push(b.apply("Tile", &[product, times]));
+    }
+    let mut params = vec![
+        scalar(DType::I64),
+        scalar(DType::Bool),
+        TensorType::fixed(DType::F32, &[1, cols]),
+    ];
+    params.extend((0..count).map(|_| TensorType::fixed(DType::F32, &[rows, cols])));
+    // Three nodes for each table: the row of this round, its sum with the state, and the new state.
+    let after = params.len() as u32;
+    let operands: Vec<[[u32; 2]; 3]> = (0..u32::from(count))
+        .map(|i| {
+            let row = after + 3 * i;
+            let state = if i == 0 { 2 } else { row - 1 };
+            [[3 + i, 0], [state, row], [row + 1, row + 1]]
+        })
+        .collect();
+    let nodes = operands.iter().flat_map(|[gather, add, tanh]| {
+        [
+            ("Gather", &gather[..]),
+            ("Add", &add[..]),
+            ("Tanh", &tanh[..1]),
+        ]
+    });
+    let nodes: Vec<(&str, &[u32])> = nodes.collect();
+    let last = after + 3 * u32::from(count) - 1;
+    let attrs = Attrs::default()
+        .with("body", body(params, &nodes, &[1, last]))
+        .with("captured", Attr::Int(count.into()));
+    let y = b.node("Loop", attrs, &inputs, 1)[0];
+    b.push(y, Rows::Fixed(1), cols);
+    y
+}

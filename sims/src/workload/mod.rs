@@ -57,6 +57,10 @@ pub struct ModelSpec {
     /// Whether the outermost axis of the first parameter is dynamic.
     pub dynamic: bool,
     pub trap: Option<Trap>,
+    /// The tables that a loop of the model reads, 4 MiB each; the model has no such loop if this is 0. Where no worker has
+    /// room for all of them, several workers run the loop's body.
+    #[serde(default)]
+    pub tables: u8,
 }
 
 /// A function, and what a script has to know of it to load and call it.
@@ -77,6 +81,7 @@ impl ModelSpec {
             wide: false,
             dynamic: false,
             trap: None,
+            tables: 0,
         }
     }
 
@@ -94,6 +99,7 @@ impl ModelSpec {
                 2 => Some(Trap::Memory),
                 _ => None,
             },
+            tables: 0,
         }
     }
 

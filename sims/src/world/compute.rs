@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use convoke_common::world::{Compute, FairQueue, Job, Refusal, RefusedJob, Share};
+use convoke_common::world::{Begin, Compute, FairQueue, Job, Refusal, RefusedJob, Share};
 
 use super::gate::Gate;
 use super::knobs::Knobs;
@@ -21,7 +21,7 @@ const SPEED: (f64, f64) = (1e9, 1e10);
 /// A job that waits for its turn, the share that pays for it, and what runs when its turn begins.
 struct WaitingJob {
     share: Share,
-    begin: Option<Job>,
+    begin: Option<Begin>,
     job: Job,
 }
 
@@ -67,7 +67,7 @@ impl SimCompute {
         &self,
         share: &Share,
         priority: i64,
-        begin: Option<Job>,
+        begin: Option<Begin>,
         job: Job,
     ) -> Result<(), RefusedJob> {
         let mut s = lock(&self.state);
@@ -107,18 +107,19 @@ async fn drain(state: Arc<Mutex<ComputeState>>, knobs: Arc<Knobs>, turns: Arc<Tu
             (share, next, s.draw.range(least, most))
         };
         let waited = turns.begins(&next.share);
-        if let Some(begin) = next.begin {
-            begin();
+        let runs = next.begin.is_none_or(|begin| begin());
+        let took = Duration::from_millis(if runs { took } else { 0 });
+        if !took.is_zero() {
+            tokio::time::sleep(took).await;
         }
-        if took > 0 {
-            tokio::time::sleep(Duration::from_millis(took)).await;
+        if runs {
+            knobs.while_hung().await;
+            // A job catches and reports its own panics; one that escapes must not end this loop.
+            let _ = catch_unwind(AssertUnwindSafe(next.job));
         }
-        knobs.while_hung().await;
-        // A job catches and reports its own panics; one that escapes must not end this loop.
-        let _ = catch_unwind(AssertUnwindSafe(next.job));
-        turns.ended(&next.share, Duration::from_millis(took), waited);
+        turns.ended(&next.share, took, waited);
         let mut s = lock(&state);
-        s.waiting.charge(&share, Duration::from_millis(took));
+        s.waiting.charge(&share, took);
         s.waiting.ended(&share);
     }
 }
@@ -140,7 +141,7 @@ impl Compute for SimCompute {
         &self,
         share: &Share,
         priority: i64,
-        begin: Job,
+        begin: Begin,
         job: Job,
     ) -> Result<(), RefusedJob> {
         self.queue(share, priority, Some(begin), job)

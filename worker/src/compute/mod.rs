@@ -31,7 +31,7 @@ use std::time::Duration;
 use convoke_common::ids::LeaseId;
 use convoke_common::rpc::ComputeUse;
 use convoke_common::world::{
-    AccountId, CREDIT, Compute, FairQueue, Job, Refusal, RefusedJob, Rival, STEP_TURN, Share,
+    AccountId, Begin, CREDIT, Compute, FairQueue, Job, Refusal, RefusedJob, Rival, STEP_TURN, Share,
 };
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -55,7 +55,7 @@ enum WaitingWork {
 
 /// A job that has not begun.
 struct NewJob {
-    begin: Option<Job>,
+    begin: Option<Begin>,
     job: Job,
 }
 
@@ -257,8 +257,9 @@ impl Scheduler {
             loop {
                 let NewJob { begin, job } = next;
                 let run = move || {
-                    begin.into_iter().for_each(|begin| begin());
-                    job();
+                    if begin.is_none_or(|begin| begin()) {
+                        job();
+                    }
                 };
                 // A job reports its own panics; one that escapes it must not end the loop.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
@@ -462,7 +463,7 @@ impl Compute for Threads {
         &self,
         share: &Share,
         priority: i64,
-        begin: Job,
+        begin: Begin,
         job: Job,
     ) -> Result<(), RefusedJob> {
         let begin = Some(begin);

@@ -110,6 +110,21 @@ fn runs_everything_by_priority_and_survives_panics() {
 }
 
 #[test]
+fn a_job_that_begins_for_nothing_does_not_run() {
+    let t = Threads::start("t", 1).unwrap();
+    let (tell, told) = mpsc::channel();
+    for wanted in [false, true] {
+        let tell = tell.clone();
+        let job = Box::new(move || tell.send(wanted).unwrap());
+        let begin = Box::new(move || wanted);
+        assert!(t.submit_begun(&share("a"), 0, begin, job).is_ok());
+    }
+    drop(tell);
+    assert_eq!(told.iter().collect::<Vec<_>>(), [true]);
+    check_idle(&t);
+}
+
+#[test]
 fn a_loop_without_end_keeps_nobody_from_the_thread() {
     for threads in [1, 2] {
         let t = Threads::start("t", threads).unwrap();

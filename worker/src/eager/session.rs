@@ -446,7 +446,10 @@ impl Session {
         let Some(me) = self.me.upgrade() else { return };
         self.engine.gate.started();
         let begun = me.clone();
-        let begin = Box::new(move || begun.state().runner = Runner::Active);
+        let begin = Box::new(move || {
+            begun.state().runner = Runner::Active;
+            true
+        });
         let job = Box::new(move || me.work());
         if let Err(refused) = self.engine.compute.submit_begun(&self.share, 0, begin, job) {
             self.engine.gate.quiesced();

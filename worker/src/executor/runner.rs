@@ -21,8 +21,10 @@ impl Executor {
     pub(super) fn start_runner(&self, n: u64) {
         let Some(me) = self.me.upgrade() else { return };
         if self.runs_here() {
-            me.begun(n);
-            return me.interpret(n, true);
+            if me.begun(n) {
+                me.interpret(n, true);
+            }
+            return;
         }
         let priority = {
             let next = self.run(n).flow.peek(&self.installed.code);
@@ -60,16 +62,18 @@ impl Executor {
         self.pace.is_brief() && self.engine.compute.admits(&self.share, self.pace.usual())
     }
 
-    /// A thread has begun a step's job.
-    fn begun(&self, n: u64) {
+    /// A thread has begun a step's job. Returns whether the step still waits for it.
+    fn begun(&self, n: u64) -> bool {
         let mut run = self.run(n);
-        if run.n == n && run.runner == Runner::Queued {
+        let waits = run.n == n && run.runner == Runner::Queued;
+        if waits {
             run.runner = Runner::Active;
             let code = &self.installed.code;
             let next = run.flow.peek(code);
             let node = next.map_or(NO_NODE, |(_, i)| code.instr(i).node);
             self.entry(n).node.store(node, Ordering::Relaxed);
         }
+        waits
     }
 
     /// The runner: interprets ready instructions until there are none, or its time slice is over. With `brief` it runs

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use convoke_common::admission::{JoinFailure, call, reach, warn_of_loopback};
 use convoke_common::credentials::{Credentials, RENEWAL_CHECK};
-use convoke_common::detection::{CLOSE_LOST, WatchedConnection};
+use convoke_common::detection::WatchedConnection;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::Role;
 use convoke_common::mutant;
@@ -112,6 +112,7 @@ impl From<JoinFailure> for Refusal {
     fn from(failure: JoinFailure) -> Refusal {
         match failure {
             JoinFailure::Refused(error) => Refusal::Token(error),
+            JoinFailure::Revoked(error) => Refusal::Final(error),
             JoinFailure::Unreachable(error) => Refusal::ForNow(error),
         }
     }
@@ -227,7 +228,7 @@ impl CoordinatorLink {
             let expelled = why.and_then(|why| expulsion(&holdings.me.name, &why));
             // Without the close, the monitor would keep the connection alive for no one. It is no goodbye: the
             // coordinator may take the worker for registered.
-            watched.connection().close(CLOSE_LOST, b"not registered");
+            watched.give_up("not registered");
             match expelled {
                 Some(expelled) => Refusal::Final(expelled),
                 None => Refusal::ForNow(error),
@@ -266,8 +267,7 @@ impl CoordinatorLink {
                 biased;
                 why = watched.connection().closed() => return expulsion(&self.holdings.me.name, &why),
                 _ = &mut carrier => {
-                    watched.connection().close(CLOSE_LOST, b"no calls pass");
-                    return None;
+                    watched.give_up("no calls pass");
                 }
                 Ok(()) = standing.changed() => {
                     let stands = standing.borrow_and_update().clone();
@@ -286,7 +286,7 @@ impl CoordinatorLink {
                     if let Err(e) = rpc::answer(None, answer) {
                         // The next registration lists the held leases.
                         tracing::debug!("cannot tell the coordinator of dropped leases: {e}");
-                        watched.connection().close(CLOSE_LOST, b"no calls pass");
+                        watched.give_up("no calls pass");
                     }
                 }
                 () = self.holdings.engine.failures.more() => {
@@ -299,7 +299,7 @@ impl CoordinatorLink {
                     if let Err(e) = rpc::answer(None, answer) {
                         tracing::debug!("cannot tell the coordinator of failed steps: {e}");
                         failures.put_back(failed);
-                        watched.connection().close(CLOSE_LOST, b"no calls pass");
+                        watched.give_up("no calls pass");
                     }
                 }
                 _ = look.tick() => self.credentials.renew_if_due(client).await,
@@ -323,6 +323,16 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+
+    #[test]
+    fn a_worker_whose_token_was_revoked_does_not_dial_again() {
+        let error = || Error::new(Code::Unauthorized, "no");
+        let is_final = |f: JoinFailure| matches!(Refusal::from(f), Refusal::Final(_));
+        assert!(is_final(JoinFailure::Revoked(error())));
+        assert!(!is_final(JoinFailure::Unreachable(error())));
+        // A worker with leases outlives the token that it would join with.
+        assert!(!is_final(JoinFailure::Refused(error())));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_worker_that_is_away_says_so_at_once_and_then_seldom() {

@@ -110,7 +110,11 @@ pub async fn run(
     let (done, result) = oneshot::channel();
     let (beginning, running) = (progress.clone(), engine.clone());
     let (pool, name, function) = (weights.clone(), node.name.clone(), program.function);
-    let begin = Box::new(move || beginning.began.store(true, Ordering::SeqCst));
+    let begin = Box::new(move || {
+        let wanted = !beginning.cancelled.load(Ordering::SeqCst);
+        beginning.began.store(wanted, Ordering::SeqCst);
+        wanted
+    });
     let job = Box::new(move || {
         let over = EndGuard {
             engine: running,
@@ -166,7 +170,7 @@ mod tests {
     use std::time::Duration;
 
     use convoke_common::memory::{Ledger, Purpose};
-    use convoke_common::world::{AccountId, Compute, Job, RefusedJob};
+    use convoke_common::world::{AccountId, Begin, Compute, Job, RefusedJob};
     use convoke_graph::DType;
     use convoke_graph::graph::{Attrs, TensorType, Value};
     use convoke_graph::ids::FunctionId;
@@ -197,7 +201,7 @@ mod tests {
             &self,
             share: &Share,
             priority: i64,
-            begin: Job,
+            begin: Begin,
             job: Job,
         ) -> Result<(), RefusedJob> {
             if self.begins {

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use convoke_common::detection::CLOSE_LOST;
 use convoke_common::identity::{ClusterCa, RevocationList, TlsConfigs, greet};
 use convoke_common::world::{EndpointOptions, NoCompute};
 

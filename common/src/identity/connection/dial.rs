@@ -229,6 +229,23 @@ impl DialError {
         }
     }
 
+    /// Whether the peer refused this process's certificate because its token was revoked.
+    pub fn is_revocation(&self) -> bool {
+        let (peer, revoked) = (Side::Peer, TlsCause::Revoked);
+        matches!(self, DialError::TlsRejected { side, cause, .. } if *side == peer && *cause == revoked)
+    }
+
+    /// The error of a handshake that this end has not finished. Its peer has proven nothing and has not seen this end's
+    /// certificate, so that it cannot know of a revocation.
+    fn unproven(mut self) -> Self {
+        if self.is_revocation()
+            && let DialError::TlsRejected { cause, .. } = &mut self
+        {
+            *cause = TlsCause::Other;
+        }
+        self
+    }
+
     /// Whether the peer does not know the cluster for which it was asked.
     fn knows_another_cluster(&self) -> bool {
         let (peer, other) = (Side::Peer, TlsCause::OtherCluster);
@@ -273,7 +290,7 @@ async fn dial_as(
         let connected = timeout_at(deadline, connecting)
             .await
             .map_err(|_| DialError::Unreachable { addr })?
-            .map_err(|error| DialError::from_connection(addr, error));
+            .map_err(|error| DialError::from_connection(addr, error).unproven());
         match connected {
             Ok(connection) => break connection,
             // The peer may know the cluster by an authority that replaced this one, or that this one replaced.

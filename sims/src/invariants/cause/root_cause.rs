@@ -289,7 +289,7 @@ impl Case<'_> {
     }
 
     fn deaths(&self) -> usize {
-        let killed = |i: &&Injury| matches!(i.harm, Harm::Crash | Harm::PowerCut | Harm::Hang);
+        let killed = |i: &&Injury| i.harm.kills() || i.harm == Harm::Hang;
         self.view.injured.iter().filter(killed).count() + self.view.cluster.ends().len()
     }
 }

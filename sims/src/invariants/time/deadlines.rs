@@ -47,5 +47,5 @@ impl Invariant for Deadlines {
 fn is_stopped(view: &View<'_>, client: usize, from: Duration, to: Duration) -> bool {
     let host = Host::Client(client as u16);
     view.injuries(view.zero + from, view.zero + to)
-        .any(|i| i.host == host && matches!(i.harm, Harm::Pause | Harm::Crash | Harm::PowerCut))
+        .any(|i| i.host == host && (i.harm.kills() || i.harm == Harm::Pause))
 }

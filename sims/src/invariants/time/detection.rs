@@ -70,8 +70,8 @@ fn bound(injury: &Injury, lost: Host, by: Host, settled: bool) -> Option<Duratio
     let cut =
         |a: Host, b: Host| injury.host == a && (injury.other == Some(b) || injury.other == Some(a));
     match injury.harm {
-        Harm::Crash if at_it && settled => Some(PROCESS_KILLED),
-        Harm::Crash | Harm::PowerCut | Harm::Pause if at_it => Some(LOST),
+        Harm::Crash | Harm::Forget if at_it && settled => Some(PROCESS_KILLED),
+        Harm::Crash | Harm::PowerCut | Harm::Forget | Harm::Pause if at_it => Some(LOST),
         Harm::Cut { .. } | Harm::OneWay { .. } => (cut(lost, by) || cut(by, lost)).then_some(LOST),
         _ => None,
     }
@@ -135,7 +135,7 @@ impl StruckParticipant {
         let over = injury
             .until
             .is_some_and(|until| until < injury.at + self.bound);
-        let killed = matches!(injury.harm, Harm::Crash | Harm::PowerCut);
+        let killed = injury.harm.kills();
         let before = injury.at.saturating_sub(SETTLED);
         let others = view.injuries(before, view.now);
         let hurt = others

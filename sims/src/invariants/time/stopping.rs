@@ -47,7 +47,7 @@ impl Invariant for Stopping {
             }
         }
         for injury in &view.injured[self.injuries..] {
-            if matches!(injury.harm, Harm::Crash | Harm::PowerCut) {
+            if injury.harm.kills() {
                 self.died(view, injury);
             }
         }
@@ -117,7 +117,7 @@ fn runs(view: &View<'_>, step: &Step, worker: Host) -> bool {
     let Some(started) = step.started.get(&worker) else {
         return false;
     };
-    let killed = |i: &Injury| matches!(i.harm, Harm::Crash | Harm::PowerCut);
+    let killed = |i: &Injury| i.harm.kills();
     let mut kills = view.injuries(*started, view.now).filter(|i| killed(i));
     let mut ends = view.cluster.ends().iter();
     // The worker's process may have ended before anybody knew of the error.

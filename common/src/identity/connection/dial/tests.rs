@@ -219,6 +219,7 @@ async fn revocation_takes_effect_on_the_next_handshake() {
     rig.revoked.extend(["badtoken".parse().expect("id")]);
     assert_eq!(rig.revoked.list().len(), 1);
     let (dialled, greeted) = meet(&server, &worker, Role::Coordinator).await;
+    assert!(dialled.as_ref().is_err_and(DialError::is_revocation));
     assert_eq!(rejected(dialled), (Side::Peer, TlsCause::Revoked));
     assert!(greeted.is_err());
     assert!(standing.0.connection.close_reason().is_none());
@@ -226,6 +227,7 @@ async fn revocation_takes_effect_on_the_next_handshake() {
     // The same holds for a server whose token was revoked.
     let client = rig.member(Role::Client).await;
     let (dialled, _) = meet(&worker, &client, Role::Worker).await;
+    assert!(!dialled.as_ref().is_err_and(DialError::is_revocation));
     assert_eq!(rejected(dialled), (Side::Us, TlsCause::Revoked));
 }
 
@@ -378,4 +380,23 @@ async fn a_peer_without_memory_for_the_connection_is_not_out_of_reach() {
     };
     assert_eq!(code_after(close::NO_MEMORY).await, Code::OutOfMemory);
     assert_eq!(code_after(close::STOPPING).await, Code::Unreachable);
+}
+
+#[test]
+fn only_a_peer_that_saw_the_certificate_can_say_that_it_was_revoked() {
+    let rejected = |side, cause| DialError::TlsRejected {
+        addr: ([127, 0, 0, 1], 7).into(),
+        side,
+        cause,
+        reason: String::new(),
+    };
+    assert!(rejected(Side::Peer, TlsCause::Revoked).is_revocation());
+    assert!(!rejected(Side::Us, TlsCause::Revoked).is_revocation());
+    let early = rejected(Side::Peer, TlsCause::Revoked).unproven();
+    assert!(!early.is_revocation());
+    let early = rejected(Side::Us, TlsCause::Revoked).unproven();
+    assert_eq!(
+        early.to_string(),
+        rejected(Side::Us, TlsCause::Revoked).to_string()
+    );
 }
