@@ -427,11 +427,13 @@ impl Cluster {
                     let Some(end) = process.take_end() else {
                         continue;
                     };
+                    // A process may have ended by itself before it could notice that it was asked to.
+                    let asked = end.wanted || process.is_asked_to_stop();
                     self.end(host);
                     if end.wanted && end.tasks > 0 {
                         self.stragglers.push((host, end.tasks));
                     }
-                    let next = match end.wanted {
+                    let next = match asked {
                         true => HostState::Down,
                         false => HostState::Restarting(now + RESTART),
                     };

@@ -47,10 +47,13 @@ impl Cluster {
         }
     }
 
-    /// Asks a host's process to stop, as SIGTERM does. The host is down once the process has ended.
+    /// Asks a host's process to stop, as SIGTERM does, and its supervisor not to start another. The host is down once the
+    /// process has ended.
     pub fn stop(&mut self, host: Host) {
         self.note(format!("stop {host}"));
-        if let Some(process) = self.process(host) {
+        if let HostState::Restarting(_) = self.state(host) {
+            self.states.insert(host, HostState::Down);
+        } else if let Some(process) = self.process(host) {
             process.stop();
         }
     }

@@ -105,6 +105,10 @@ impl Process {
         self.state().stop.cancel();
     }
 
+    pub fn is_asked_to_stop(&self) -> bool {
+        self.state().stop.is_cancelled()
+    }
+
     fn end(&self, why: impl Into<String>, wanted: bool) {
         self.end_with(why.into(), wanted, 0);
     }
