@@ -154,7 +154,7 @@ fn copy_few(from: &[u8], to: &mut [u8]) {
     // Two pieces of one size cover each number of codes up to twice that size.
     macro_rules! pieces {
         ($($size:literal),*) => {$(
-            if n >= $size && n <= 2 * $size {
+            if ($size..=2 * $size).contains(&n) {
                 let (first, last) = (from.first_chunk::<$size>(), from.last_chunk::<$size>());
                 if let (Some(first), Some(last)) = (first, last) {
                     to[..$size].copy_from_slice(first);
