@@ -603,7 +603,7 @@ mod tests {
             };
             let x = cast(&f32s(&[4, 700], edge));
             let y = cast(&f32s(&[700], -3.));
-            let scales = scales.map(|s| Tensor::scalar(s));
+            let scales = scales.map(Tensor::scalar);
             let numbers = [&x, &y].map(|t| one("DequantizeLinear", &[t, &scales[0], &zero]));
             let [a, b] = numbers.map(Result::unwrap);
             let sum = one("Mul", &[&one("Sum", &[&a, &b]).unwrap(), &scales[1]]).unwrap();
