@@ -105,6 +105,10 @@ fn beside(root: &Draw, s: &mut Scenario) {
     s.faults.push(fault);
 }
 
+/// What a token of a client's own allows on each worker at least: the windows of its connections take up to 2.4 MiB, and a
+/// client whose models do not fit beside them fails for no fault.
+const GUEST_MIB: u64 = 8;
+
 /// Adds the member with a token of its own that a fault needs, and makes it the fault's.
 pub(super) fn equip(root: &Draw, d: &mut Draw, s: &mut Scenario, fault: &mut Fault) {
     let workers = s.workers.len() as u64;
@@ -115,7 +119,9 @@ pub(super) fn equip(root: &Draw, d: &mut Draw, s: &mut Scenario, fault: &mut Fau
         }
         (Target::Client(by), Harm::Revoke) | (_, Harm::Hoard { by } | Harm::Flood { by }) => {
             *by = guest;
-            let own = Some(d.range(10, 30) as u8);
+            let least = s.workers.iter().map(|w| u64::from(w.memory_mib)).min();
+            let enough = (100 * GUEST_MIB).div_ceil(least.unwrap_or(GUEST_MIB).max(1));
+            let own = Some(d.range(10, 30).max(enough).min(100) as u8);
             let spec = client(&mut root.fork("guest"), workers, &RATES);
             s.clients.push(ClientSpec { own, ..spec });
         }

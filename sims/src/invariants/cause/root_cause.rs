@@ -94,8 +94,10 @@ impl Case<'_> {
             Code::PeerLost => self.named().is_some() && self.is_about_the_hurt(),
             // A coordinator whose calendar is off issues certificates that nobody accepts.
             Code::Unreachable => self.is_about_the_hurt() || self.was(Row::Clock),
-            // A handle is lost together with its worker.
-            Code::StateLost => self.is_eager() && self.is_about_the_hurt(),
+            // A handle is lost together with its worker, or with all ways to it.
+            Code::StateLost => {
+                self.is_eager() && (self.is_about_the_hurt() || self.was(Row::Clock))
+            }
             Code::KernelPanicked => self.struck(Row::Panic),
             Code::OutOfMemory => self.lacks_memory(),
             Code::Busy => self.struck(Row::Refuse),
