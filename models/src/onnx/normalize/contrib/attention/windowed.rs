@@ -20,7 +20,7 @@ pub(super) struct WindowedCache {
     window: ValueId,
     /// The places of the keys that are attended to: [batch, 1, 1, keys]. What holds nothing is behind all tokens.
     pub key_places: ValueId,
-    /// Which of the attended tokens the cache holds after the step: [batch, capacity, 1].
+    /// The numbers, among the attended tokens, of those that the cache holds after the step: [batch, capacity, 1].
     kept: ValueId,
 }
 
