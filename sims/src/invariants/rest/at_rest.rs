@@ -53,8 +53,8 @@ pub fn left_over(cluster: &Cluster) -> Vec<String> {
     left
 }
 
-/// The tasks of an idle worker: its main function, four of its own, and three of its connection to the coordinator.
-const OF_WORKER: usize = 8;
+/// The tasks of an idle worker: its main function, five of its own, and three of its connection to the coordinator.
+const OF_WORKER: usize = 9;
 
 /// The tasks of an idle coordinator: its main function, and six of its own.
 const OF_COORDINATOR: usize = 7;
