@@ -112,6 +112,12 @@ impl Credentials {
         &self.tls
     }
 
+    /// Notes that a connection to the coordinator is new: a renewal that failed may have failed with the former one, and is
+    /// tried again at once.
+    pub fn reconnected(&mut self) {
+        self.pause_until = None;
+    }
+
     /// Renews the certificate over a connection to the coordinator, if that is due. A failure is logged, and the
     /// renewal tried again later.
     pub async fn renew_if_due(&mut self, client: &CoordinatorClient) {

@@ -236,6 +236,11 @@ impl RunningCoordinator {
         self.service.drain(name).await
     }
 
+    /// Lifts the quarantine of the nodes of this name. Answers in how many functions one was lifted.
+    pub async fn lift_quarantine(&self, node: &str) -> Result<u32> {
+        self.service.lift(node.to_owned()).await
+    }
+
     /// Puts a worker back into service. Answers whether plans use it from now on.
     pub async fn undrain(&self, name: &str) -> Result<bool> {
         self.service.undrain(name).await

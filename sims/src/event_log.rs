@@ -77,8 +77,10 @@ pub struct Event {
     pub host: Host,
     /// What happened.
     pub kind: Kind,
-    /// The lease.
+    /// The lease, by the id under which workers know it.
     pub lease: u64,
+    /// Whether this end of the lease is its driver's. A worker that drives a partitioned body may run a part of it as well.
+    pub by_driver: bool,
     /// The number of the step; 0 for an event about a lease.
     pub n: u64,
     /// The recv slot, for an event about a tensor.

@@ -18,7 +18,7 @@ use crate::event_log::Event;
 use crate::faults::{Air, Cells, Injector};
 use crate::invariants::{
     CALL_BOUND, Canary, Findings, Invariants, KEPT_BOUND, REST_BOUND, SETTLE_BOUND, Stage, View,
-    Violation, deserted, keeps, left_over, of_coordinator,
+    Violation, deserted, keeps, left_over, of_coordinator, unretired,
 };
 use crate::oracle::{ExpectedOutcome, expect};
 use crate::scenario::Scenario;
@@ -334,7 +334,7 @@ impl<'a> Run<'a> {
         self.kept = Some(keeps.take().unwrap_or_else(|| Err("no answer".to_owned())));
         // The models of clients that died are freed once the coordinator has noticed their end.
         self.wait(REST_BOUND, |r| {
-            left_over(&r.cluster).is_empty() && r.steps.live().next().is_none()
+            left_over(&r.cluster).is_empty() && unretired(&r.cluster, &r.steps).next().is_none()
         });
         let held = self.of_coordinator(false);
         self.look(Stage::Rest, &held, &canaries);

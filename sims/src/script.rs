@@ -198,7 +198,18 @@ impl Script {
                 begun: self.now(),
                 ended: None,
             });
-            let loaded = builder(cluster, &self.models[i], used).await;
+            let load = builder(cluster, &self.models[i], used).into_future();
+            let loaded = match used.gives_up.filter(|_| tries == 1) {
+                None => load.await,
+                Some(ms) => match timeout(Duration::from_millis(ms.into()), load).await {
+                    Ok(loaded) => loaded,
+                    Err(_) => {
+                        self.notes.end(note, self.now(), CallOutcome::Dropped);
+                        tries += 1;
+                        continue;
+                    }
+                },
+            };
             let ended = match &loaded {
                 Ok(_) => CallOutcome::Results(vec![]),
                 Err(e) => CallOutcome::Failed(e.clone()),
@@ -316,6 +327,7 @@ pub fn canary(
         workers: Some(workers),
         pin: None,
         in_flight: 1,
+        gives_up: None,
     };
     cluster.on_client(client, move |c| async move {
         let loaded = builder(&c, &model, &used).await?;

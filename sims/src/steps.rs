@@ -5,6 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use convoke_common::grant::MOST_BODIES;
+use convoke_common::ids::LeaseId;
+
 use crate::event_log::{Event, EventLog, Kind};
 use crate::faults::StepState;
 use crate::world::Host;
@@ -26,6 +29,16 @@ pub struct Tensor {
     pub taken: u32,
 }
 
+/// An error with which a participant ended a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Abort {
+    pub host: Host,
+    /// Whether its driver did.
+    pub by_driver: bool,
+    pub at: Duration,
+    pub code: String,
+}
+
 /// What is known of a step.
 #[derive(Debug, Clone, Default)]
 pub struct Step {
@@ -34,8 +47,8 @@ pub struct Step {
     /// Workers that accepted the driver's request to start it, and when they first did.
     pub started: BTreeMap<Host, Duration>,
     pub tensors: BTreeMap<Edge, Tensor>,
-    /// The participants that ended it with an error, when, and with which code.
-    pub aborts: Vec<(Host, Duration, String)>,
+    /// The errors with which participants ended it, in order.
+    pub aborts: Vec<Abort>,
     /// Workers that quiesced it, and when they first did.
     pub done: BTreeMap<Host, Duration>,
     /// The outcomes that the caller was told: when, and the error's code if it failed.
@@ -48,8 +61,10 @@ pub struct Step {
 pub struct Lease {
     /// When its driver took it.
     pub since: Duration,
-    /// The workers, followed by the driver.
+    /// The workers, followed by the driver. The driver of a partitioned body may be one of the workers as well.
     pub participants: Vec<Host>,
+    /// The lease that this one is a part of, if it is that of a partitioned body.
+    pub around: Option<u64>,
     /// Workers that are installing their part at present.
     pub installing: BTreeSet<Host>,
     /// Pairs of workers of which the first sent a tensor to the second: there is a link between them.
@@ -86,9 +101,13 @@ impl Lease {
         self.participants.get(usize::from(ix)).copied()
     }
 
-    /// The index of a host among the participants.
-    pub fn index(&self, host: Host) -> Option<u16> {
-        let at = self.participants.iter().position(|p| *p == host)?;
+    /// The index of a host among the participants, as a worker or as the driver.
+    pub fn index(&self, host: Host, by_driver: bool) -> Option<u16> {
+        let at = match by_driver {
+            true if self.driver() == Some(host) => self.workers().len(),
+            true => return None,
+            false => self.workers().iter().position(|w| *w == host)?,
+        };
         u16::try_from(at).ok()
     }
 
@@ -103,8 +122,14 @@ impl Lease {
         let driver = self.driver().into_iter();
         let driven = driver.flat_map(|d| self.workers().iter().map(move |w| (d, *w)));
         let pairs = driven.chain(self.linked.iter().copied());
-        let both: BTreeSet<_> = pairs.flat_map(|(a, b)| [(a, b), (b, a)]).collect();
+        let others = pairs.filter(|(a, b)| a != b);
+        let both: BTreeSet<_> = others.flat_map(|(a, b)| [(a, b), (b, a)]).collect();
         both.into_iter().collect()
+    }
+
+    /// Whether it is the lease of a partitioned body, which a worker drives.
+    pub fn is_of_body(&self) -> bool {
+        matches!(self.driver(), Some(Host::Worker(_)))
     }
 
     /// The workers.
@@ -132,8 +157,10 @@ impl Steps {
                 let names = e.participants.as_deref().unwrap_or_default();
                 let mut participants: Vec<Host> = names.split(',').filter_map(worker).collect();
                 participants.push(e.host);
+                let around = self.around(e);
                 let lease = self.leases.entry(e.lease).or_default();
                 (lease.since, lease.participants) = (e.at, participants);
+                lease.around = around;
             }
             Kind::Install => {
                 self.leases
@@ -153,10 +180,26 @@ impl Steps {
         }
     }
 
+    /// The lease that the lease of a partitioned body is a part of: the worker that drives it is installing it.
+    fn around(&self, e: &Event) -> Option<u64> {
+        let is_of = |id: u64| (1..=MOST_BODIES as u32).any(|n| LeaseId(id).of_body(n).0 == e.lease);
+        let installing = self.leases.iter();
+        let mut installing = installing.filter(|(_, lease)| lease.installing.contains(&e.host));
+        let (around, _) = installing.find(|(id, _)| is_of(**id))?;
+        Some(*around)
+    }
+
+    /// The participants of a lease, and those of the lease that it is a part of.
+    pub fn members(&self, lease: &Lease) -> BTreeSet<Host> {
+        let around = lease.around.and_then(|id| self.leases.get(&id));
+        let around = around.into_iter().flat_map(|l| &l.participants);
+        lease.participants.iter().chain(around).copied().collect()
+    }
+
     fn apply_to_step(&mut self, e: &Event) {
         let key = (e.lease, e.n);
         let edge_here = || {
-            let ix = self.leases.get(&e.lease)?.index(e.host)?;
+            let ix = self.leases.get(&e.lease)?.index(e.host, e.by_driver)?;
             Some((ix, e.slot?))
         };
         let edge = match e.kind {
@@ -186,8 +229,12 @@ impl Steps {
                 step.started.entry(e.host).or_insert(e.at);
             }
             (Kind::Abort, _) => {
-                let code = e.code.clone().unwrap_or_default();
-                step.aborts.push((e.host, e.at, code));
+                step.aborts.push(Abort {
+                    host: e.host,
+                    by_driver: e.by_driver,
+                    at: e.at,
+                    code: e.code.clone().unwrap_or_default(),
+                });
             }
             (Kind::Done, _) => {
                 step.done.entry(e.host).or_insert(e.at);
@@ -261,7 +308,7 @@ fn states_of(step: &Step, lease: &Lease, host: Host) -> Vec<StepState> {
         return vec![StepState::Abort];
     }
     let mut states = Vec::new();
-    let is_worker = matches!(host, Host::Worker(_));
+    let is_worker = lease.workers().contains(&host);
     let unstarted = match is_worker {
         true => !step.started.contains_key(&host),
         false => lease

@@ -5,6 +5,7 @@ use std::time::Duration;
 use convoke_common::error::{Code, Error};
 use convoke_common::identity::CERTIFICATE_LIFE;
 use convoke_sims::cluster::{Cluster, Host, Setup, Task};
+use convoke_sims::workload::ModelSpec;
 
 const SETTLE: Duration = Duration::from_secs(20);
 const CALL: Duration = Duration::from_secs(60);
@@ -89,6 +90,29 @@ fn members_that_were_away_for_longer_than_their_certificates_join_again() {
         Some("w0")
     );
     assert!(cluster.panics().is_empty(), "{:?}", cluster.panics());
+}
+
+#[test]
+fn a_renewal_that_failed_with_its_connection_is_tried_on_the_next_one() {
+    let mut cluster = settled(4);
+    let client = Host::Client(0);
+    // The coordinator loses the client, which then tries to renew over a connection that is no more.
+    cluster.pause(client);
+    cluster.run_for(Duration::from_secs(4));
+    set_calendars(&cluster, 5);
+    cluster.resume(client);
+    let life = CERTIFICATE_LIFE.as_secs() as i64 / HALF_A_DAY;
+    for half_day in 6..=life + 6 {
+        cluster.run_for(Duration::from_secs(2));
+        set_calendars(&cluster, half_day);
+    }
+    let model = ModelSpec::narrow(5, 12).build();
+    let loading: Task<Result<(), Error>> = cluster.on_client(0, move |c| async move {
+        let load = c.load_function((*model.function).clone(), vec![]);
+        load.exact(true).workers(2).await?.unload().await
+    });
+    assert!(cluster.run_until(CALL, |_| loading.is_over()));
+    assert_eq!(loading.take(), Some(Ok(())));
 }
 
 #[test]

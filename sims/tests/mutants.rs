@@ -33,6 +33,7 @@ const BUDGETS: &str = "budgets are kept";
 const CANARY: &str = "a step succeeds after all is mended";
 const CAUSE: &str = "the cause is the injected one";
 const DEADLINES: &str = "a deadline is kept";
+const DEADLY: &str = "a deadly node is refused";
 const DELIVERY: &str = "a send meets one recv";
 const DETECTION: &str = "a lost peer is noticed in time";
 const ENDS: &str = "every call ends";
@@ -187,7 +188,17 @@ fn every_worker_of_a_call_is_lost() -> Scenario {
     s
 }
 
-const MUTANTS: [Mutant; 43] = [
+/// A node of a model over two workers ends each process that runs it, and the model is called all the time.
+fn a_node_ends_its_workers() -> Scenario {
+    let mut s = away::scenario(Target::Worker(0), Harm::Deadly, 300, 20_000);
+    let client = &mut s.clients[0];
+    client.models[0].workers = Some(2);
+    client.calls.iter_mut().for_each(|c| c.retry = true);
+    s.workers.truncate(2);
+    s
+}
+
+const MUTANTS: [Mutant; 44] = [
     mutant(
         "abandoned-install",
         "an install that failed is not undone at the workers that had finished",
@@ -316,6 +327,12 @@ const MUTANTS: [Mutant; 43] = [
         "a worker takes any program that it has for the one that it is to install",
         &[RESULTS, ENDS, CAUSE],
         anywhere,
+    ),
+    mutant_in(
+        "quarantine-unheeded",
+        "a node that ended two processes is planned and installed again",
+        &[DEADLY],
+        Shows::In("a node ends its workers", a_node_ends_its_workers),
     ),
     mutant(
         "quiesce-lost",

@@ -130,6 +130,7 @@ impl LiveConnection {
 
     /// Keeps the certificate fresh until the connection has ended. Returns the reason, and its text.
     async fn attend(&mut self, credentials: &mut Credentials) -> (ConnectionError, String) {
+        credentials.reconnected();
         let mut look = tokio::time::interval(RENEWAL_CHECK);
         look.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let client = self.client.clone();

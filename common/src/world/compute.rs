@@ -13,6 +13,8 @@ mod share;
 
 use std::time::Duration;
 
+use convoke_graph::ids::FunctionId;
+
 pub use fair_queue::{CREDIT, FairQueue, Rival, STEP_TURN};
 pub use share::{AccountId, Share};
 
@@ -103,11 +105,11 @@ pub trait Compute: Send + Sync {
         usize::MAX
     }
 
-    /// Called right before each kernel, once for every node of the kernel, where a panic counts as the kernel's own.
-    /// Steps call it only if [`hears_launches`] is true.
+    /// Called right before each kernel, once for every node of the kernel, where a panic counts as the kernel's own. Ops
+    /// outside of functions have the default id. Steps call it only if [`hears_launches`] is true.
     ///
     /// [`hears_launches`]: Compute::hears_launches
-    fn launching(&self, _node: &str) {}
+    fn launching(&self, _function: &FunctionId, _node: &str) {}
 
     /// Whether steps are to call [`Compute::launching`].
     fn hears_launches(&self) -> bool {

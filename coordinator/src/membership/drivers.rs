@@ -131,7 +131,10 @@ impl Membership {
             }
         }
         let name = self.names_of(|m| m.connection() == Some(connection)).next();
-        name.iter().for_each(|name| self.leases.forget(name));
+        if let Some(name) = name {
+            self.leases.forget(&name);
+            self.memory_freed(None);
+        }
         self.closed(now, connection);
     }
 

@@ -73,6 +73,7 @@ impl Membership {
         self.members.remove(name);
         self.links.forget(name);
         self.leases.forget(name);
+        self.memory_freed(None);
         self.exposures.forget(name);
         self.commands.push_back(Command::Forget {
             name: name.to_owned(),

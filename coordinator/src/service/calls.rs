@@ -121,11 +121,10 @@ impl Service {
         input: impl Fn(&mut Membership, Instant) -> Result<T, MembershipError> + Clone + Send + 'static,
     ) -> convoke_common::Result<Result<T, MembershipError>> {
         let until = Instant::now() + RETURN_BOUND;
+        let mut freed = self.freed.subscribe();
         loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            // The notification is enabled before the core is asked, so that no change in between is missed.
-            changed.as_mut().enable();
+            // What is freed from here on ends the wait below; that the core was asked does not.
+            freed.mark_unchanged();
             let result = self.core.call(input.clone()).await?;
             match &result {
                 Err(MembershipError::NameTaken {
@@ -133,7 +132,7 @@ impl Service {
                     ..
                 }) if self.gives_up_name(*holder).await => {}
                 Err(MembershipError::NameReserved { .. }) => {
-                    if timeout_at(until, changed).await.is_err() {
+                    if timeout_at(until, freed.changed()).await.is_err() {
                         return Ok(result);
                     }
                 }

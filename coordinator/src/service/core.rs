@@ -70,6 +70,5 @@ pub async fn run(service: Arc<Service>, mut core: Membership, mut mailbox: Mailb
             let freed = core.freed();
             std::mem::replace(known, freed) != freed
         });
-        service.changed.notify_waiters();
     }
 }

@@ -83,11 +83,9 @@ pub struct Service {
     planning: PlanningLimits,
     /// The requests for plans that wait for memory.
     queue: Arc<LoadQueue>,
-    /// Changes whenever memory may have become free at a worker.
+    /// Changes whenever a lease, and with it memory, may have become free at a worker.
     freed: watch::Sender<u64>,
     releases: Releases,
-    /// Notified after each input of the core, for tasks that wait for a change of the membership.
-    changed: tokio::sync::Notify,
     /// Held while a name is taken out of service or put back.
     draining: tokio::sync::Mutex<()>,
     state: Option<Arc<State>>,
@@ -128,7 +126,6 @@ impl Service {
             queue: Arc::default(),
             freed: watch::Sender::new(0),
             releases: Releases::default(),
-            changed: tokio::sync::Notify::new(),
             draining: tokio::sync::Mutex::default(),
             state,
             audit,

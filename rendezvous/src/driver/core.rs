@@ -230,8 +230,23 @@ impl Core {
     }
 
     /// Why no further step can succeed; `None` while steps can.
-    pub fn broken(&self) -> Option<&Error> {
-        self.broken.as_ref().map(|b| &b.error)
+    pub fn broken(&self) -> Option<Error> {
+        let LeaseFailure { from, error, cause } = self.broken.as_ref()?;
+        let reporter = from.filter(|from| !cause && self.blamed(*from, error).is_some());
+        Some(self.told_by(reporter, error.clone()))
+    }
+
+    /// Whether no further step can succeed.
+    pub fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    /// The loss of a participant that another one, `reporter`, has noticed: the driver itself sees nothing wrong with it.
+    fn told_by(&self, reporter: Option<ParticipantIx>, error: Error) -> Error {
+        match reporter.filter(|from| *from < self.workers) {
+            Some(from) => error.said_by(self.name(from)),
+            None => error,
+        }
     }
 
     /// Participants that a plan in place of this one should not use: lost, leaving, wedged, or out of another one's
@@ -532,13 +547,10 @@ impl Core {
         else {
             return;
         };
-        let (from, blamed, mut error) = (s.from, s.blamed, s.error.clone());
-        if let (Some(from), Some(blamed)) = (from, blamed) {
-            if from < self.workers {
-                // The driver itself sees nothing wrong with the blamed participant.
-                error = error.said_by(self.name(from));
-            }
-            self.unusable.insert(blamed);
+        let (from, blamed) = (s.from, s.blamed);
+        let error = self.told_by(from.filter(|_| blamed.is_some()), s.error.clone());
+        if from.is_some() {
+            self.unusable.extend(blamed);
         }
         self.resolve(n, from, blamed, error);
     }

@@ -125,7 +125,7 @@ impl Driver {
 
     /// Why no further call can succeed; `None` while calls can.
     pub fn broken(&self) -> Option<Error> {
-        self.shell.core().broken().cloned()
+        self.shell.core().broken()
     }
 
     /// The workers that a plan in place of this lease's should not use: lost, leaving, wedged, or out of the reach of

@@ -144,7 +144,7 @@ impl Shell {
         }
         replace(&self.due, core.poll_timeout());
         replace(&self.idle, core.live_steps() == 0);
-        replace(&self.broken, core.broken().is_some());
+        replace(&self.broken, core.is_broken());
         self.draining.store(false, Ordering::Relaxed);
     }
 

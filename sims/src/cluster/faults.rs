@@ -1,10 +1,18 @@
 //! The faults that a scenario may cause, as methods of the cluster. Each one is noted in the trace.
 
 use convoke_common::error::Result;
+use convoke_common::rpc::Death;
+use convoke_graph::ids::FunctionId;
 
-use super::process::CoordinatorHandle;
-use super::{Cluster, Host, HostState, Task};
+use super::process::{CoordinatorHandle, Process};
+use super::{Cluster, Host, HostState, RESTART, Task};
 use crate::world::{HostGuard, Wire};
+
+/// The number of the signal of a bad access to memory.
+const SIGSEGV: i32 = 11;
+
+/// Why a process ended that a node took along, before the node's name.
+pub const DIED_IN: &str = "SIGSEGV in node";
 
 impl Cluster {
     fn note(&self, what: String) {
@@ -19,6 +27,30 @@ impl Cluster {
         self.note(format!("kill {host}"));
         self.end(host);
         self.states.insert(host, HostState::Down);
+    }
+
+    /// Ends a worker's process as a fatal signal in this node of a function does. Its supervisor starts the next one, which
+    /// tells the coordinator.
+    pub fn die(&mut self, i: u16, function: FunctionId, node: &str) {
+        let host = Host::Worker(i);
+        self.note(format!("{host} dies in {node}"));
+        if let (Some(worker), Some(machine)) = (self.worker(i), self.machine(host)) {
+            machine.note_death(Death {
+                incarnation: worker.peer().incarnation,
+                signal: SIGSEGV,
+                function,
+                node: node.to_owned(),
+            });
+        }
+        let asked = self.process(host).is_some_and(Process::is_asked_to_stop);
+        self.end(host);
+        let now = self.elapsed();
+        let next = match asked {
+            true => HostState::Down,
+            false => HostState::Restarting(now + RESTART),
+        };
+        self.states.insert(host, next);
+        self.ends.push((now, host, format!("{DIED_IN} '{node}'")));
     }
 
     /// Cuts a host's power: it tells nobody, and the writes that its disk had not synced are lost, in whole or in part.
@@ -77,6 +109,13 @@ impl Cluster {
         self.note(format!("forget {host}"));
         let name = host.name();
         self.on_coordinator(|c: CoordinatorHandle| async move { c.forget(&name).await })
+    }
+
+    /// Has the coordinator lift the quarantine of a node.
+    pub fn lift(&self, node: &str) -> Task<Result<u32>> {
+        self.note(format!("lift {node}"));
+        let node = node.to_owned();
+        self.on_coordinator(|c: CoordinatorHandle| async move { c.lift_quarantine(&node).await })
     }
 
     /// Starts a host's process, unless it is up.

@@ -16,7 +16,7 @@ use convoke_common::device_spec::DeviceId;
 use convoke_common::identity::{Budget, JoinToken, Role};
 use convoke_common::world::{BoxFuture, FileMode};
 use convoke_coordinator::{Coordinator, CoordinatorConfig, token_file};
-use convoke_worker::{END_BOUND, Worker, WorkerConfig};
+use convoke_worker::{BlackBox, END_BOUND, Worker, WorkerConfig};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -307,7 +307,7 @@ pub(super) async fn coordinator(
         if tokens.own(host).is_some() {
             continue;
         }
-        if let Err(e) = tokens.make(&running, host, budget).await {
+        if let Err(e) = tokens.make(&running, host, None, budget).await {
             return p.process.end(e.to_string(), false);
         }
     }
@@ -356,7 +356,7 @@ pub(super) async fn worker(
         listen: ([0, 0, 0, 0], 7071).into(),
         advertise: None,
         host: machine.host.name(),
-        black_box: None,
+        black_box: Some(BlackBox::of_deaths(machine.deaths())),
     };
     let running = match Worker::start(world, config, None).await {
         Ok(running) => Arc::new(running),

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use convoke_common::error::Result;
 use convoke_common::identity::{Budget, JoinToken, Role, TokenId};
@@ -48,18 +49,19 @@ impl Tokens {
         Some(given.own.get(&host).unwrap_or(of_role).clone())
     }
 
-    /// Has the coordinator make a token for this host, which replaces any that the host has.
+    /// Has the coordinator make a token for this host, which expires after `ttl` and replaces any that the host has.
     pub async fn make(
         &self,
         coordinator: &convoke_coordinator::RunningCoordinator,
         host: Host,
+        ttl: Option<Duration>,
         budget: Budget,
     ) -> Result<()> {
         let role = match host {
             Host::Client(_) => Role::Client,
             Host::Worker(_) | Host::Coordinator => Role::Worker,
         };
-        let token = coordinator.create_token_with(role, None, budget).await?;
+        let token = coordinator.create_token_with(role, ttl, budget).await?;
         self.0
             .send_modify(|given| drop(given.own.insert(host, token)));
         Ok(())
@@ -82,12 +84,13 @@ impl Cluster {
         self.on_coordinator(|c: CoordinatorHandle| async move { c.revoke_token(&token).await })
     }
 
-    /// Has the coordinator make another token for a host that has its own. The host's next process starts with it.
-    pub fn renew_token(&self, host: Host) -> Task<Result<()>> {
+    /// Has the coordinator make another token for a host that has its own, which expires after `ttl`. The host's next process
+    /// starts with it.
+    pub fn renew_token(&self, host: Host, ttl: Option<Duration>) -> Task<Result<()>> {
         let tokens = self.tokens.clone();
         let budget = self.setup.own.get(&host).copied().unwrap_or_default();
         self.on_coordinator(move |c: CoordinatorHandle| async move {
-            tokens.make(&c, host, budget).await
+            tokens.make(&c, host, ttl, budget).await
         })
     }
 }

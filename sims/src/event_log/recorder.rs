@@ -2,13 +2,14 @@
 
 use std::fmt::{self, Write};
 
+use convoke_common::ids::LeaseId;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Level, Metadata, Subscriber};
 
 use super::{Event, EventLog, Kind};
-use crate::world::{SimTime, current_host};
+use crate::world::{Host, SimTime, current_host};
 
 /// Notes step events in a trace, and prints log events.
 pub struct Recorder {
@@ -62,12 +63,14 @@ impl Subscriber for Recorder {
         if is_step(metadata) {
             let mut step = Step::default();
             event.record(&mut step);
+            let (lease, given) = (LeaseId(step.lease).at_workers(), LeaseId(step.lease));
             if let Some(kind) = step.kind {
                 self.trace.event(Event {
                     at: Default::default(),
                     host,
                     kind,
-                    lease: step.lease,
+                    lease: lease.0,
+                    by_driver: lease != given || matches!(host, Host::Client(_)),
                     n: step.n,
                     slot: step.slot,
                     peer: step.peer,

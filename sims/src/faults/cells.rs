@@ -34,11 +34,13 @@ pub enum Row {
     Flood,
     Drain,
     Forget,
+    Deadly,
+    Expire,
 }
 
 impl Row {
     /// Every row, in order.
-    pub const ALL: [Row; 27] = [
+    pub const ALL: [Row; 29] = [
         Row::Loss,
         Row::Delay,
         Row::Reorder,
@@ -66,6 +68,8 @@ impl Row {
         Row::Flood,
         Row::Drain,
         Row::Forget,
+        Row::Deadly,
+        Row::Expire,
     ];
 
     /// The name of the row in the table.
@@ -98,6 +102,8 @@ impl Row {
             Row::Flood => "compute flooded",
             Row::Drain => "worker drained",
             Row::Forget => "worker forgotten",
+            Row::Deadly => "node kills process",
+            Row::Expire => "token expires",
         }
     }
 }
@@ -215,8 +221,8 @@ mod tests {
         let mut sum = cells.clone();
         sum.add(&cells);
         assert_eq!(sum.get(Row::Hang, StepState::Abort), 2);
-        assert_eq!(sum.empty().len(), 27 * 6 - 1);
-        assert_eq!(sum.empty_rows().len(), 27 - 1);
+        assert_eq!(sum.empty().len(), 29 * 6 - 1);
+        assert_eq!(sum.empty_rows().len(), 29 - 1);
         assert!(sum.to_string().contains(
             "| kernel hangs         |        0 |        0 |        0 |        0 |        2 |"
         ));

@@ -66,6 +66,9 @@ fn again(cluster: &Cluster, steps: &Steps, host: Host, d: &mut Draw) -> Option<F
     let mut there = Vec::new();
     for ((lease, n), step) in steps.live() {
         let participants = steps.leases.get(lease)?;
+        if participants.is_of_body() {
+            continue;
+        }
         for ((to, slot), t) in &step.tensors {
             let mine = t.sent.first().is_some_and(|(from, _)| *from == host);
             let to = participants
@@ -91,7 +94,8 @@ fn forgery(steps: &Steps, host: Host, d: &mut Draw) -> Option<Forgery> {
     let some = steps.steps.iter().rev().take(12);
     let recent: Vec<_> = steps.live().chain(some).collect();
     let (key, step) = *recent.get(d.index(recent.len())?)?;
-    let lease = steps.leases.get(&key.0)?;
+    // The driver of a partitioned body is a worker, which may say all of this.
+    let lease = steps.leases.get(&key.0).filter(|l| !l.is_of_body())?;
     let past = StepKey {
         lease: LeaseId(key.0),
         n: key.1,

@@ -18,8 +18,8 @@ pub const BESIDE: [Row; 6] = [
     Row::Flood,
 ];
 
-/// Rows of what an operator does. Only seeds of swarms draw them.
-pub const OPERATIONS: [Row; 2] = [Row::Drain, Row::Forget];
+/// Rows that only seeds of swarms draw: what an operator does, or has to mend.
+pub const OPERATIONS: [Row; 4] = [Row::Drain, Row::Forget, Row::Deadly, Row::Expire];
 
 /// The rows whose faults are drawn for any seed. Errors of kernels come with the workload instead.
 pub fn drawn() -> Vec<Row> {
@@ -105,6 +105,12 @@ pub enum Harm {
     /// The target worker's process is killed, and its name is forgotten as soon as the coordinator allows it. When the fault
     /// is over, the process is started again.
     Forget,
+    /// The next node that the target worker runs ends its process, and from then on that of every worker that runs it. When
+    /// the fault is over, the node's quarantine is lifted.
+    Deadly,
+    /// The target gets a token of its own that expires while the target is at work, and another one when the fault is over.
+    /// Nothing happens if the target has no token of its own.
+    Expire,
 }
 
 impl Harm {
@@ -151,6 +157,8 @@ impl Harm {
             (Harm::Flood { .. }, _) => Row::Flood,
             (Harm::Drain, _) => Row::Drain,
             (Harm::Forget, _) => Row::Forget,
+            (Harm::Deadly, _) => Row::Deadly,
+            (Harm::Expire, _) => Row::Expire,
         }
     }
 
@@ -165,12 +173,12 @@ impl Harm {
             Harm::Panic(_) | Harm::Forge => false,
             Harm::DiskFull | Harm::DiskFails | Harm::Days(_) => false,
             Harm::Hoard { .. } | Harm::Flood { .. } => false,
-            // Revocation ends the connections of the member.
-            Harm::Revoke => true,
+            // Revocation ends the connections of the member, which is started anew with another token.
+            Harm::Revoke | Harm::Expire => true,
             // A worker that hangs is wedged, exits and comes back.
             Harm::Hang => true,
-            // A worker that is drained ends and comes back.
-            Harm::Drain => true,
+            // A worker that is drained ends and comes back, and so do those that a node ends.
+            Harm::Drain | Harm::Deadly => true,
         }
     }
 }
@@ -263,6 +271,8 @@ pub fn draw(row: Row, d: &mut Draw) -> (Target, Harm, u32) {
         ),
         Row::Drain => (worker, Harm::Drain, long),
         Row::Forget => (worker, Harm::Forget, long),
+        Row::Deadly => (worker, Harm::Deadly, long),
+        Row::Expire => (d.pick(&[client, worker]), Harm::Expire, long),
         // Errors of kernels come from the workload, as sprung traps; `drawn` leaves that row out.
         Row::Panic | Row::KernelError => (worker, Harm::Panic(d.range(1, 2) as u32), brief),
     }

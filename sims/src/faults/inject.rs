@@ -6,17 +6,19 @@ use std::time::Duration;
 use convoke_common::memory::{Purpose, Reservation};
 
 use super::drain::PendingDrain;
+use super::expire::{PASSED, PendingExpiry, Progress};
 use super::forge::forge;
 use super::forget::PendingForget;
 use super::harm::AT_ONCE;
 use super::hog::Hog;
+use super::lift::PendingLift;
 use super::revoke::PendingRevocation;
 use super::{Cells, Fault, Harm, Row, StepState, Target, Trigger};
 use crate::cluster::{Cluster, Host, HostState};
 use crate::draw::Draw;
 use crate::event_log::{Event, Kind};
 use crate::steps::{Key, Steps};
-use crate::world::Wire;
+use crate::world::{DeadlyNode, Wire};
 
 /// Milliseconds after which a fault strikes even if its moment has not come: since the scenario began, and since the fault
 /// waits for it.
@@ -75,8 +77,10 @@ enum ActiveFault {
     /// Index into [`Injector::hogs`].
     Hog(usize),
     Revoke(PendingRevocation),
+    Expire(PendingExpiry),
     Drain(PendingDrain),
     Forget(PendingForget),
+    Deadly(PendingLift),
     /// The number of days that have yet to pass, and when the next of them do.
     Days(u16, Duration),
 }
@@ -114,8 +118,8 @@ pub struct Injector {
     pub injured: Vec<Injury>,
     /// Clients that take, or took, all they can get of a worker.
     pub hogs: Vec<Hog>,
-    /// The days by which all calendars have advanced.
-    days: u16,
+    /// The seconds by which all calendars have advanced.
+    passed: i64,
 }
 
 impl Injector {
@@ -134,7 +138,7 @@ impl Injector {
             cells: Cells::default(),
             injured: Vec::new(),
             hogs: Vec::new(),
-            days: 0,
+            passed: 0,
         }
     }
 
@@ -175,6 +179,7 @@ impl Injector {
     /// Strikes with the faults that are due, and ends those whose time is up.
     pub fn tick(&mut self, cluster: &mut Cluster, steps: &mut Steps) {
         let now = cluster.elapsed();
+        self.take_away(cluster);
         for i in 0..self.faults.len() {
             let host = self.host(i);
             match &mut self.faults[i] {
@@ -197,15 +202,38 @@ impl Injector {
                             self.cells.hit(row, hit.1);
                         }
                     }
-                    self.goes_on(i, cluster);
+                    self.goes_on(i, host, cluster, steps);
                 }
                 (_, Stage::Over) => {}
             }
         }
     }
 
+    /// Takes the processes away that a node has ended. From now on that node ends every process that runs it.
+    fn take_away(&mut self, cluster: &mut Cluster) {
+        for i in 0..self.workers as u16 {
+            let host = Host::Worker(i);
+            let Some((function, node)) = cluster.knobs(host).take_death() else {
+                continue;
+            };
+            cluster.die(i, function, &node);
+            for (_, stage) in &mut self.faults {
+                if let Stage::Active {
+                    ongoing: ActiveFault::Deadly(lift),
+                    ..
+                } = stage
+                {
+                    lift.died(host, &node);
+                    let deadly = DeadlyNode::Named(function, node.clone());
+                    set_deadly(cluster, self.workers, Some(&deadly));
+                }
+            }
+        }
+    }
+
     /// Ends all faults, including those that have not struck yet.
     pub fn heal(&mut self, cluster: &mut Cluster) {
+        self.take_away(cluster);
         for i in 0..self.faults.len() {
             let host = self.host(i);
             if let Stage::Active { .. } = self.faults[i].1 {
@@ -267,6 +295,7 @@ impl Injector {
             Harm::Crash | Harm::Forget => cluster.kill(host),
             Harm::PowerCut => cluster.power_off(host),
             Harm::Panic(count) => cluster.knobs(host).panic_at("*", count),
+            Harm::Deadly => cluster.knobs(host).set_deadly(Some(DeadlyNode::Next)),
             _ => {}
         }
         if fault.harm.kills() {
@@ -282,8 +311,10 @@ impl Injector {
                 _taken: take_memory(cluster, host),
             },
             Harm::Revoke => ActiveFault::Revoke(PendingRevocation::begin(cluster, host)?),
+            Harm::Expire => ActiveFault::Expire(PendingExpiry::begin(cluster, host)?),
             Harm::Drain => ActiveFault::Drain(PendingDrain::begin(cluster, host)),
             Harm::Forget => ActiveFault::Forget(PendingForget::begin(cluster, host)),
+            Harm::Deadly => ActiveFault::Deadly(PendingLift::default()),
             Harm::Days(days) => ActiveFault::Days(days, cluster.elapsed()),
             Harm::Hoard { .. } | Harm::Flood { .. } => {
                 let client = self.other(harm)?;
@@ -300,7 +331,7 @@ impl Injector {
     }
 
     /// Advances the ongoing part of an active fault.
-    fn goes_on(&mut self, i: usize, cluster: &mut Cluster) {
+    fn goes_on(&mut self, i: usize, host: Host, cluster: &mut Cluster, steps: &mut Steps) {
         let now = cluster.elapsed();
         let Stage::Active {
             injury, ongoing, ..
@@ -323,15 +354,26 @@ impl Injector {
         if answered {
             self.injured[*injury].answered = Some(now);
         }
-        if let ActiveFault::Days(left, at) = ongoing
-            && *left > 0
-            && *at <= now
-        {
-            let (most, pause) = AT_ONCE;
-            let days = most.min(*left);
-            *left -= days;
-            *at = now + Duration::from_millis(pause.into());
-            self.days += days;
+        let passes = match ongoing {
+            ActiveFault::Days(left, at) if *left > 0 && *at <= now => {
+                let (most, pause) = AT_ONCE;
+                let days = most.min(*left);
+                *left -= days;
+                *at = now + Duration::from_millis(pause.into());
+                i64::from(days) * DAY
+            }
+            ActiveFault::Expire(expiring) => match expiring.look(cluster) {
+                Progress::Expires => PASSED,
+                Progress::Restarts => {
+                    steps.gone(host, now);
+                    0
+                }
+                Progress::Waits => 0,
+            },
+            _ => 0,
+        };
+        if passes > 0 {
+            self.passed += passes;
             for host in cluster.hosts() {
                 self.set_calendar(host, cluster);
             }
@@ -352,9 +394,17 @@ impl Injector {
                 }
                 ended
             }
+            ActiveFault::Expire(expiring) => {
+                let ended = self.left.contains(&host) || expiring.end(cluster);
+                if ended {
+                    steps.gone(host, now);
+                }
+                ended
+            }
             ActiveFault::Hog(hog) => self.hogs[*hog].stop(),
             ActiveFault::Drain(draining) => self.left.contains(&host) || draining.end(cluster),
             ActiveFault::Forget(forgetting) => self.left.contains(&host) || forgetting.end(cluster),
+            ActiveFault::Deadly(lift) => lift.end(cluster),
             ActiveFault::Nothing | ActiveFault::Memory { .. } | ActiveFault::Days(..) => true,
         };
         if ended {
@@ -371,11 +421,16 @@ impl Injector {
                 ongoing:
                     ongoing @ (ActiveFault::Hog(_)
                     | ActiveFault::Revoke(_)
+                    | ActiveFault::Expire(_)
                     | ActiveFault::Drain(_)
-                    | ActiveFault::Forget(_)),
+                    | ActiveFault::Forget(_)
+                    | ActiveFault::Deadly(_)),
                 ..
             } => {
                 self.faults[i].1 = Stage::Ending { injury, ongoing };
+                if self.faults[i].0.harm == Harm::Deadly {
+                    set_deadly(cluster, self.workers, None);
+                }
                 return;
             }
             Stage::Active { injury, .. } => {
@@ -440,16 +495,15 @@ impl Injector {
         self.sever(cluster);
     }
 
-    /// Sets a host's calendar to match the days that have passed and the faults that are active.
+    /// Sets a host's calendar to match the time that has passed and the faults that are active.
     fn set_calendar(&self, host: Host, cluster: &Cluster) {
         let active = self.active().filter(|(h, _)| *h == host);
         let off = active.filter_map(|(_, harm)| match harm {
             Harm::Clock(seconds) => Some(seconds),
             _ => None,
         });
-        let days = i64::from(self.days) * DAY;
         let off = off.max().unwrap_or(0);
-        cluster.knobs(host).set_clock_off(days + off);
+        cluster.knobs(host).set_clock_off(self.passed + off);
     }
 
     /// What happens to packets between two hosts: the worst of all faults that are active at either end.
@@ -494,6 +548,13 @@ impl Injector {
         wanted
             .difference(&now)
             .for_each(|(from, to)| cluster.cut(*from, *to));
+    }
+}
+
+/// Makes a node end every worker's process that runs it, or none any more.
+fn set_deadly(cluster: &Cluster, workers: usize, node: Option<&DeadlyNode>) {
+    for i in 0..workers as u16 {
+        cluster.knobs(Host::Worker(i)).set_deadly(node.cloned());
     }
 }
 

@@ -2,11 +2,13 @@
 
 mod cells;
 mod drain;
+mod expire;
 mod forge;
 mod forget;
 mod harm;
 mod hog;
 mod inject;
+mod lift;
 mod revoke;
 
 use serde::{Deserialize, Serialize};

@@ -47,19 +47,23 @@ impl PendingRevocation {
         let answered = self.asked.is_over().then(|| self.asked.take());
         match answered {
             Some(Some(Ok(()))) if self.renewing => {
-                // If the host is down, it is left to the fault that took it down.
-                if cluster.state(self.host) != HostState::Down {
-                    cluster.kill(self.host);
-                    cluster.start(self.host);
-                }
+                restart(cluster, self.host);
                 true
             }
             None if self.renewing => false,
             _ => {
                 self.renewing = true;
-                self.asked = cluster.renew_token(self.host);
+                self.asked = cluster.renew_token(self.host, None);
                 false
             }
         }
+    }
+}
+
+/// Restarts a host's process with its latest token. If the host is down, that is left to the fault that took it down.
+pub(super) fn restart(cluster: &mut Cluster, host: Host) {
+    if cluster.state(host) != HostState::Down {
+        cluster.kill(host);
+        cluster.start(host);
     }
 }

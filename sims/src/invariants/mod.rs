@@ -25,7 +25,7 @@ use crate::steps::Steps;
 
 pub use recovery::canary::Canary;
 pub use recovery::keeping::keeps;
-pub use rest::at_rest::{deserted, left_over, of_coordinator};
+pub use rest::at_rest::{deserted, left_over, of_coordinator, unretired};
 pub use time::progress::{CALL_BOUND, KEPT_BOUND, REST_BOUND, SETTLE_BOUND};
 
 /// A violated invariant.
@@ -147,6 +147,7 @@ impl Default for Invariants {
             Box::<shares::revocation::Revocation>::default(),
             Box::<cause::root_cause::RootCause>::default(),
             Box::<cause::must_succeed::MustSucceed>::default(),
+            Box::<cause::refused::Refused>::default(),
             Box::<rest::processes::Processes>::default(),
             Box::new(recovery::ready::Ready),
             Box::new(recovery::back::Back),

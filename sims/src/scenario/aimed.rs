@@ -27,7 +27,7 @@ pub(super) fn scenario(row: Row, state: StepState, number: u64) -> Scenario {
     let (target, harm, lasts) = draw_harm(row, &mut d);
     // Workers have every state, and install.
     let target = match target {
-        Target::Client(_) if row != Row::CrashClient && row != Row::Revoke => {
+        Target::Client(_) if ![Row::CrashClient, Row::Revoke, Row::Expire].contains(&row) => {
             Target::Worker(d.below(s.workers.len() as u64) as u16)
         }
         target => target,

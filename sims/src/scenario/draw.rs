@@ -114,10 +114,11 @@ pub(super) fn equip(root: &Draw, d: &mut Draw, s: &mut Scenario, fault: &mut Fau
     let workers = s.workers.len() as u64;
     let guest = s.clients.len() as u16;
     match (&mut fault.target, &mut fault.harm) {
-        (Target::Worker(i), Harm::Revoke) => {
+        (Target::Worker(i), Harm::Revoke | Harm::Expire) => {
             s.workers[usize::from(*i) % workers as usize].own = true;
         }
-        (Target::Client(by), Harm::Revoke) | (_, Harm::Hoard { by } | Harm::Flood { by }) => {
+        (Target::Client(by), Harm::Revoke | Harm::Expire)
+        | (_, Harm::Hoard { by } | Harm::Flood { by }) => {
             *by = guest;
             let least = s.workers.iter().map(|w| u64::from(w.memory_mib)).min();
             let enough = (100 * GUEST_MIB).div_ceil(least.unwrap_or(GUEST_MIB).max(1));
@@ -177,6 +178,7 @@ pub(super) fn client(d: &mut Draw, workers: u64, rates: &Rates) -> ClientSpec {
                 .chance(10)
                 .then(|| (d.below(64) as u32, d.below(workers) as u16)),
             in_flight: d.range(1, 4) as u32,
+            gives_up: None,
         })
         .collect();
     let mut calls: Vec<CallSpec> = (0..d.range(2, rates.calls))

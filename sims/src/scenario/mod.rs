@@ -95,6 +95,9 @@ pub struct ModelUse {
     /// The node to pin and the worker to pin it to. The node is a number modulo the number of the model's step nodes.
     pub pin: Option<(u32, u16)>,
     pub in_flight: u32,
+    /// Milliseconds after which the client gives its first load of the model up, if it does. It loads the model again then.
+    #[serde(default)]
+    pub gives_up: Option<u32>,
 }
 
 /// One call of a model.

@@ -14,6 +14,12 @@ const LASTS: (u32, u32) = (1000, 120_000);
 /// Milliseconds within which a process that crashes is started again at once.
 const AT_ONCE: u64 = 50;
 
+/// How many seeds in a hundred have a loop over tables, the MiB of each of their workers, and the number of the tables.
+const TABLES: (u64, u32, u8) = (15, 48, 12);
+
+/// Milliseconds after which a load is given up: half are given up earlier than the first.
+const GIVEN_UP: (u32, u32) = (20, 1000);
+
 /// The features of a seed: the faults that it has, and how often.
 struct Mix {
     rows: Vec<(u64, Row)>,
@@ -81,12 +87,17 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         worker.memory_mib *= 2;
     }
     draw_devices(&mut root.fork("devices"), &mut s.workers);
+    draw_tables(&mut root.fork("tables"), &mut s);
+    draw_given_up(&mut root.fork("given up"), &mut s);
     for i in 0..mix.faults {
         let mut d = root.fork(&format!("fault {i}"));
         let mut fault = fault(&mut d, &mix, workers);
         // Of the faults that need a client with a token of its own there is one.
         let needs_guest = |f: &Fault| {
-            let of_client = matches!((f.target, f.harm), (Target::Client(_), Harm::Revoke));
+            let of_client = matches!(
+                (f.target, f.harm),
+                (Target::Client(_), Harm::Revoke | Harm::Expire)
+            );
             of_client || matches!(f.harm, Harm::Hoard { .. } | Harm::Flood { .. })
         };
         if needs_guest(&fault) && s.faults.iter().any(needs_guest) {
@@ -96,6 +107,29 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         s.faults.push(fault);
     }
     s
+}
+
+/// Gives the first client's first model, in some seeds, a loop over tables that fit no worker, so that workers drive the
+/// loop's body over several. The tables are made by ops, and no call issues these one by one.
+fn draw_tables(d: &mut Draw, s: &mut Scenario) {
+    if !d.chance(TABLES.0) {
+        return;
+    }
+    for worker in &mut s.workers {
+        (worker.memory_mib, worker.kernel_ms) = (TABLES.1, 2);
+    }
+    let client = &mut s.clients[0];
+    let model = &mut client.models[0];
+    (model.workers, model.pin, model.spec.tables) = (None, None, TABLES.2);
+    let calls = client.calls.iter_mut();
+    calls.filter(|c| c.model == 0).for_each(|c| c.eager = None);
+}
+
+/// Has some clients give up their first load of a model.
+fn draw_given_up(d: &mut Draw, s: &mut Scenario) {
+    for model in s.clients.iter_mut().flat_map(|c| &mut c.models) {
+        model.gives_up = d.chance(10).then(|| d.spread(GIVEN_UP.0, GIVEN_UP.1));
+    }
 }
 
 fn fault(d: &mut Draw, mix: &Mix, workers: u64) -> Fault {

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use convoke_common::world::{Begin, Compute, FairQueue, Job, Refusal, RefusedJob, Share};
 
+use convoke_graph::ids::FunctionId;
+
 use super::gate::Gate;
 use super::knobs::Knobs;
 use super::panics::injected;
@@ -116,6 +118,9 @@ async fn drain(state: Arc<Mutex<ComputeState>>, knobs: Arc<Knobs>, turns: Arc<Tu
             knobs.while_hung().await;
             // A job catches and reports its own panics; one that escapes must not end this loop.
             let _ = catch_unwind(AssertUnwindSafe(next.job));
+            if knobs.has_died() {
+                std::future::pending::<()>().await;
+            }
         }
         turns.ended(&next.share, took, waited);
         let mut s = lock(&state);
@@ -156,7 +161,11 @@ impl Compute for SimCompute {
         1
     }
 
-    fn launching(&self, node: &str) {
+    fn launching(&self, function: &FunctionId, node: &str) {
+        if self.knobs.dies_in(function, node) {
+            // What this kernel makes does not leave the process: from now on no task of it runs.
+            return self.gate.close();
+        }
         if self.knobs.panics(node) {
             injected(&format!("kernel of {node}"));
         }

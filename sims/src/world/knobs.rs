@@ -1,8 +1,9 @@
 //! The settings that a scenario changes on a host while it runs.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use convoke_graph::ids::FunctionId;
 use tokio::sync::Notify;
 
 /// Which unsynced writes survive a power cut.
@@ -16,6 +17,15 @@ pub enum SurvivingWrites {
     Prefix,
 }
 
+/// A node that ends the process that runs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeadlyNode {
+    /// The next node of a function, whichever it is.
+    Next,
+    /// The node of this name in this function.
+    Named(FunctionId, String),
+}
+
 /// The settings of one host. Each may be changed at any time.
 #[derive(Debug)]
 pub struct Knobs {
@@ -25,10 +35,16 @@ pub struct Knobs {
     unhang: Notify,
     refuse: AtomicBool,
     panics: Mutex<Vec<(String, u32)>>,
+    deadly: Mutex<Option<DeadlyNode>>,
+    died: Mutex<Option<(FunctionId, String)>>,
     clock_off: AtomicI64,
     cut_after: AtomicI64,
     disk_full: AtomicBool,
     disk_fails: AtomicBool,
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Default for Knobs {
@@ -40,6 +56,8 @@ impl Default for Knobs {
             unhang: Notify::new(),
             refuse: AtomicBool::new(false),
             panics: Mutex::default(),
+            deadly: Mutex::default(),
+            died: Mutex::default(),
             clock_off: AtomicI64::new(0),
             cut_after: AtomicI64::new(-1),
             disk_full: AtomicBool::new(false),
@@ -101,21 +119,18 @@ impl Knobs {
 
     /// Cancels all panics that are still to come.
     pub fn calm(&self) {
-        self.panics
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        locked(&self.panics).clear();
     }
 
     /// Makes the next `count` launches of nodes called `node` panic; `*` stands for any node.
     pub fn panic_at(&self, node: impl Into<String>, count: u32) {
-        let mut panics = self.panics.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut panics = locked(&self.panics);
         panics.push((node.into(), count));
     }
 
     /// Whether this launch has to panic. If so, it is counted.
     pub(super) fn panics(&self, node: &str) -> bool {
-        let mut panics = self.panics.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut panics = locked(&self.panics);
         let due = panics
             .iter_mut()
             .find(|(at, left)| *left > 0 && (at == "*" || at == node));
@@ -123,6 +138,34 @@ impl Knobs {
         *left -= 1;
         panics.retain(|(_, left)| *left > 0);
         true
+    }
+
+    /// Makes a node end the process that runs it, or none any more.
+    pub fn set_deadly(&self, node: Option<DeadlyNode>) {
+        *locked(&self.deadly) = node;
+    }
+
+    /// Whether the process ends in this node. If so, the death is noted, and nothing runs in that process any more.
+    pub(super) fn dies_in(&self, function: &FunctionId, node: &str) -> bool {
+        let dies = match &*locked(&self.deadly) {
+            None => false,
+            Some(DeadlyNode::Next) => *function != FunctionId::default(),
+            Some(DeadlyNode::Named(of, name)) => of == function && name == node,
+        };
+        if dies {
+            locked(&self.died).get_or_insert_with(|| (*function, node.to_owned()));
+        }
+        dies
+    }
+
+    /// Whether a node has ended the process, which is still to be taken away.
+    pub(super) fn has_died(&self) -> bool {
+        locked(&self.died).is_some()
+    }
+
+    /// Takes the node that has ended the process, if one has.
+    pub fn take_death(&self) -> Option<(FunctionId, String)> {
+        locked(&self.died).take()
     }
 
     /// Sets by how many seconds the calendar is off.

@@ -34,6 +34,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use convoke_common::rpc::Death;
 use convoke_common::world::{Rng, WallClock, World};
 
 use crate::draw::Draw;
@@ -43,7 +44,7 @@ pub use clock::{EPOCH, SimTime};
 pub use disk::Disk;
 pub use gate::{Gate, HostGuard, current_host};
 pub use host::Host;
-pub use knobs::{Knobs, SurvivingWrites};
+pub use knobs::{DeadlyNode, Knobs, SurvivingWrites};
 pub use panics::{unexpected, watch};
 pub use turns::{Party, Turn, Turns};
 pub use udp::Sockets;
@@ -81,6 +82,8 @@ pub struct Machine {
     pub turns: Arc<Turns>,
     /// What its member asks to be called: as the host, unless it has the identity of another.
     member: Mutex<String>,
+    /// What its latest processes died of, as the next one tells.
+    deaths: Mutex<Vec<Death>>,
     common: SharedWorld,
     draw: Draw,
     boots: AtomicU64,
@@ -97,6 +100,7 @@ impl Machine {
             sockets: Arc::default(),
             turns: Arc::default(),
             member: Mutex::new(host.name()),
+            deaths: Mutex::default(),
             knobs,
             host,
             common,
@@ -147,6 +151,18 @@ impl Machine {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// Notes what its process died of.
+    pub fn note_death(&self, death: Death) {
+        let mut deaths = self.deaths.lock().unwrap_or_else(PoisonError::into_inner);
+        *deaths = vec![death];
+    }
+
+    /// What the last process that a node ended died of.
+    pub fn deaths(&self) -> Vec<Death> {
+        let deaths = self.deaths.lock().unwrap_or_else(PoisonError::into_inner);
+        deaths.clone()
     }
 
     /// Its next process is the member that `other`'s was when its files were as they are now.

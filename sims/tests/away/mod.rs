@@ -31,6 +31,7 @@ pub fn scenario(target: Target, harm: Harm, at: u32, lasts: u32) -> Scenario {
         workers: Some(3),
         pin: None,
         in_flight: 1,
+        gives_up: None,
     };
     let call = |at: u32| CallSpec {
         at,

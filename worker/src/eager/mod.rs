@@ -21,7 +21,8 @@ use convoke_rendezvous::Peer;
 use convoke_rendezvous::eager::{DirectSession, EagerService};
 use convoke_rendezvous::frame::TensorHeader;
 use convoke_rendezvous::hub::FrameRefusal;
-use tokio::sync::oneshot;
+use convoke_rendezvous::remote::STALL_BOUND;
+use tokio::sync::{Notify, oneshot};
 
 pub(crate) use self::core::HandleOutcome;
 pub(crate) use self::session::Session;
@@ -29,6 +30,9 @@ pub(crate) use self::session::Session;
 use crate::executor::Engine;
 use crate::node::holdings::Holdings;
 use crate::node::records::{GrowingRecords, account_of};
+
+/// The periods in which a tensor is to be announced that came before its announcement.
+const PERIODS: u32 = 4;
 
 /// Bytes of records that a session takes before it has done anything.
 const SESSION: u64 = 16 << 10;
@@ -39,6 +43,8 @@ pub struct Sessions {
     ledger: Ledger,
     holdings: OnceLock<Weak<Holdings>>,
     all: Mutex<BTreeMap<LeaseId, Arc<Session>>>,
+    /// Told of each tensor that comes before its announcement.
+    early: Arc<Notify>,
 }
 
 impl Sessions {
@@ -49,6 +55,7 @@ impl Sessions {
             ledger,
             holdings: OnceLock::new(),
             all: Mutex::default(),
+            early: Arc::default(),
         })
     }
 
@@ -113,7 +120,8 @@ impl Sessions {
         let begin = || {
             let (owner, engine) = (link.peer().clone(), self.engine.clone());
             let holdings = Arc::downgrade(&holdings);
-            Session::new(owner, link.clone(), engine, holdings, pool, books)
+            let early = self.early.clone();
+            Session::new(owner, link.clone(), engine, holdings, pool, books, early)
         };
         let session = all.entry(id).or_insert_with(begin).clone();
         drop(all);
@@ -143,6 +151,21 @@ impl Sessions {
             .collect();
         drop(all);
         closed.iter().for_each(|s| s.end());
+    }
+
+    /// Gives tensors up that nobody announces, as long as it is awaited.
+    pub async fn keep_time(&self) {
+        let msg = format!("a tensor was not announced for {STALL_BOUND:?} after it came");
+        let error = Error::new(Code::PeerLost, msg);
+        loop {
+            self.early.notified().await;
+            let mut wait = true;
+            while wait {
+                tokio::time::sleep(STALL_BOUND / PERIODS).await;
+                let aged = self.all().into_iter().map(|s| s.age(PERIODS, &error));
+                wait = aged.fold(false, |any, early| any | early);
+            }
+        }
     }
 
     /// Stops the running kernels of all sessions, because the worker is about to end.

@@ -34,6 +34,7 @@ use convoke_rendezvous::frame::TensorHeader;
 use convoke_rendezvous::hub::FrameRefusal;
 use convoke_rendezvous::{Link, Peer};
 use smallvec::SmallVec;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use self::peers::NamedPeer;
@@ -145,6 +146,8 @@ pub(crate) struct Session {
     ended: AtomicBool,
     /// Cancels the tensors on their way out when the session ends.
     sending: CancellationToken,
+    /// Told of each tensor that comes before its announcement.
+    early: Arc<Notify>,
     /// Number of handles that a client in this process holds of ops that it ran itself.
     direct: Arc<AtomicU64>,
     me: Weak<Session>,
@@ -158,6 +161,7 @@ impl Session {
         holdings: Weak<Holdings>,
         pool: Pool,
         books: GrowingRecords,
+        early: Arc<Notify>,
     ) -> Arc<Session> {
         let records = books.records().clone();
         let state = SessionState {
@@ -180,6 +184,7 @@ impl Session {
             state: Mutex::new(state),
             ended: AtomicBool::new(false),
             sending: CancellationToken::new(),
+            early,
             direct: Arc::default(),
             me: me.clone(),
         })
@@ -569,9 +574,21 @@ impl Session {
         let origin = state.core.origin_of(n);
         let result = result.map_err(|e| self.issued(&state, e, op, origin));
         state.core.end(from, n, result);
+        let early = state.core.has_early();
         let mut left = DELIVERY;
         self.run_brief(&mut state, &mut left);
         self.settle(state);
+        if early {
+            self.early.notify_one();
+        }
+    }
+
+    /// Lets a period pass, see [`Core::age`]. Returns whether a tensor still waits for its announcement.
+    pub fn age(&self, periods: u32, error: &Error) -> bool {
+        let error = error.clone().at(self.engine.place());
+        let mut state = self.state();
+        state.core.age(periods, &error);
+        state.core.has_early()
     }
 
     /// Lends a handle's tensor to a step: `then` is called with it, perhaps before this returns.

@@ -79,8 +79,8 @@ async fn run_all(mut reached: mpsc::Receiver<BoxFuture<'static, ()>>) {
 }
 
 impl DrivenBody {
-    /// Runs the body once.
-    async fn run(&self, params: Values) -> Result<Values, KernelFailure> {
+    /// Runs the body once, at the worker of this name.
+    async fn run(&self, worker: &str, params: Values) -> Result<Values, KernelFailure> {
         let feeds = &self.driver.program().feeds;
         let mut sizes = Bindings::new();
         for (feed, t) in feeds.iter().zip(&params) {
@@ -95,19 +95,19 @@ impl DrivenBody {
         let made = self.driver.call(params.into_vec(), axes.collect(), None);
         made.await
             .map(Values::from_vec)
-            .map_err(|e| within(e).into())
+            .map_err(|e| within(e, worker).into())
     }
 }
 
 /// The error of a body's step, as its node fails with it. What ends a participant of the body is, for others, the loss of
-/// that participant.
-fn within(mut error: Error) -> Error {
+/// that participant, which `worker`, the body's driver, has noticed where nobody else has.
+fn within(mut error: Error, worker: &str) -> Error {
     error.stopped.clear();
     let ends = [Code::Wedged, Code::WorkerLeaving, Code::LeaseRetired];
     if ends.contains(&error.code) && error.site.as_ref().is_some_and(|s| s.worker.is_some()) {
         error.code = Code::PeerLost;
     }
-    error
+    error.said_by(worker)
 }
 
 impl Executor {
@@ -172,7 +172,8 @@ impl Executor {
         let bodies = bodies.filter(|b| b.len() == types.len());
         let bodies = bodies.ok_or_else(malformed)?;
         let exec = || Exec::single(flag);
-        let run = |function: usize, params: Values| bodies[function].run(params);
+        let worker = &*self.engine.worker;
+        let run = |function: usize, params: Values| bodies[function].run(worker, params);
         runs.run(&types, inputs, exec, &self.pool, run).await
     }
 

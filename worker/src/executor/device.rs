@@ -46,7 +46,7 @@ impl KernelWatch for Notes {
         let function = &self.installed.program.function;
         let _noted = self.engine.note(function, &node.name);
         if self.engine.hears_launches {
-            self.engine.compute.launching(&node.name);
+            self.engine.compute.launching(function, &node.name);
         }
         run();
     }

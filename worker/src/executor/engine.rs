@@ -15,6 +15,9 @@ use crate::health::blackbox::{BlackBox, NoteGuard};
 use crate::health::drain::Gate;
 use crate::health::wedge::{RETURNS, Watch};
 
+/// The id of no function, for ops that are issued one by one.
+pub(crate) const NO_FUNCTION: FunctionId = FunctionId([0; 32]);
+
 /// The state that all steps of a worker share.
 pub struct Engine {
     pub worker: String,

@@ -5,7 +5,7 @@ use convoke_common::mutant;
 use convoke_graph::{Dim, Tensor};
 use convoke_kernels::Exec;
 
-use super::{Engine, Executor};
+use super::{Engine, Executor, NO_FUNCTION};
 use crate::cpu::{Kernel, Launch, OperandPlace, Operands, Outputs, Register, caught, launch_error};
 
 impl Engine {
@@ -22,7 +22,7 @@ impl Engine {
         // The results are written in place, as each move of them costs an op of the eager path several instructions.
         let mut made = Outputs::new();
         let launched = caught(|| {
-            self.compute.launching(name);
+            self.compute.launching(&NO_FUNCTION, name);
             made = kernel.launch(launch)?;
             Ok(())
         });
@@ -76,8 +76,9 @@ impl Executor {
         };
         let launched = caught(|| {
             if engine.hears_launches {
+                let function = &x.program.function;
                 let members = code.members(i).iter();
-                members.for_each(|m| engine.compute.launching(name(m)));
+                members.for_each(|m| engine.compute.launching(function, name(m)));
             }
             code.kernel(i).launch(&mut launch)
         });

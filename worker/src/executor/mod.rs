@@ -53,6 +53,7 @@ use convoke_rendezvous::{Lease, Link, Outgoing, step_event};
 
 pub use self::bodies::{DrivenBodies, DrivenBody};
 pub use self::engine::Engine;
+pub(crate) use self::engine::NO_FUNCTION;
 pub use self::failures::Failures;
 pub use self::handles::HandleAccess;
 use self::pace::{Pace, Stopwatch};

@@ -98,7 +98,15 @@ fn session(input: &[u8]) -> Option<bool> {
     let pool = Pool::new(&ledger, Purpose::Handles, 0).ok()?;
     let books = GrowingRecords::new(Records::new("me", &ledger)).ok()?;
     let owner = client.me.clone();
-    let session = Session::new(owner, link, engine, Weak::new(), pool, books);
+    let session = Session::new(
+        owner,
+        link,
+        engine,
+        Weak::new(),
+        pool,
+        books,
+        Arc::default(),
+    );
     let accepted = session.batch(input).is_ok();
     session.end();
     Some(accepted & (session.handles() == 0))

@@ -260,6 +260,7 @@ impl CoordinatorLink {
         // The standing is reported once at the start, since a new connection knows nothing of it.
         standing.mark_changed();
         let mut untold = false;
+        self.credentials.reconnected();
         let mut look = tokio::time::interval(RENEWAL_CHECK);
         look.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {

@@ -204,6 +204,10 @@ impl Worker {
                 watching.wedge(&error);
             }
         }));
+        let (stopped, sessions) = (stop.clone(), holdings.eager.clone());
+        world.spawn(tasks.track_future(async move {
+            stopped.run_until_cancelled(sessions.keep_time()).await;
+        }));
         if let Some(threads) = threads.cloned() {
             let (stopped, watching) = (stop.clone(), holdings.clone());
             world.spawn(tasks.track_future(async move {

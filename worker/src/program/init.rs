@@ -132,7 +132,7 @@ pub async fn run(
         };
         let noted = engine.note(&function, &name);
         let launched = caught(|| {
-            engine.compute.launching(&name);
+            engine.compute.launching(&function, &name);
             let mut inputs = inputs;
             kernel.launch(&mut Launch {
                 inputs: Operands::given(&mut inputs),

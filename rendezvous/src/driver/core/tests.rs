@@ -208,15 +208,32 @@ fn closing_a_broken_lease_repeats_nothing() {
     for input in [begin(), lost(1, "b"), lost(2, "c")] {
         rig.take(input);
     }
-    let known = rig.core.broken().unwrap().clone();
+    let known = rig.core.broken().unwrap();
     assert_eq!(known.attached.len(), 1);
     let closed = || Event::Closed {
         error: known.clone(),
     };
     for _ in 0..2 {
         rig.take(closed().into());
-        assert_eq!(rig.core.broken(), Some(&known));
+        assert_eq!(rig.core.broken().as_ref(), Some(&known));
     }
+}
+
+#[test]
+fn a_lease_that_a_participants_loss_broke_says_who_lost_whom() {
+    let told = |inputs: Vec<Input>| {
+        let mut rig = rig();
+        for input in inputs {
+            rig.take(input);
+        }
+        rig.core.broken().map(|e| e.message)
+    };
+    let by_c = Some("c lost contact with b: cut".to_owned());
+    assert_eq!(told(vec![begin(), lost_by(2, "b")]), by_c);
+    // What the driver has lost itself is told as such, also where somebody else was first.
+    let own = Some("lost contact with b: it ended".to_owned());
+    assert_eq!(told(vec![begin(), lost(1, "b"), lost_by(2, "b")]), own);
+    assert_eq!(told(vec![begin(), lost_by(2, "b"), lost(1, "b")]), own);
 }
 
 #[test]
@@ -286,7 +303,7 @@ fn participants_that_die_together_are_told_together() {
     inputs.extend([lost(2, "c"), done(0)]);
     let core = check(inputs, &[&want[..], &[both, "retire 0"]].concat());
     let broken = core.broken().unwrap();
-    let workers = [broken, &broken.attached[0]].map(|e| e.site.as_ref().unwrap().worker.clone());
+    let workers = [&broken, &broken.attached[0]].map(|e| e.site.as_ref().unwrap().worker.clone());
     assert_eq!(workers, ["b", "c"].map(|w| Some(w.to_owned())));
     // A second loss that is known later is attached where the caller has not taken the error yet.
     let mut inputs = died();

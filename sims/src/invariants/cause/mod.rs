@@ -2,5 +2,6 @@
 
 pub(in crate::invariants) mod given_up;
 pub(in crate::invariants) mod must_succeed;
+pub(in crate::invariants) mod refused;
 pub(in crate::invariants) mod root_cause;
 pub(in crate::invariants) mod undisturbed;

@@ -109,7 +109,7 @@ impl Case<'_> {
             }
             Code::NoWorkers | Code::ClusterTooSmall => self.lacks_workers(),
             Code::InvalidArgument => self.model().pin.is_some() || self.lacks_workers(),
-            Code::Quarantined => self.deaths() >= 2,
+            Code::Quarantined => self.was(Row::Deadly),
             Code::Unauthorized => self.was(Row::Clock) || self.is_revoked(),
             // A forged tensor may have a valid slot, and a wrong type.
             Code::ProtocolViolation => self.was(Row::Forge),
@@ -167,8 +167,8 @@ impl Case<'_> {
             let with_it = step.outcomes.iter().any(|(at, said)| {
                 said.as_ref() == Some(&code) && *at <= self.to && *at + NOTED >= self.to
             });
-            let first = step.aborts.iter().find(|(_, _, said)| *said == code);
-            with_it && first.is_some_and(|(host, _, _)| *host == worker)
+            let first = step.aborts.iter().find(|a| a.code == code);
+            with_it && first.is_some_and(|a| a.host == worker)
         })
     }
 
@@ -288,10 +288,5 @@ impl Case<'_> {
         let ours = |host: Host| host == self.me() || self.named() == Some(host);
         self.injuries()
             .any(|i| i.harm == Harm::Revoke && ours(i.host))
-    }
-
-    fn deaths(&self) -> usize {
-        let killed = |i: &&Injury| i.harm.kills() || i.harm == Harm::Hang;
-        self.view.injured.iter().filter(killed).count() + self.view.cluster.ends().len()
     }
 }

@@ -1,6 +1,7 @@
 //! A step whose members live and reach each other ends by its own work: nothing that happens between them and the
 //! coordinator ends it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::cluster::Host;
@@ -43,7 +44,7 @@ impl Invariant for Undisturbed {
 /// Whether anything happened shortly before to a member of a lease, or between two of its members.
 fn was_disturbed(view: &View<'_>, lease: &Lease, until: Duration) -> bool {
     let from = until.saturating_sub(LINGER);
-    let members = &lease.participants;
+    let members = &view.steps.members(lease);
     let mut ends = view.cluster.ends().iter();
     let leaves = |host: &Host| {
         let told = view.left.get(host);
@@ -56,7 +57,7 @@ fn was_disturbed(view: &View<'_>, lease: &Lease, until: Duration) -> bool {
 }
 
 /// Whether a fault struck a member itself, or the link between two members.
-fn is_among(injury: &Injury, members: &[Host]) -> bool {
+fn is_among(injury: &Injury, members: &BTreeSet<Host>) -> bool {
     match injury.link() {
         Some((a, b)) => members.contains(&a) && members.contains(&b),
         None => members.contains(&injury.host) && injury.harm.separates(),

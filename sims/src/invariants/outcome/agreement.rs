@@ -1,8 +1,8 @@
 //! Caller and participants agree on the outcome of a step: it fails for the caller if and only if it failed for them.
 
-use crate::cluster::Host;
 use crate::event_log::Kind;
 use crate::invariants::{Findings, Invariant, View};
+use crate::steps::Abort;
 
 /// Codes of errors that a driver may find by itself, without a participant that reported them.
 const OF_DRIVER: &[&str] = &[
@@ -29,17 +29,18 @@ impl Invariant for Agreement {
             let Some(step) = view.steps.steps.get(&(e.lease, e.n)) else {
                 continue;
             };
-            let earlier = || step.aborts.iter().filter(|(_, at, _)| *at < e.at);
             let complaint = match &e.code {
-                None => earlier()
-                    .find(|(host, _, _)| *host == e.host)
-                    .map(|(_, _, code)| format!("succeeds, though its driver gave it up: {code}")),
+                None => step
+                    .aborts
+                    .iter()
+                    .find(|a| a.by_driver && a.at < e.at)
+                    .map(|a| format!("succeeds, though its driver gave it up: {}", a.code)),
                 Some(code) if OF_DRIVER.contains(&code.as_str()) => None,
                 Some(code) => {
                     // Participants repeat an error that they are told: the first to report it is the one that found it.
-                    let first = step.aborts.iter().find(|(_, _, c)| c == code);
-                    let may = |host: Host| host != e.host || OF_REFUSAL.contains(&code.as_str());
-                    let said = first.is_some_and(|(host, _, _)| may(*host));
+                    let first = step.aborts.iter().find(|a| a.code == *code);
+                    let may = |a: &Abort| !a.by_driver || OF_REFUSAL.contains(&code.as_str());
+                    let said = first.is_some_and(may);
                     (!said).then(|| format!("fails with {code}, which no participant has said"))
                 }
             };
@@ -53,7 +54,7 @@ impl Invariant for Agreement {
             };
             // A step that only the loss of a peer ended after its result is no disagreement.
             let primary = |code: &&String| !OF_DRIVER.contains(&code.as_str());
-            let failed = step.aborts.iter().map(|(_, _, c)| c).find(primary);
+            let failed = step.aborts.iter().map(|a| &a.code).find(primary);
             if let (Some((_, None)), Some(code)) = (step.outcomes.first(), failed) {
                 found.say(format!(
                     "step {:x}#{} succeeded for the caller and failed at a participant: {code}",

@@ -21,7 +21,7 @@ impl Invariant for Delivery {
             let step = view.steps.steps.get(&key);
             let here = || {
                 let lease = view.steps.leases.get(&e.lease)?;
-                Some((lease.index(e.host)?, e.slot?))
+                Some((lease.index(e.host, e.by_driver)?, e.slot?))
             };
             let edge = match e.kind {
                 Kind::Sent => e.peer.zip(e.slot),

@@ -19,7 +19,7 @@ impl Invariant for OneLife {
     }
 
     fn tick(&mut self, view: &View<'_>, found: &mut Findings) {
-        let mut seen: BTreeSet<(Key, Host, Kind)> = BTreeSet::new();
+        let mut seen = BTreeSet::new();
         for e in view.events.iter().filter(|e| e.kind.is_of_step()) {
             let key = (e.lease, e.n);
             let Some(step) = view.steps.steps.get(&key) else {
@@ -35,18 +35,22 @@ impl Invariant for OneLife {
     }
 }
 
+/// A kind of event that was seen of a step in this tick, at this host, and whether at its driver's end.
+type Seen = (Key, Host, bool, Kind);
+
 /// Returns what is wrong with an event, if anything is. `step` is the state after the tick.
-fn wrong(e: &Event, step: &Step, seen: &mut BTreeSet<(Key, Host, Kind)>) -> Option<&'static str> {
+fn wrong(e: &Event, step: &Step, seen: &mut BTreeSet<Seen>) -> Option<&'static str> {
+    let here = |kind| ((e.lease, e.n), e.host, e.by_driver, kind);
     // Within one tick, events are checked in the order in which the trace recorded them.
-    let again = !seen.insert(((e.lease, e.n), e.host, e.kind));
+    let again = !seen.insert(here(e.kind));
     let earlier = |at: Option<&Duration>| at.is_some_and(|at| *at < e.at);
     let started_here = earlier(step.started.get(&e.host));
-    let done_here = earlier(step.done.get(&e.host));
-    let done_now = seen.contains(&((e.lease, e.n), e.host, Kind::Done));
-    let retired = earlier(step.retired.first()) && matches!(e.host, Host::Client(_));
+    let done_here = !e.by_driver && earlier(step.done.get(&e.host));
+    let done_now = seen.contains(&here(Kind::Done));
+    let retired = earlier(step.retired.first()) && e.by_driver;
     let mut aborts = step.aborts.iter();
-    let ended_here = aborts.any(|(host, at, _)| *host == e.host && *at < e.at)
-        || seen.contains(&((e.lease, e.n), e.host, Kind::Abort));
+    let ended_here = aborts.any(|a| (a.host, a.by_driver) == (e.host, e.by_driver) && a.at < e.at)
+        || seen.contains(&here(Kind::Abort));
     match e.kind {
         Kind::Start if again || started_here => Some("started twice"),
         Kind::Done if again || done_here => Some("quiesced twice"),

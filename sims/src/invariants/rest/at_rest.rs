@@ -5,11 +5,13 @@
 use std::time::Duration;
 
 use convoke_common::identity::Role;
+use convoke_common::ids::LeaseId;
 use convoke_common::memory::{Purpose, TokenHolding};
 use convoke_common::rpc::{LeaseStatus, WorkerStatus};
 
 use crate::cluster::{Cluster, Host, Task};
 use crate::invariants::{Findings, Invariant, Stage, View};
+use crate::steps::{Key, Lease, Step, Steps};
 
 pub(in crate::invariants) struct AtRest;
 
@@ -53,8 +55,24 @@ pub fn left_over(cluster: &Cluster) -> Vec<String> {
     left
 }
 
-/// The tasks of an idle worker: its main function, four of its own, and three of its connection to the coordinator.
-const OF_WORKER: usize = 8;
+/// The steps that have begun and not retired. The steps of a partitioned body end with the lease around it, of which its
+/// driver does not keep its own.
+pub fn unretired<'a>(
+    cluster: &'a Cluster,
+    steps: &'a Steps,
+) -> impl Iterator<Item = (&'a Key, &'a Step)> {
+    steps.live().filter(|((id, _), _)| {
+        let lease = steps.leases.get(id).filter(|l| l.is_of_body());
+        let driver = lease.and_then(Lease::driver);
+        driver.is_none_or(|driver| {
+            let hub = cluster.hub(driver);
+            hub.is_some_and(|hub| hub.lease(LeaseId(*id).at_driver()).is_some())
+        })
+    })
+}
+
+/// The tasks of an idle worker: its main function, five of its own, and three of its connection to the coordinator.
+const OF_WORKER: usize = 9;
 
 /// The tasks of an idle coordinator: its main function, and six of its own.
 const OF_COORDINATOR: usize = 7;
@@ -195,7 +213,7 @@ impl Invariant for AtRest {
         for what in left.into_iter().chain(known) {
             found.say(what);
         }
-        for ((lease, n), step) in view.steps.live() {
+        for ((lease, n), step) in unretired(view.cluster, view.steps) {
             let begun = step.begun.first().map_or(0, Duration::as_millis);
             found.say(format!(
                 "step {lease:x}#{n}, begun at {begun} ms, has not retired"

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::cluster::Host;
+use crate::cluster::{Host, faults::DIED_IN};
 use crate::faults::{Harm, Injury};
 use crate::invariants::{Findings, Invariant, View};
 
@@ -41,7 +41,7 @@ impl Invariant for Processes {
             let meant = injuries.any(|i| {
                 matches!(
                     i.harm,
-                    Harm::Hang | Harm::Clock(_) | Harm::PowerCut | Harm::Revoke
+                    Harm::Hang | Harm::Clock(_) | Harm::PowerCut | Harm::Revoke | Harm::Expire
                 )
             });
             // A worker that was taken out of service ends once its work is done.
@@ -65,7 +65,10 @@ impl Invariant for Processes {
             let since = at.saturating_sub(NAMELESS);
             let mut lately = view.injuries(since, *at).filter(|i| i.host == *host);
             let nameless = why.contains("is in use by another worker") && lately.any(disk);
-            let explained = meant || drained || alone || expired || unkept || nameless;
+            // A node that ends its process ends that of every worker that runs it.
+            let deadly = |i: &Injury| matches!(i.harm, Harm::Deadly);
+            let died = why.starts_with(DIED_IN) && view.injuries(from, *at).any(deadly);
+            let explained = meant || died || drained || alone || expired || unkept || nameless;
             if !explained && !view.left.contains_key(host) {
                 found.say(format!("the process of {host} ended by itself: {why}"));
             }

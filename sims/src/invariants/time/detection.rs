@@ -123,7 +123,8 @@ impl StruckParticipant {
     fn works_on(&self, view: &View<'_>, step: &Step) -> bool {
         let started = step.started.get(&self.by);
         let before = started.is_some_and(|at| *at + SLACK <= view.now);
-        let gave_up = step.aborts.iter().any(|(host, _, _)| *host == self.by);
+        let mut aborts = step.aborts.iter();
+        let gave_up = aborts.any(|a| a.host == self.by && !a.by_driver);
         before && !gave_up && !step.done.contains_key(&self.by)
     }
 

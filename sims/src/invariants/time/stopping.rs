@@ -101,7 +101,7 @@ fn look(view: &View<'_>, key: Key, since: Duration) -> StopVerdict {
     let mut running = lease
         .workers()
         .iter()
-        .filter(|w| runs(view, step, **w))
+        .filter(|w| runs(lease, step, **w))
         .peekable();
     if running.peek().is_none() {
         return StopVerdict::Over;
@@ -112,17 +112,13 @@ fn look(view: &View<'_>, key: Key, since: Duration) -> StopVerdict {
     }
 }
 
-/// Whether a worker that started a step has neither quiesced it nor died.
-fn runs(view: &View<'_>, step: &Step, worker: Host) -> bool {
+/// Whether a worker that started a step has neither quiesced it nor ended since. Its process may have ended before anybody
+/// knew of the error.
+fn runs(lease: &Lease, step: &Step, worker: Host) -> bool {
     let Some(started) = step.started.get(&worker) else {
         return false;
     };
-    let killed = |i: &Injury| i.harm.kills();
-    let mut kills = view.injuries(*started, view.now).filter(|i| killed(i));
-    let mut ends = view.cluster.ends().iter();
-    // The worker's process may have ended before anybody knew of the error.
-    let ended = ends.any(|(at, h, _)| *h == worker && at >= started)
-        || kills.any(|i| i.host == worker && i.at >= *started);
+    let ended = lease.ended.get(&worker).is_some_and(|at| at >= started);
     !ended && !step.done.contains_key(&worker)
 }
 

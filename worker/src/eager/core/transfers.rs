@@ -25,7 +25,8 @@ pub(super) struct ExpectedTransfer {
 pub(super) enum EarlyTransfer {
     /// The transfer's bytes are arriving.
     Claimed(DType, Shape),
-    Here(Tensor),
+    /// The tensor, and how often [`Core::age`] has found it unannounced.
+    Here(Tensor, u32),
     Failed(Error),
     /// The sender's link is held up until the transfer is announced.
     Held(oneshot::Sender<()>),
@@ -55,7 +56,7 @@ impl Core {
             claimed: false,
         };
         match early.filter(|(peer, _)| *peer == expected.from) {
-            Some((_, EarlyTransfer::Here(t))) => {
+            Some((_, EarlyTransfer::Here(t, _))) => {
                 let fits = expected.check(t.dtype(), t.shape());
                 self.took(transfer, id, fits.map(|()| t));
             }
@@ -176,10 +177,30 @@ impl Core {
                 let key = (transfer, from.name.clone());
                 if self.early.len() < MOST_EARLY || self.early.contains_key(&key) {
                     let early = match result {
-                        Ok(t) => EarlyTransfer::Here(t),
+                        Ok(t) => EarlyTransfer::Here(t, 0),
                         Err(e) => EarlyTransfer::Failed(e),
                     };
                     self.early.insert(key, (from.clone(), early));
+                }
+            }
+        }
+    }
+
+    /// Whether a tensor waits for its announcement.
+    pub fn has_early(&self) -> bool {
+        let here = |early: &EarlyTransfer| matches!(early, EarlyTransfer::Here(..));
+        self.early.values().any(|(_, early)| here(early))
+    }
+
+    /// Lets a period pass. A tensor that was not announced for `most` whole periods fails with `error`: its announcement may
+    /// have been lost with the session before this one.
+    pub fn age(&mut self, most: u32, error: &Error) {
+        for (_, early) in self.early.values_mut() {
+            if let EarlyTransfer::Here(_, periods) = early {
+                *periods += 1;
+                // The first of these periods had begun when the tensor came.
+                if *periods > most {
+                    *early = EarlyTransfer::Failed(error.clone());
                 }
             }
         }
@@ -201,7 +222,7 @@ impl Core {
             self.end(peer, transfer, Err(error.clone()));
         }
         for (from, early) in self.early.values_mut() {
-            if from == peer && !matches!(early, EarlyTransfer::Here(_)) {
+            if from == peer && !matches!(early, EarlyTransfer::Here(..)) {
                 *early = EarlyTransfer::Failed(error.clone());
             }
         }

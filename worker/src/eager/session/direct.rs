@@ -14,6 +14,7 @@ use convoke_rendezvous::eager::wire::Definition;
 
 use super::{PreparedOp, Session};
 use crate::cpu::{Launch, Operands, caught};
+use crate::executor::NO_FUNCTION;
 
 struct Op {
     session: Weak<Session>,
@@ -88,7 +89,7 @@ impl DirectOp for Op {
             }
             // After a failure the client issues the op to the session, where it fails the same way and is reported.
             let made = caught(|| {
-                engine.compute.launching(prepared.op.name);
+                engine.compute.launching(&NO_FUNCTION, prepared.op.name);
                 prepared.kernel.launch(&mut Launch {
                     inputs: Operands::shown(inputs),
                     sizes: seen.sizes.as_ref(),

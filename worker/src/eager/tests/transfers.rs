@@ -222,3 +222,30 @@ fn what_is_not_announced_is_bounded() {
     assert!(b.asked(0).is_none());
     b.core.claim(&w1, &beyond).unwrap();
 }
+
+#[test]
+fn what_nobody_announces_is_given_up_in_time() {
+    let mut b = Bench::new();
+    let from = peer("w1");
+    let gone = Error::lost("w1", "not announced");
+    b.event(Claim).unwrap();
+    b.event(Arrive).unwrap();
+    for _ in 0..3 {
+        b.core.age(3, &gone);
+        assert!(b.core.has_early());
+    }
+    // Another one that has come since waits as long.
+    b.core.end(&from, 6, Ok(tensor(6.)));
+    b.core.age(3, &gone);
+    assert!(b.core.has_early());
+    b.core.take(from.clone(), 5, DType::F32, None, 1);
+    b.check_code(0, Code::PeerLost);
+    b.core.take(from.clone(), 6, DType::F32, None, 1);
+    b.check_value(1, 6.);
+    assert!(!b.core.has_early());
+    // What is announced and has not come is no business of the wait.
+    b.core.take(from.clone(), 7, DType::F32, None, 1);
+    (0..9).for_each(|_| b.core.age(3, &gone));
+    b.core.end(&from, 7, Ok(tensor(7.)));
+    b.check_value(2, 7.);
+}

@@ -48,7 +48,8 @@ thread_local! {
 /// The page of a worker process, and the deaths that the page of the former process tells of.
 #[derive(Debug)]
 pub struct BlackBox {
-    path: PathBuf,
+    /// The page's file; `None` where fatal signals are simulated.
+    path: Option<PathBuf>,
     deaths: Vec<Death>,
     page: OnceLock<Page>,
 }
@@ -72,7 +73,16 @@ impl BlackBox {
         BlackBox {
             deaths: page::read(&path),
             page: OnceLock::new(),
-            path,
+            path: Some(path),
+        }
+    }
+
+    /// A box without a page, which notes nothing and tells of these deaths: simulation decides itself what ends a process.
+    pub fn of_deaths(deaths: Vec<Death>) -> BlackBox {
+        BlackBox {
+            deaths,
+            page: OnceLock::new(),
+            path: None,
         }
     }
 
@@ -84,8 +94,11 @@ impl BlackBox {
     /// Maps a fresh page for this process, in place of the former one. To be called once the deaths are reported, and
     /// before a kernel runs. Fails where the process has a page already.
     pub fn begin(&self, incarnation: Incarnation) -> io::Result<()> {
+        let Some(path) = &self.path else {
+            return Ok(());
+        };
         signals::claim()?;
-        let page = Page::map(&self.path)?;
+        let page = Page::map(path)?;
         page.begin(incarnation);
         let page = self.page.get_or_init(|| page);
         signals::mark(page)
@@ -112,11 +125,11 @@ impl BlackBox {
 
     /// Removes the file, because the process ends in order.
     pub fn remove(&self) {
-        if self.page.get().is_none() {
+        let Some(path) = self.path.as_ref().filter(|_| self.page.get().is_some()) else {
             return;
-        }
-        if let Err(e) = std::fs::remove_file(&self.path) {
-            tracing::warn!("cannot remove {}: {e}", self.path.display());
+        };
+        if let Err(e) = std::fs::remove_file(path) {
+            tracing::warn!("cannot remove {}: {e}", path.display());
         }
     }
 }

@@ -181,7 +181,7 @@ fn a_recorder_that_ends_leaves_no_page() {
     let path = scratch.0.join(FILE);
     let recorder = BlackBox {
         page: OnceLock::from(Page::map(&path).unwrap()),
-        path,
+        path: Some(path),
         deaths: vec![],
     };
     drop(recorder.note(&FUNCTION, "/encoder/layer.11/attention/self/MatMul_1"));
