@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use convoke::{
-    Cluster, Code, Embedded, HostTensor, Result, Tensor, cond, for_loop, scan, while_loop,
+    Cluster, Code, DType, Embedded, HostTensor, Result, Tensor, cond, for_loop, scan, while_loop,
 };
 
 async fn cluster(workers: usize) -> Cluster {
@@ -91,6 +91,46 @@ async fn what_only_the_other_branch_needs_is_not_computed() {
         };
         let want = want.map(|n| ints(&[2], &n));
         assert_eq!(fetched.map_err(|e| e.code), want);
+    }
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_only_the_other_branch_needs_is_not_computed_on_other_workers_either() {
+    let cluster = cluster(3).await;
+    let device = cluster.device("w0").unwrap();
+    let weight = |seed: usize| {
+        let data: Vec<f32> = (0..1 << 20).map(|i| (i * seed % 7) as f32).collect();
+        floats(&[1024, 1024], &data)
+    };
+    let (home, weights) = (device.clone(), [3, 5].map(weight));
+    // Two workers could compute both products at once. What is made of them fails where it is computed.
+    let f = cluster.function(move |t| {
+        let (pred, x) = (&t[0], &t[1]);
+        let never = |w: &HostTensor| {
+            let product = x.matmul(&home.constant(w.clone())?)?;
+            let codes = product.cast(DType::I32)?;
+            codes.div(&codes.sub(&codes)?)
+        };
+        let (a, b) = (never(&weights[0])?, never(&weights[1])?);
+        cond(
+            pred,
+            &[],
+            |_| Ok(vec![x.add(1.0)?.cast(DType::I32)?]),
+            |_| Ok(vec![a.add(&b)?]),
+        )
+    });
+    let x = device
+        .put(floats(&[64, 1024], &vec![2.0; 64 << 10]))
+        .unwrap();
+    for (taken, want) in [(true, Ok(())), (false, Err(Code::KernelFailed))] {
+        let pred = device.put(HostTensor::from_bools(&[], &[taken]).unwrap());
+        let made = f.call(&[pred.unwrap(), x.clone()]).await;
+        let fetched = match made {
+            Ok(made) => made[0].fetch::<HostTensor>().await,
+            Err(e) => Err(e),
+        };
+        assert_eq!(fetched.map(|_| ()).map_err(|e| e.code), want);
     }
     cluster.shutdown().await;
 }

@@ -48,12 +48,14 @@ pub struct Ran {
 /// Runs the model on each of `sets`, on one worker.
 pub async fn alone(cluster: &Cluster, model: &ImportedModel, sets: &[Named]) -> Result<Ran> {
     let builder = cluster.load_function(model.function.clone(), model.sources.clone());
+    let builder = builder.outputs(model.outputs.clone());
     run(builder.workers(1), sets).await
 }
 
 /// Runs the model on each of `sets`, on a worker whose operands come from another.
 pub async fn apart(cluster: &Cluster, model: &ImportedModel, sets: &[Named]) -> Result<Ran> {
     let builder = cluster.load_function(fed(&model.function), model.sources.clone());
+    let builder = builder.outputs(model.outputs.clone());
     let pinned = builder.pin(FEEDERS, WORKERS[0]).pin("*", WORKERS[1]);
     run(pinned.workers(2), sets).await
 }

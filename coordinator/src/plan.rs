@@ -23,7 +23,7 @@ use convoke_graph::program::{Axes, ConstantId, DriverProgram, HashedProgram, Pro
 use crate::bodies::{DividedFunction, PlannedBody};
 use crate::partition::{names, partition, summarise};
 use crate::passes::{StaysInPlace, control_op, optimise_in_place};
-use crate::place::{ClusterModel, Placed, check_pins, is_pinned, is_shorter, place};
+use crate::place::{ClusterModel, Placed, check_pins, is_pinned, place};
 
 /// What a part of a plan needs of its worker's memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -165,8 +165,8 @@ fn optimised_and_divided(
 }
 
 /// Optimises and places a function. What only one branch of an `If` needs moves into the branch, which runs on one worker
-/// as a whole. Where that does not fit, or leaves too little to the workers, it stays outside, and runs whichever branch
-/// is taken. A node that is pinned, or that a stage of the model's file places, always stays.
+/// as a whole. Where that does not fit, or leaves nothing to one of the workers that were asked for, it stays outside, and
+/// runs whichever branch is taken. A node that is pinned, or that a stage of the model's file places, always stays.
 fn optimised_and_placed(
     function: Function,
     cluster: &ClusterModel,
@@ -193,27 +193,20 @@ fn optimised_and_placed(
     }
     let outside = made(whole, &|_| true)?;
     match (placed, place(outside.function, cluster, options)) {
-        (Ok(placed), Ok(other)) if !is_better(&other, &placed) => Ok((placed, inside.report)),
+        (Ok(placed), Ok(other)) if other.team.size() <= placed.team.size() => {
+            Ok((placed, inside.report))
+        }
         (_, Ok(other)) => Ok((other, outside.report)),
         (placed, Err(_)) => Ok((placed?, inside.report)),
     }
 }
 
-/// Whether nodes that moved into branches may be placed better outside.
+/// Whether nodes that moved into branches may have to be placed outside.
 fn outside_may_be_better(inside: &Result<Placed>, asked: WorkerCount) -> bool {
     match (inside, asked) {
         (Err(e), _) => matches!(e.code, Code::ClusterTooSmall | Code::OutOfMemory),
         (Ok(placed), WorkerCount::Exactly(n)) => placed.team.size() < n as usize,
-        (Ok(_), WorkerCount::Auto) => true,
-    }
-}
-
-/// Whether a placement meets what was asked for better than `than`: it uses more of the workers that were asked for, or
-/// it shortens the step.
-fn is_better(placed: &Placed, than: &Placed) -> bool {
-    match placed.asked {
-        WorkerCount::Exactly(_) => placed.team.size() > than.team.size(),
-        WorkerCount::Auto => is_shorter(placed.schedule.step_ns, than.schedule.step_ns),
+        (Ok(_), WorkerCount::Auto) => false,
     }
 }
 
@@ -369,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn work_of_a_branch_moves_out_where_workers_share_it_to_the_caller_s_advantage() {
+    fn work_of_a_branch_moves_out_only_for_workers_that_were_asked_for() {
         let branch = |result: &str| {
             let text = format!(
                 "param x: f32[64, 1024]
@@ -382,7 +375,7 @@ mod tests {
         };
         let (sum, other) = (branch("r = Add(a, b)"), branch("r = Neg(x)"));
         // The work that one branch needs is a product, or two that two workers could compute at once.
-        let check = |count: usize, asked: WorkerCount, outside: &[&str]| {
+        let check = |workers: usize, count: usize, asked: WorkerCount, outside: &[&str]| {
             let product = |i: usize| format!("h{i} = MatMul(x, w{i})\n");
             let products: String = (0..count).map(product).collect();
             let last = count - 1;
@@ -399,13 +392,14 @@ mod tests {
                 &[("yes", &sum), ("no", &other)],
             );
             let o = options(&f, asked);
-            let found = outside_of_branches(f, &cluster(2, 64 << 20), &o);
-            assert_eq!(found, outside, "{count} {asked:?}");
+            let found = outside_of_branches(f, &cluster(workers, 64 << 20), &o);
+            assert_eq!(found, outside, "{workers} {count} {asked:?}");
         };
-        check(1, WorkerCount::Auto, &["z"]);
-        check(2, WorkerCount::Exactly(1), &["z"]);
-        check(2, WorkerCount::Auto, &["h0", "h1", "z"]);
-        check(2, WorkerCount::Exactly(2), &["h0", "h1", "z"]);
+        check(2, 1, WorkerCount::Auto, &["z"]);
+        check(2, 2, WorkerCount::Exactly(1), &["z"]);
+        check(2, 2, WorkerCount::Auto, &["z"]);
+        check(3, 2, WorkerCount::Auto, &["z"]);
+        check(2, 2, WorkerCount::Exactly(2), &["h0", "h1", "z"]);
     }
 
     #[test]

@@ -28,6 +28,9 @@ use crate::text::values::bytes;
 /// The most node names that are listed for an op; the number of nodes is given as well.
 const NAMED: usize = 10;
 
+/// What the planner counts for one tensor whose size exceeds all memory: its axes are larger than anything that runs.
+const UNBOUNDED: u64 = 1 << 56;
+
 /// What the workers offer for which the memory is predicted: more than any model needs, so that each model is split by
 /// time alone.
 const PLENTY: u64 = 1 << 60;
@@ -302,6 +305,22 @@ fn thousands(n: f64) -> String {
     format!("{scaled:.1} P")
 }
 
+/// A number of nodes.
+fn counted(nodes: usize) -> String {
+    match nodes {
+        1 => "1 node".into(),
+        n => format!("{n} nodes"),
+    }
+}
+
+/// What a worker needs, where a machine may have that much.
+fn needed(n: u64) -> String {
+    match n < UNBOUNDED {
+        true => bytes(n),
+        false => "unbounded: give smaller sizes with --dim".into(),
+    }
+}
+
 fn text(r: &Report) -> String {
     let Some(f) = &r.figures else {
         let row = |u: &Unsupported| {
@@ -325,9 +344,9 @@ fn text(r: &Report) -> String {
         return format!("{} does not run\n{table}{advice}", r.model);
     };
     let mut text = format!(
-        "{} runs: {} nodes, {} parameters, {} of weights, {}FLOP per step\n",
+        "{} runs: {}, {} parameters, {} of weights, {}FLOP per step\n",
         r.model,
-        f.nodes,
+        counted(f.nodes),
         thousands(f.parameters as f64),
         bytes(f.weights_bytes),
         match thousands(f.operations) {
@@ -336,7 +355,7 @@ fn text(r: &Report) -> String {
         }
     );
     let row = |s: &Split| {
-        let needs: Vec<String> = s.needed_bytes.iter().map(|n| bytes(*n)).collect();
+        let needs: Vec<String> = s.needed_bytes.iter().map(|n| needed(*n)).collect();
         vec![s.workers.to_string(), needs.join(", "), bytes(s.cut_bytes)]
     };
     let rows: Vec<Vec<String>> = f.splits.iter().map(row).collect();
@@ -371,5 +390,13 @@ mod tests {
         check(25_557_032.0, "25.6 M");
         check(8.2e9, "8.2 G");
         check(3e18, "3000.0 P");
+    }
+
+    #[test]
+    fn one_node_is_no_plural_and_no_machine_has_more_than_there_is() {
+        assert_eq!([0, 1, 2].map(counted), ["0 nodes", "1 node", "2 nodes"]);
+        assert_eq!(needed(3 << 30), "3.0 GiB");
+        let unbounded = "unbounded: give smaller sizes with --dim";
+        assert_eq!([UNBOUNDED, 2 * UNBOUNDED].map(needed), [unbounded; 2]);
     }
 }

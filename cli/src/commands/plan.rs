@@ -104,10 +104,11 @@ fn saved(file: &str, annotated: Annotated) -> String {
             "; {n} of them run in parts on several workers, and are written as of the one with the most"
         ),
     };
-    format!(
-        "{file} has the plan as annotations of {} nodes{divided}",
-        annotated.nodes
-    )
+    let nodes = match annotated.nodes {
+        1 => "1 node".to_owned(),
+        n => format!("{n} nodes"),
+    };
+    format!("{file} has the plan as annotations of {nodes}{divided}")
 }
 
 /// Describes a partitioned body.

@@ -11,6 +11,7 @@ use convoke_graph::graph::{Function, TensorType};
 use convoke_graph::ops::{self, CustomOp};
 use convoke_graph::program::Axes;
 use convoke_graph::{Printable, Tensor, printable};
+use convoke_models::onnx::OutputForm;
 use tokio::sync::Notify;
 
 use crate::calls::attempts::Attempts;
@@ -27,6 +28,8 @@ use crate::model::{ArrayType, CallOptions, Retry};
 pub(crate) struct Inner {
     pub(crate) session: Arc<ClusterPresence>,
     pub(crate) function: Arc<Function>,
+    /// How the outputs are made of the function's results; none where each result is one.
+    pub(crate) outputs: Vec<OutputForm>,
     pub(crate) options: PlanOptions,
     /// The bounds that the program asked for, by symbol. A call beyond a bound plans anew.
     pub(crate) bounds: BTreeMap<String, i64>,
@@ -71,6 +74,7 @@ impl Inner {
                 numerics: b.numerics.clone(),
             },
             function,
+            outputs: vec![],
             bounds: b.bounds.clone(),
             retry: b.retry,
             wait: b.wait,
@@ -109,6 +113,7 @@ impl Inner {
         Inner {
             session: self.session.clone(),
             function,
+            outputs: vec![],
             options,
             bounds,
             retry: self.retry,
@@ -244,6 +249,23 @@ impl Inner {
         })
     }
 
+    /// The outputs that are made of the results of a step.
+    fn named<R: CallResult>(&self, results: Vec<R>) -> Result<Vec<(String, R)>> {
+        if self.outputs.is_empty() {
+            let names = self.function.results.iter().map(|(n, _)| n.clone());
+            return Ok(names.zip(results).collect());
+        }
+        let mut results = results.into_iter();
+        let mut named = Vec::with_capacity(self.outputs.len());
+        for form in &self.outputs {
+            match form.results() {
+                1 => named.extend(results.next().map(|r| (form.name.clone(), r))),
+                n => named.extend(R::assembled(form, results.by_ref().take(n).collect())?),
+            }
+        }
+        Ok(named)
+    }
+
     /// Runs one step, and runs it again where a worker is lost meanwhile.
     pub(crate) async fn call<R: CallResult>(
         &self,
@@ -258,10 +280,7 @@ impl Inner {
                 .lease
                 .step(inputs.clone(), &bindings, attempts.deadline());
             match step.await {
-                Ok(results) => {
-                    let names = self.function.results.iter().map(|(n, _)| n.clone());
-                    return Ok(names.zip(results).collect());
-                }
+                Ok(results) => return self.named(results),
                 Err(failed) => attempts.failed(failed)?,
             }
         }

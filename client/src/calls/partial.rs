@@ -5,7 +5,8 @@ use std::panic::Location;
 use std::time::Duration;
 
 use convoke_common::error::{Error, Result};
-use convoke_graph::Tensor as HostTensor;
+use convoke_graph::{Printable, Tensor as HostTensor};
+use convoke_models::onnx::OutputForm;
 use convoke_rendezvous::driver::Driver;
 
 use crate::model::{CallOptions, Model, Outputs};
@@ -155,6 +156,9 @@ pub(crate) trait CallResult: Sized + Send + 'static {
         deadline: Option<Duration>,
     ) -> impl Future<Output = Result<Vec<Self>>> + Send;
 
+    /// The tensors of an output that is made of several results.
+    fn assembled(form: &OutputForm, results: Vec<Self>) -> Result<Vec<(String, Self)>>;
+
     /// Whether the result is a tensor, and not an error.
     fn is_there(&self) -> bool;
 
@@ -175,6 +179,12 @@ impl CallResult for HostTensor {
         deadline: Option<Duration>,
     ) -> impl Future<Output = Result<Vec<HostTensor>>> + Send {
         driver.call(inputs, axes, deadline)
+    }
+
+    fn assembled(form: &OutputForm, results: Vec<Self>) -> Result<Vec<(String, Self)>> {
+        let wrong =
+            |reason| Error::internal(format!("output '{}': {reason}", Printable(&form.name)));
+        form.tensors(results).map_err(wrong)
     }
 
     fn is_there(&self) -> bool {
@@ -200,6 +210,16 @@ impl CallResult for Result<HostTensor> {
         deadline: Option<Duration>,
     ) -> impl Future<Output = Result<Vec<Result<HostTensor>>>> + Send {
         driver.call_partial(inputs, axes, deadline)
+    }
+
+    fn assembled(form: &OutputForm, results: Vec<Self>) -> Result<Vec<(String, Self)>> {
+        match results.into_iter().collect() {
+            Ok(there) => {
+                let tensors = HostTensor::assembled(form, there)?.into_iter();
+                Ok(tensors.map(|(name, t)| (name, Ok(t))).collect())
+            }
+            Err(e) => Ok(vec![(form.name.clone(), Err(e))]),
+        }
     }
 
     fn is_there(&self) -> bool {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::rpc::{Numerics, Stage, WorkerCount};
 use convoke_graph::graph::Function;
-use convoke_models::onnx::{GivenInput, Origins};
+use convoke_models::onnx::{GivenInput, Origins, OutputForm};
 use convoke_models::{LoadOptions, Source, onnx};
 
 use crate::calls::attempts::Rerun;
@@ -76,6 +76,8 @@ pub(crate) struct ReadModel {
     pub(crate) function: Arc<Function>,
     /// The files of the function's artifacts.
     pub(crate) sources: Vec<Source>,
+    /// How the model's outputs are made of the function's results.
+    pub(crate) outputs: Vec<OutputForm>,
     /// The stages that its file divides it into.
     stages: Vec<Stage>,
     /// What became of the nodes of its file.
@@ -93,6 +95,7 @@ pub struct ModelBuilder {
     pub(crate) pins: Vec<(String, String)>,
     pub(crate) bounds: BTreeMap<String, i64>,
     pub(crate) inputs: BTreeMap<String, GivenInput>,
+    pub(crate) outputs: Vec<OutputForm>,
     pub(crate) exact: bool,
     pub(crate) numerics: Numerics,
     pub(crate) in_flight: u32,
@@ -112,6 +115,7 @@ impl ModelBuilder {
             pins: vec![],
             bounds: BTreeMap::new(),
             inputs: BTreeMap::new(),
+            outputs: vec![],
             exact: false,
             numerics: Numerics::Uniform,
             in_flight: 2,
@@ -162,6 +166,13 @@ impl ModelBuilder {
     /// Leaves out an optional input. Loading fails where the model has no such input.
     pub fn without(mut self, name: impl Into<String>) -> Self {
         self.inputs.insert(name.into(), GivenInput::Nothing);
+        self
+    }
+
+    /// Says how the model's outputs are made of the results of a function, as [`crate::OutputForm`] of an imported model does. Without
+    /// it, each result is an output. It has no effect on a model's file.
+    pub fn outputs(mut self, outputs: impl Into<Vec<OutputForm>>) -> Self {
+        self.outputs = outputs.into();
         self
     }
 
@@ -254,6 +265,7 @@ impl ModelBuilder {
                 Ok(ReadModel {
                     function: Arc::new(imported.function),
                     sources: imported.sources,
+                    outputs: imported.outputs,
                     stages: imported.stages,
                     origins: imported.origins,
                 })
@@ -261,9 +273,17 @@ impl ModelBuilder {
             Origin::Function(function, sources) => {
                 let verified = function.verify();
                 verified.map_err(|e| Error::new(Code::InvalidGraph, e.to_string()))?;
+                let made: usize = self.outputs.iter().map(OutputForm::results).sum();
+                if !self.outputs.is_empty() && made != function.results.len() {
+                    let has = function.results.len();
+                    let msg =
+                        format!("the outputs are made of {made} results, the function has {has}");
+                    return Err(Error::new(Code::InvalidArgument, msg));
+                }
                 Ok(ReadModel {
                     function: function.clone(),
                     sources: sources.clone(),
+                    outputs: self.outputs.clone(),
                     stages: vec![],
                     origins: vec![],
                 })
@@ -290,6 +310,7 @@ impl ModelBuilder {
         }
         let mut inner = Inner::new(session, read.function, served, self)?;
         inner.options.stages = read.stages;
+        inner.outputs = read.outputs;
         Ok(inner)
     }
 

@@ -93,7 +93,8 @@ pub struct CallOptions {
     pub retry: Retry,
 }
 
-/// The results of a call by name, in the model's order.
+/// The results of a call by name, in the model's order. A sequence whose length the data decide is as many results, `NAME[0]`, `NAME[1]`
+/// and so on, and an optional value that holds nothing is none.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outputs(pub Vec<(String, Tensor)>);
 
@@ -133,9 +134,22 @@ impl Model {
         signatures(&self.inner.function).0
     }
 
-    /// The model's results, in their order.
+    /// The model's results, in their order. A sequence whose length the data decide has the type of all its elements as a list.
     pub fn outputs(&self) -> Vec<Signature> {
-        signatures(&self.inner.function).1
+        let all = signatures(&self.inner.function).1;
+        if self.inner.outputs.is_empty() {
+            return all;
+        }
+        let mut all = all.into_iter();
+        let forms = self.inner.outputs.iter().filter_map(|form| {
+            let results: Vec<Signature> = all.by_ref().take(form.results()).collect();
+            let held = results.into_iter().nth(usize::from(form.optional))?;
+            Some(Signature {
+                name: form.name.clone(),
+                ty: held.ty,
+            })
+        });
+        forms.collect()
     }
 
     /// Runs the model on inputs by name. Returns the results once all have arrived.

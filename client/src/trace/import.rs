@@ -50,6 +50,12 @@ impl IntoFuture for ImportBuilder {
             let progress = self.0.progress.clone();
             let read = cluster.net.run(async move { self.0.read().await });
             let read = progress.awaiting(&cluster.net, read).await?;
+            if let Some(form) = read.outputs.iter().find(|form| form.results() > 1) {
+                let name = Printable(&form.name);
+                let msg = format!("the data decide how many tensors the output '{name}' has");
+                return Err(Error::new(Code::UnsupportedOp, msg)
+                    .advise("load the model by `load`, whose calls return them all"));
+            }
             let model = Arc::new(Files {
                 graph: read.function,
                 sources: read.sources,

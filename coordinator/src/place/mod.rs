@@ -42,7 +42,6 @@ pub use inner::inner_bytes;
 pub use memory::{InitDependencies, Usage, needed};
 pub use pins::{Pins, PlacedStage, check as check_pins, is_pinned};
 pub use schedule::Schedule;
-pub use search::is_shorter;
 pub use too_small::{human, no_room};
 pub use work::{NONE, Work, bytes_of};
 

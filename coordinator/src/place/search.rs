@@ -76,7 +76,7 @@ pub struct Search<'a> {
 }
 
 /// Whether a predicted step is shorter than another by more than predictions are off.
-pub fn is_shorter(step_ns: u64, than: u64) -> bool {
+fn is_shorter(step_ns: u64, than: u64) -> bool {
     step_ns < than / 20 * 19
 }
 

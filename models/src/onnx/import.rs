@@ -10,7 +10,9 @@ use super::builder::Builder;
 use super::devices::{self, Origins};
 use super::files::Files;
 use super::inputs::{self, GivenInput, GraphInput, sequence_name};
+use super::nested::{self, Reads};
 use super::normalize::{self, Block, ImportFailure, ImportedNode, Outputs};
+use super::outputs::OutputForm;
 use super::proto::{AttributeProto, ModelProto, NodeProto};
 use super::scope::{Functions, Meaning, Scope, domain, functions, opsets};
 use super::skeleton::Payload;
@@ -68,6 +70,8 @@ pub(super) struct Importer<'a> {
     /// Bytes that expanded nodes may still take, and the limit that they started from.
     left: u64,
     most: u64,
+    /// How the model's outputs are made of the function's results.
+    pub(super) outputs: Vec<OutputForm>,
 }
 
 /// Imports the graph of `model`, which must have one. `given` says what is known of the inputs.
@@ -138,6 +142,7 @@ pub(super) fn import<'a>(
         count: 0,
         left: most,
         most,
+        outputs: vec![],
     };
     for (name, input) in inputs {
         let meaning = match input {
@@ -158,15 +163,12 @@ pub(super) fn import<'a>(
     )?;
     for o in &graph.output {
         let user = "the graph's outputs";
-        match i.meaning(o.name(), user)? {
-            Meaning::Tensor(id) => i.b.f.results.push((o.name().into(), id)),
-            Meaning::Sequence(all) => {
-                let each = all.into_iter().enumerate();
-                let each = each.map(|(at, id)| (sequence_name(o.name(), at), id));
-                i.b.f.results.extend(each);
-            }
-            Meaning::Nothing => return Err(undefined(o.name(), user)),
+        let meaning = i.meaning(o.name(), user)?;
+        if meaning == Meaning::Nothing {
+            return Err(undefined(o.name(), user));
         }
+        i.refuse_single(&meaning, o.name(), "the graph's output");
+        i.output(o.name(), meaning);
     }
     Ok(i)
 }
@@ -279,14 +281,13 @@ impl<'a> Importer<'a> {
         Err(undefined(name, user))
     }
 
-    /// The tensors of the sequence that `name` stands for; `None` where it is no sequence.
-    pub(super) fn sequence(&mut self, name: &str) -> Option<Vec<ValueId>> {
+    /// The sequence or optional value that `name` stands for; `None` where it is a tensor or nothing.
+    pub(super) fn compound(&mut self, name: &str) -> Option<Meaning> {
         for s in (0..self.scopes.len()).rev() {
             let scope = &self.scopes[s];
-            if let Some(all) = scope.sequences.get(name).cloned() {
+            if let Some(compound) = scope.compounds.get(name).cloned() {
                 let (from, to) = (scope.level, self.enclosing.len());
-                let here = all.into_iter().map(|id| self.captured(id, from, to));
-                return Some(here.collect());
+                return Some(compound.map(&mut |id| self.captured(id, from, to)));
             }
             let known = scope.names.contains_key(name) || scope.pending.contains_key(name);
             if known || !scope.open {
@@ -302,7 +303,7 @@ impl<'a> Importer<'a> {
             if let Some(id) = scope.names.get(name) {
                 return id.is_none();
             }
-            let known = scope.sequences.contains_key(name) || scope.pending.contains_key(name);
+            let known = scope.compounds.contains_key(name) || scope.pending.contains_key(name);
             if known || !scope.open {
                 break;
             }
@@ -315,11 +316,56 @@ impl<'a> Importer<'a> {
         if name.is_empty() {
             return Ok(Meaning::Nothing);
         }
-        if let Some(all) = self.sequence(name) {
-            return Ok(Meaning::Sequence(all));
+        if let Some(compound) = self.compound(name) {
+            return Ok(compound);
         }
         let id = self.resolve(name, user)?;
         Ok(id.map_or(Meaning::Nothing, Meaning::Tensor))
+    }
+
+    /// Reports what must not be a scalar or a list of one number, depending on data.
+    pub(super) fn refuse_single(&mut self, meaning: &Meaning, name: &str, user: &str) {
+        if let Meaning::Tensor(id) = meaning
+            && self.b.single.contains(id)
+        {
+            self.b.unsupported(name, user, Some(nested::REASON.into()));
+        }
+    }
+
+    /// Adds the results of the function that an output of the graph is made of.
+    fn output(&mut self, name: &str, meaning: Meaning) {
+        let (mut optional, mut held) = (false, meaning);
+        let results = &mut self.b.f.results;
+        if let Meaning::Optional(has, what) = held {
+            (optional, held) = (true, *what);
+            results.push((format!("{name}.present"), has));
+        }
+        let mut add = |name: String, sequence: bool| {
+            self.outputs.push(OutputForm {
+                name,
+                optional,
+                sequence,
+            });
+        };
+        match held {
+            Meaning::Tensor(id) => {
+                results.push((name.into(), id));
+                add(name.into(), false);
+            }
+            Meaning::Packed(p) => {
+                results.push((format!("{name}.elements"), p.data));
+                results.push((format!("{name}.shapes"), p.shapes));
+                add(name.into(), true);
+            }
+            Meaning::Sequence(all) => {
+                for (at, id) in all.into_iter().enumerate() {
+                    let name = sequence_name(name, at);
+                    results.push((name.clone(), id));
+                    add(name, false);
+                }
+            }
+            Meaning::Nothing | Meaning::Optional(..) => {}
+        }
     }
 
     /// The function that `level` others enclose.
@@ -389,6 +435,15 @@ impl<'a> Importer<'a> {
             });
         }
         self.b.operands.extend(inputs.iter().flatten());
+        let reads = match domain {
+            "" => nested::reads(&self.b, n.op_type(), &inputs),
+            _ => nested::reads(&self.b, "", &inputs),
+        };
+        if reads == Reads::Otherwise {
+            let out = Err(ImportFailure::Unsupported(nested::REASON.into()));
+            let out = self.reported(out, domain, n.op_type(), &name, outputs)?;
+            return self.define_all(outputs, out);
+        }
         let rank = n
             .output
             .first()
@@ -409,6 +464,9 @@ impl<'a> Importer<'a> {
             _ => self.op(domain, n.op_type(), &name, inputs, &bound, outputs),
         };
         let out = self.reported(out, domain, n.op_type(), &name, outputs)?;
+        if reads == Reads::PassedOn {
+            self.b.single.extend(&out);
+        }
         self.define_all(outputs, out)
     }
 

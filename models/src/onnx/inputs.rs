@@ -192,6 +192,18 @@ fn sequence_type(t: Option<&TypeProto>) -> Option<&TypeProto> {
     }
 }
 
+/// The dtype of the tensors of a declared sequence, or of an optional one.
+pub(super) fn dtype_of_sequence(declared: &ValueInfoProto) -> Option<DType> {
+    let t = tensor_type(sequence_type(held(declared.r#type.as_ref())))?;
+    tensor::dtype(t.elem_type()).ok()
+}
+
+/// The dtype of a declared tensor.
+pub(super) fn dtype_of_tensor(declared: &ValueInfoProto) -> Option<DType> {
+    let t = tensor_type(declared.r#type.as_ref())?;
+    tensor::dtype(t.elem_type()).ok()
+}
+
 fn is_optional(t: Option<&TypeProto>) -> bool {
     let value = t.and_then(|t| t.value.as_ref());
     matches!(value, Some(type_proto::Value::OptionalType(_)))

@@ -18,6 +18,7 @@ mod inputs;
 mod lengths;
 mod nested;
 mod normalize;
+mod outputs;
 mod proto;
 mod scope;
 mod skeleton;
@@ -44,6 +45,7 @@ use crate::file::DataFile;
 use crate::safetensors::Weights;
 pub use devices::{Annotated, Origins, annotate};
 pub use inputs::GivenInput;
+pub use outputs::OutputForm;
 
 /// Options for loading a model.
 #[derive(Clone, Default)]
@@ -80,6 +82,8 @@ pub struct ModelInfo {
 pub struct ImportedModel {
     /// The function, typed and verified, with every op in its newest form.
     pub function: Function,
+    /// How the model's outputs are made of the function's results, which are theirs in this order.
+    pub outputs: Vec<OutputForm>,
     /// The files of `function.artifacts`, in the same order.
     pub sources: Vec<Source>,
     pub info: ModelInfo,
@@ -107,7 +111,10 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
     let index = ArtifactIndex::new(cache.as_deref(), options.artifact_root.as_deref());
     let progress = options.progress.as_deref();
     let import::Importer {
-        mut b, mut files, ..
+        mut b,
+        mut files,
+        outputs,
+        ..
     } = imported;
     // Types that can be inferred without a sidecar are checked before files are read from end to end.
     if files.jobs().is_empty() {
@@ -141,6 +148,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
         .map_err(|e| ModelError::Graph { errors: vec![e] })?;
     Ok(ImportedModel {
         function: b.f,
+        outputs,
         sources,
         info,
         stages,

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use convoke_graph::graph::ValueId;
 
 use super::lengths::Ranks;
+use super::nested::Packed;
 use super::proto::{
     AttributeProto, FunctionProto, GraphProto, OperatorSetIdProto, SparseTensorProto, TensorProto,
 };
@@ -21,6 +22,30 @@ pub(super) enum Meaning {
     Tensor(ValueId),
     /// The tensors of a sequence, in order.
     Sequence(Vec<ValueId>),
+    /// A sequence of a length that only the run decides.
+    Packed(Packed),
+    /// An optional value of which only the run decides whether it holds something: a bool that says so, and what it holds then.
+    Optional(ValueId, Box<Meaning>),
+}
+
+impl Meaning {
+    /// The same with other values.
+    pub(super) fn map(self, to: &mut impl FnMut(ValueId) -> ValueId) -> Meaning {
+        match self {
+            Meaning::Nothing => Meaning::Nothing,
+            Meaning::Tensor(id) => Meaning::Tensor(to(id)),
+            Meaning::Sequence(all) => Meaning::Sequence(all.into_iter().map(to).collect()),
+            Meaning::Packed(p) => Meaning::Packed(Packed {
+                data: to(p.data),
+                shapes: to(p.shapes),
+                ranks: p.ranks,
+            }),
+            Meaning::Optional(has, held) => {
+                let has = to(has);
+                Meaning::Optional(has, Box::new(held.map(to)))
+            }
+        }
+    }
 }
 
 /// A constant of a graph, as the file has it.
@@ -58,8 +83,8 @@ impl<'a> Initializer<'a> {
 pub(super) struct Scope<'a> {
     /// The value of each name; `None` for an optional operand that a call of a function left out.
     pub names: HashMap<&'a str, Option<ValueId>>,
-    /// The tensors of each name that is a sequence.
-    pub sequences: HashMap<&'a str, Vec<ValueId>>,
+    /// What each name stands for that is neither a tensor nor nothing.
+    pub compounds: HashMap<&'a str, Meaning>,
     /// Constants that nothing has read yet.
     pub pending: HashMap<&'a str, Initializer<'a>>,
     pub opsets: Opsets<'a>,
@@ -114,7 +139,7 @@ impl<'a> Scope<'a> {
     pub(super) fn define_as(&mut self, name: &'a str, meaning: Meaning) -> Result<(), ModelError> {
         let known = self.pending.contains_key(name)
             || self.names.contains_key(name)
-            || self.sequences.contains_key(name);
+            || self.compounds.contains_key(name);
         if known {
             return Err(ModelError::Duplicate {
                 value: format!("{}{name}", self.prefix),
@@ -123,7 +148,7 @@ impl<'a> Scope<'a> {
         match meaning {
             Meaning::Nothing => drop(self.names.insert(name, None)),
             Meaning::Tensor(id) => drop(self.names.insert(name, Some(id))),
-            Meaning::Sequence(all) => drop(self.sequences.insert(name, all)),
+            compound => drop(self.compounds.insert(name, compound)),
         }
         Ok(())
     }

@@ -96,6 +96,8 @@ pub(super) struct Builder {
     captured: Vec<(ValueId, ValueId)>,
     /// What stands for each value of the enclosing function that is read here: a parameter, or a copy of a constant.
     stands_for: HashMap<ValueId, ValueId>,
+    /// The values that are a scalar in one branch of an If, and a list of one number in the other; see `nested::reads`.
+    pub single: HashSet<ValueId>,
     /// The version of the operator set of the node that is being imported, where the model imports that set.
     pub opset: Option<i64>,
     /// The operands of the node that is being imported, as far as they are tensors.
@@ -117,6 +119,7 @@ impl Builder {
             is_body: false,
             captured: Vec::new(),
             stands_for: HashMap::new(),
+            single: HashSet::new(),
             opset: None,
             operands: Vec::new(),
         }
@@ -181,6 +184,9 @@ impl Builder {
             }
         };
         self.stands_for.insert(id, here);
+        if outer.single.contains(&id) {
+            self.single.insert(here);
+        }
         here
     }
 

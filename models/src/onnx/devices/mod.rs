@@ -95,8 +95,12 @@ pub(super) fn stages(
     });
     check_most("configurations of devices", used.len(), MOST_CONFIGURATIONS)?;
     if sharded > 0 {
+        let say = match sharded {
+            1 => "1 node of the model says".to_owned(),
+            n => format!("{n} nodes of the model say"),
+        };
         remarks.push(format!(
-            "{sharded} nodes of the model say how tensors are sharded, which is ignored: nodes run whole"
+            "{say} how tensors are sharded, which is ignored: nodes run whole"
         ));
     }
     // A plan that was written to the file comes before what the file had already.

@@ -12,6 +12,7 @@ use super::super::proto::{
     AttributeProto, GraphProto, NodeProto, ValueInfoProto, type_proto::Value,
 };
 use super::super::scope::Meaning;
+use super::forms::Form;
 use crate::error::ModelError;
 
 /// The most times that a body is imported until the types of its carried values have settled. In the last round none of
@@ -94,32 +95,27 @@ impl<'a> Importer<'a> {
             let results = self.nested(taken, vec![], &kept, name)?;
             return self.define_meanings(&node.output, &kept, results);
         }
-        let mut bodies = Vec::with_capacity(2);
-        let mut layouts = [vec![], vec![]];
-        for (g, layout) in graphs.into_iter().zip(&mut layouts) {
-            bodies.push(self.body(name, |i| {
-                let results = i.nested(g, vec![], &kept, name)?;
-                Ok(i.flattened(results, name, "If", layout))
-            })?);
-        }
         let outputs = self.kept_names(&node.output, &kept);
-        let [layout, other] = layouts;
-        if layout != other {
-            let reason = "its branches yield sequences of different lengths";
-            let failed = Err(ImportFailure::Unsupported(reason.into()));
-            let out = self.reported(failed, "", "If", name, &outputs)?;
-            return self.define_kept(&node.output, &kept, &out);
-        }
-        let outputs = sequence_names(outputs, &layout);
+        let (mut bodies, forms) = match self.branches(name, condition, graphs, &kept)? {
+            Ok(made) => made,
+            Err(reason) => {
+                let failed = Err(ImportFailure::Unsupported(reason.into()));
+                let out = self.reported(failed, "", "If", name, &outputs)?;
+                return self.define_kept(&node.output, &kept, &out);
+            }
+        };
+        let outputs = value_names(outputs, &forms);
         let most = ops::lookup("If").map_or(0, |def| def.outputs.1);
         if outputs.len() > most {
             let reason = format!("its branches yield more than {most} tensors");
             let failed = Err(ImportFailure::Unsupported(reason));
             let out = self.reported(failed, "", "If", name, &outputs)?;
-            return self.define_meanings(&node.output, &kept, grouped(out, &layout));
+            let all = self.grouped(out, &forms);
+            return self.define_meanings(&node.output, &kept, all);
         }
         if outputs.is_empty() {
-            return self.define_meanings(&node.output, &kept, grouped(vec![], &layout));
+            let all = self.grouped(vec![], &forms);
+            return self.define_meanings(&node.output, &kept, all);
         }
         if outputs.len() == 1
             && let Some((x, axes)) = self.squeezed(condition, &bodies)
@@ -128,7 +124,8 @@ impl<'a> Importer<'a> {
             let operands = vec![Some(x), Some(axes)];
             let attrs = Attrs::default();
             let out = self.b.emit("Squeeze", name, attrs, operands, &outputs)?;
-            return self.define_meanings(&node.output, &kept, grouped(out, &layout));
+            let all = self.grouped(out, &forms);
+            return self.define_meanings(&node.output, &kept, all);
         }
         for (i, output) in outputs.iter().enumerate() {
             let [Some(yes), Some(no)] = [&bodies[0], &bodies[1]].map(|b| b.result(i)) else {
@@ -143,7 +140,8 @@ impl<'a> Importer<'a> {
                     name,
                     &outputs,
                 )?;
-                return self.define_meanings(&node.output, &kept, grouped(out, &layout));
+                let all = self.grouped(out, &forms);
+                return self.define_meanings(&node.output, &kept, all);
             }
         }
         for body in &mut bodies {
@@ -165,7 +163,77 @@ impl<'a> Importer<'a> {
         let out = self
             .b
             .emit("If", name, attrs, operands.collect(), &outputs)?;
-        self.define_meanings(&node.output, &kept, grouped(out, &layout))
+        let all = self.grouped(out, &forms);
+        self.define_meanings(&node.output, &kept, all)
+    }
+
+    /// The results of these forms that are made of `ids`.
+    fn grouped(&mut self, ids: Vec<ValueId>, forms: &[Form]) -> Vec<Meaning> {
+        let mut ids = ids.into_iter();
+        let mut all = Vec::with_capacity(forms.len());
+        for form in forms {
+            let meaning = form.of(&mut ids);
+            if let (Form::Single(_), Meaning::Tensor(id)) = (form, &meaning) {
+                self.b.single.insert(*id);
+            }
+            all.push(meaning);
+        }
+        all
+    }
+
+    /// Imports the branches of an If, and gives the forms of their results, which are those that either may be of. Where
+    /// there are none, gives the reason.
+    fn branches(
+        &mut self,
+        name: &str,
+        condition: ValueId,
+        graphs: [&'a GraphProto; 2],
+        kept: &[bool],
+    ) -> Result<Result<(Vec<Body>, Vec<Form>), &'static str>, ModelError> {
+        let refusals = self.b.refusals();
+        let mut found = Vec::with_capacity(2);
+        let bodies = self.branches_as(name, graphs, kept, None, &mut found)?;
+        let [Some(yes), Some(no)] = [found.first(), found.get(1)] else {
+            return Ok(Err("a branch is missing"));
+        };
+        let both = yes.iter().zip(no).map(|(a, b)| a.clone().or(b.clone()));
+        let Some(both) = both.collect::<Option<Vec<Form>>>() else {
+            return Ok(Err("its branches yield values of different kinds or ranks"));
+        };
+        if !both.iter().any(Form::is_open) {
+            return Ok(Ok((bodies, both)));
+        }
+        if both.len() == 1 && self.squeezed(condition, &bodies).is_some() {
+            return Ok(Ok((bodies, yes.clone())));
+        }
+        self.b.forget_refusals(refusals);
+        let bodies = self.branches_as(name, graphs, kept, Some(&both), &mut found)?;
+        Ok(Ok((bodies, both)))
+    }
+
+    /// Imports the branches of an If, whose results are of these `forms`, else of those that they are `found` to be of.
+    fn branches_as(
+        &mut self,
+        name: &str,
+        graphs: [&'a GraphProto; 2],
+        kept: &[bool],
+        forms: Option<&[Form]>,
+        found: &mut Vec<Vec<Form>>,
+    ) -> Result<Vec<Body>, ModelError> {
+        let mut bodies = Vec::with_capacity(2);
+        for g in graphs {
+            bodies.push(self.body(name, |i| {
+                let results = i.nested(g, vec![], kept, name)?;
+                let own: Vec<Form> = results.iter().map(|m| i.form(m)).collect();
+                let mut ids = Vec::new();
+                for (meaning, form) in results.into_iter().zip(forms.unwrap_or(&own)) {
+                    i.formed(name, meaning, form, &mut ids)?;
+                }
+                found.push(own);
+                Ok(ids)
+            })?);
+        }
+        Ok(bodies)
     }
 
     /// The operand and the axes of a Squeeze that stands for an If: exporters write an If that removes an axis where its
@@ -387,24 +455,17 @@ impl<'a> Importer<'a> {
     }
 }
 
-/// The names of results, where `layout` says how many tensors each is that is a sequence.
-fn sequence_names(names: Vec<String>, layout: &[Option<usize>]) -> Vec<String> {
-    let each = names.into_iter().zip(layout);
-    each.flat_map(|(name, length)| match length {
-        None => vec![name],
-        Some(length) => (0..*length).map(|at| sequence_name(&name, at)).collect(),
+/// The names of the values that results of these forms are made of.
+fn value_names(names: Vec<String>, forms: &[Form]) -> Vec<String> {
+    let each = names.into_iter().zip(forms);
+    each.flat_map(|(name, form)| match form {
+        Form::Tensor(_) | Form::Single(_) => vec![name],
+        Form::List(length, _) => (0..*length).map(|at| sequence_name(&name, at)).collect(),
+        other => (0..other.values())
+            .map(|at| format!("{name}/part{at}"))
+            .collect(),
     })
     .collect()
-}
-
-/// The results that `ids` are the tensors of, with the same `layout`.
-fn grouped(ids: Vec<ValueId>, layout: &[Option<usize>]) -> Vec<Meaning> {
-    let mut ids = ids.into_iter();
-    let each = layout.iter().map(|length| match length {
-        None => ids.next().map_or(Meaning::Nothing, Meaning::Tensor),
-        Some(length) => Meaning::Sequence(ids.by_ref().take(*length).collect()),
-    });
-    each.collect()
 }
 
 /// Whether a parameter is declared as a list.
@@ -416,7 +477,7 @@ pub(super) fn is_list(declared: &ValueInfoProto) -> bool {
 }
 
 /// A scalar parameter of a loop's body in the shape that the body declares: some exporters declare a list of one number.
-fn as_declared(
+pub(super) fn as_declared(
     b: &mut Builder,
     name: &str,
     id: ValueId,

@@ -34,41 +34,21 @@ impl<'a> Importer<'a> {
     ) -> Result<Vec<ValueId>, ModelError> {
         let params = params.iter().copied().map(Meaning::Tensor).collect();
         let results = self.nested(g, params, kept, name)?;
-        let mut layout = Vec::new();
-        let ids = self.flattened(results, name, op, &mut layout);
-        if layout.iter().any(Option::is_some) {
-            let reason = "its body yields a sequence";
+        let mut ids = Vec::with_capacity(results.len());
+        for result in results {
+            self.refuse_single(&result, name, op);
+            let reason = match result {
+                Meaning::Tensor(id) => {
+                    ids.push(id);
+                    continue;
+                }
+                Meaning::Sequence(_) | Meaning::Packed(_) => "its body yields a sequence",
+                Meaning::Nothing | Meaning::Optional(..) => "its body yields an optional value",
+            };
             self.b.unsupported(name, op, Some(reason.into()));
+            ids.extend(self.b.stand_ins(&[format!("{name}/nothing")]));
         }
         Ok(ids)
-    }
-
-    /// The tensors of all results of node `name`, an `op`, those of a sequence one after the other. `layout` says of each result how
-    /// many tensors it is, where it is a sequence.
-    pub(super) fn flattened(
-        &mut self,
-        results: Vec<Meaning>,
-        name: &str,
-        op: &str,
-        layout: &mut Vec<Option<usize>>,
-    ) -> Vec<ValueId> {
-        let mut ids = Vec::new();
-        for result in results {
-            layout.push(match &result {
-                Meaning::Sequence(all) => Some(all.len()),
-                _ => None,
-            });
-            match result {
-                Meaning::Tensor(id) => ids.push(id),
-                Meaning::Sequence(all) => ids.extend(all),
-                Meaning::Nothing => {
-                    let reason = "an optional value that holds nothing is its result";
-                    self.b.unsupported(name, op, Some(reason.into()));
-                    ids.extend(self.b.stand_ins(&[format!("{name}/nothing")]));
-                }
-            }
-        }
-        ids
     }
 
     /// As [`Self::graph`], with operands and outputs that need not be tensors.

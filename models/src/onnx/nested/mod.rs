@@ -5,6 +5,7 @@
 //! modifier of FlexAttention ──flex──> the function under construction
 //! other branch, body of Loop and Scan ──control──> a function of its own, an attribute of the node
 //! sequence, optional value ──sequences──> the tensors that it holds
+//! the same, where the run decides what it holds ──forms, loops, packed──> tensors for all that it may hold
 //! ```
 //!
 //! Invariants
@@ -15,8 +16,14 @@
 mod branches;
 mod control;
 mod flex;
+mod forms;
 mod inline;
+mod loops;
+mod packed;
 mod scan;
 mod sequences;
+mod single;
 
+pub(super) use packed::Packed;
 pub(super) use sequences::MOST;
+pub(super) use single::{REASON, Reads, reads};

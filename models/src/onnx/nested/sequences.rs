@@ -1,26 +1,27 @@
 //! Sequences and optional values. They are resolved while a model is imported: a sequence is the tensors that the graph puts
-//! into it, and an optional value is what it holds, or nothing.
+//! into it, and an optional value is what it holds, or nothing. Where only the run decides a length or a position, the
+//! sequence is packed into two tensors.
 //!
 //! ```text
 //! SplitToSequence ──> [a, b, c] ──SequenceAt──> b          no node of the function knows of sequences
+//!            └─ packed ──> elements, shapes ──Gather, Slice, Reshape──> b
 //! ```
 //!
 //! Invariants
-//! 1. No value of the function is a sequence. A node that depends on a length or a position which is known only when the
-//!    model runs is reported as unsupported.
-//! 2. A sequence has at most [`MOST`] tensors, and a loop that is unrolled at most as many iterations.
+//! 1. No value of the function is a sequence.
+//! 2. A sequence that is not packed has at most [`MOST`] tensors, and a loop that is unrolled at most as many iterations.
 
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::ops::attrs::normalize_axis;
-use convoke_graph::tensor::TensorError;
-use convoke_graph::{Dim, Tensor};
+use convoke_graph::{DType, Dim, Tensor};
 
 use super::super::import::Importer;
 use super::super::inputs::sequence_name;
 use super::super::normalize::ImportFailure;
 use super::super::proto::{AttributeProto, NodeProto};
 use super::super::scope::{Meaning, domain};
-use super::control::{Bound, ControlNode, is_list};
+use super::control::{Bound, ControlNode};
+use super::packed::Packed;
 use crate::error::ModelError;
 
 /// The most tensors of a sequence. Each is a value of the function, and often a node.
@@ -42,34 +43,21 @@ const OPS: &[&str] = &[
     "SplitToSequence",
 ];
 
-/// Why a node is not imported.
-enum Refusal {
-    Failure(ImportFailure),
-    /// An operand comes from a node that is not supported, which is reported already.
-    Consequence,
-}
-
-impl From<ModelError> for Refusal {
-    fn from(e: ModelError) -> Refusal {
-        Refusal::Failure(e.into())
-    }
-}
-
-fn unsupported(reason: impl Into<String>) -> Refusal {
-    Refusal::Failure(ImportFailure::Unsupported(reason.into()))
+pub(super) fn unsupported(reason: impl Into<String>) -> ImportFailure {
+    ImportFailure::Unsupported(reason.into())
 }
 
 /// The outputs of a node.
-type Meanings = Result<Vec<Meaning>, Refusal>;
+pub(super) type Meanings = Result<Vec<Meaning>, ImportFailure>;
 
 /// A node, with its operands.
-struct SequenceNode<'a, 'n> {
-    control: ControlNode<'a, 'n>,
-    inputs: Vec<Meaning>,
+pub(super) struct SequenceNode<'a, 'n> {
+    pub control: ControlNode<'a, 'n>,
+    pub inputs: Vec<Meaning>,
 }
 
 impl<'a> SequenceNode<'a, '_> {
-    fn error(&self, reason: impl Into<String>) -> ModelError {
+    pub(super) fn error(&self, reason: impl Into<String>) -> ModelError {
         self.control.error(reason)
     }
 
@@ -85,13 +73,18 @@ impl<'a> SequenceNode<'a, '_> {
     fn tensor(&self, i: usize) -> Result<ValueId, ModelError> {
         match self.inputs.get(i) {
             Some(Meaning::Tensor(id)) => Ok(*id),
-            Some(Meaning::Sequence(_)) => Err(self.error(format!("operand {i} is a sequence"))),
+            Some(Meaning::Sequence(_) | Meaning::Packed(_)) => {
+                Err(self.error(format!("operand {i} is a sequence")))
+            }
+            Some(Meaning::Optional(..)) => {
+                Err(self.error(format!("operand {i} is an optional value")))
+            }
             Some(Meaning::Nothing) | None => Err(self.error(format!("operand {i} is missing"))),
         }
     }
 
     /// Operand `i`, where it is given.
-    fn optional(&self, i: usize) -> Result<Option<ValueId>, ModelError> {
+    pub(super) fn optional(&self, i: usize) -> Result<Option<ValueId>, ModelError> {
         match self.inputs.get(i) {
             Some(Meaning::Nothing) | None => Ok(None),
             Some(_) => self.tensor(i).map(Some),
@@ -109,20 +102,26 @@ impl<'a> Importer<'a> {
     ) -> Result<bool, ModelError> {
         let op = node.op_type();
         let standard = domain(node.domain()).is_empty();
-        let any = self.scopes.iter().any(|s| !s.sequences.is_empty());
+        let any = self.scopes.iter().any(|s| !s.compounds.is_empty());
         let mut operands = node.input.iter();
-        let takes = any && operands.any(|i| self.sequence(i).is_some());
-        let copies_nothing = || {
-            let x = node.input.first();
-            op == "Identity" && x.is_some_and(|x| self.holds_nothing(x))
+        let takes = any && operands.any(|i| self.compound(i).is_some());
+        let first = match op {
+            "Identity" => 0,
+            "Loop" => 2,
+            _ => node.input.len(),
         };
-        let listed = standard && (OPS.contains(&op) || copies_nothing());
+        let mut passed_on = node.input.iter().skip(first).filter(|x| !x.is_empty());
+        let takes_nothing = passed_on.any(|x| self.holds_nothing(x));
+        let listed = standard && (OPS.contains(&op) || takes_nothing);
         if !takes && !listed {
             return Ok(false);
         }
         let mut inputs = Vec::with_capacity(node.input.len());
         for input in &node.input {
             inputs.push(self.meaning(input, name)?);
+        }
+        for input in &inputs {
+            self.refuse_single(input, name, op);
         }
         let tensors = inputs.iter().filter_map(|input| match input {
             Meaning::Tensor(id) => Some(*id),
@@ -138,9 +137,9 @@ impl<'a> Importer<'a> {
         let outputs = &control.node.output;
         let made = match made {
             Ok(made) => made,
-            Err(Refusal::Failure(ImportFailure::Error(e))) => return Err(e),
+            Err(ImportFailure::Error(e)) => return Err(e),
             Err(refusal) => {
-                if let Refusal::Failure(ImportFailure::Unsupported(reason)) = refusal {
+                if let ImportFailure::Unsupported(reason) = refusal {
                     self.b.unsupported(name, op, Some(reason));
                 }
                 let stand_ins = self.b.stand_ins(outputs);
@@ -159,48 +158,92 @@ impl<'a> Importer<'a> {
                 Meaning::Sequence(all.collect::<Result<_, _>>()?)
             }
             "SequenceInsert" => {
-                let mut all = self.sequence_of(n)?;
-                let at = match n.optional(2)? {
-                    None => all.len(),
-                    Some(at) => self.position(n, at, all.len(), all.len())?,
-                };
-                all.insert(at, n.tensor(1)?);
-                Meaning::Sequence(all)
+                let (x, at) = (n.tensor(1)?, n.optional(2)?);
+                match self.listed(n, at)? {
+                    Some(mut all) => {
+                        let at = match at {
+                            None => all.len(),
+                            Some(at) => self.position(n, at, all.len(), all.len())?,
+                        };
+                        all.insert(at, x);
+                        Meaning::Sequence(all)
+                    }
+                    None => {
+                        let p = self.packed_of(n, &[x])?;
+                        Meaning::Packed(self.expanded(n, |e| e.inserted(p, x, at))?)
+                    }
+                }
             }
             "SequenceErase" => {
-                let mut all = self.sequence_of(n)?;
-                let last = all.len().checked_sub(1);
-                let last = last.ok_or_else(|| n.error("erases from an empty sequence"))?;
-                let at = match n.optional(1)? {
-                    None => last,
-                    Some(at) => self.position(n, at, last, all.len())?,
-                };
-                all.remove(at);
-                Meaning::Sequence(all)
+                let at = n.optional(1)?;
+                match self.listed(n, at)? {
+                    Some(mut all) => {
+                        let last = all.len().checked_sub(1);
+                        let last = last.ok_or_else(|| n.error("erases from an empty sequence"))?;
+                        let at = match at {
+                            None => last,
+                            Some(at) => self.position(n, at, last, all.len())?,
+                        };
+                        all.remove(at);
+                        Meaning::Sequence(all)
+                    }
+                    None => {
+                        let p = self.packed_of(n, &[])?;
+                        Meaning::Packed(self.expanded(n, |e| e.erased(p, at))?)
+                    }
+                }
             }
             "SequenceAt" => {
-                let all = self.sequence_of(n)?;
-                let last = all.len().checked_sub(1);
-                let last = last.ok_or_else(|| n.error("reads from an empty sequence"))?;
-                let at = self.position(n, n.tensor(1)?, last, all.len())?;
-                all.get(at)
-                    .copied()
-                    .map_or(Meaning::Nothing, Meaning::Tensor)
+                let at = n.tensor(1)?;
+                match self.listed(n, Some(at))? {
+                    Some(all) => {
+                        let last = all.len().checked_sub(1);
+                        let last = last.ok_or_else(|| n.error("reads from an empty sequence"))?;
+                        let at = self.position(n, at, last, all.len())?;
+                        all.get(at)
+                            .copied()
+                            .map_or(Meaning::Nothing, Meaning::Tensor)
+                    }
+                    None => {
+                        let p = self.packed_of(n, &[])?;
+                        Meaning::Tensor(self.expanded(n, |e| e.at(p, at))?)
+                    }
+                }
             }
-            "SequenceLength" => {
-                let length = self.sequence_of(n)?.len() as i64;
-                Meaning::Tensor(self.known(n, Tensor::scalar(length)))
-            }
-            "SplitToSequence" => Meaning::Sequence(self.split(n)?),
+            "SequenceLength" => match self.listed(n, None)? {
+                Some(all) => Meaning::Tensor(self.known(n, Tensor::scalar(all.len() as i64))),
+                None => {
+                    let p = self.packed_of(n, &[])?;
+                    let length = self.expanded(n, |e| {
+                        let count = e.count(p)?;
+                        e.scalar(count)
+                    })?;
+                    Meaning::Tensor(length)
+                }
+            },
+            "SplitToSequence" => self.split(n)?,
             "ConcatFromSequence" => Meaning::Tensor(self.joined(n)?),
             "SequenceMap" => return self.mapped(n),
-            "Loop" => return self.unrolled(n),
+            "Loop" => return self.carrying(n),
             "Identity" | "Optional" => n.inputs.first().cloned().unwrap_or(Meaning::Nothing),
             "OptionalGetElement" => match n.inputs.first() {
+                Some(Meaning::Optional(has, held)) => match (*has, (**held).clone()) {
+                    (has, Meaning::Tensor(x)) => {
+                        Meaning::Tensor(self.expanded(n, |e| e.given(x, has))?)
+                    }
+                    (has, Meaning::Packed(p)) => {
+                        let data = self.expanded(n, |e| e.given(p.data, has))?;
+                        Meaning::Packed(Packed { data, ..p })
+                    }
+                    (_, held) => held,
+                },
                 Some(held) if *held != Meaning::Nothing => held.clone(),
                 _ => return Err(n.error("its operand holds nothing").into()),
             },
             "OptionalHasElement" => {
+                if let Some(Meaning::Optional(has, _)) = n.inputs.first() {
+                    return Ok(vec![Meaning::Tensor(*has)]);
+                }
                 let holds = n
                     .inputs
                     .first()
@@ -217,13 +260,48 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// Operand 0, which must be a sequence.
-    fn sequence_of(&self, n: &SequenceNode<'a, '_>) -> Result<Vec<ValueId>, Refusal> {
+    /// The tensors of operand 0, which must be a sequence; `None` where only the run decides its length, or the position `at`.
+    fn listed(
+        &self,
+        n: &SequenceNode<'a, '_>,
+        at: Option<ValueId>,
+    ) -> Result<Option<Vec<ValueId>>, ImportFailure> {
+        if at.is_some_and(|at| self.b.ty(at).is_none()) {
+            return Err(ImportFailure::Consequence);
+        }
         match n.inputs.first() {
-            Some(Meaning::Sequence(all)) => Ok(all.clone()),
-            Some(Meaning::Tensor(id)) if self.b.ty(*id).is_none() => Err(Refusal::Consequence),
+            Some(Meaning::Sequence(all)) => {
+                let is_known = at.is_none_or(|at| self.b.elements(at).is_some());
+                Ok(is_known.then(|| all.clone()))
+            }
+            Some(Meaning::Packed(_)) => Ok(None),
+            Some(Meaning::Tensor(id)) if self.b.ty(*id).is_none() => {
+                Err(ImportFailure::Consequence)
+            }
             _ => Err(n.error("operand 0 is no sequence").into()),
         }
+    }
+
+    /// Operand 0, a sequence, in packed form. It is to have room for tensors as `others`.
+    fn packed_of(
+        &mut self,
+        n: &SequenceNode<'a, '_>,
+        others: &[ValueId],
+    ) -> Result<Packed, ImportFailure> {
+        let own: &[ValueId] = match n.inputs.first() {
+            Some(Meaning::Packed(p)) => return Ok(*p),
+            Some(Meaning::Sequence(all)) => all,
+            _ => &[],
+        };
+        let unknown = |id: &ValueId| self.b.ty(*id).is_none();
+        if own.iter().chain(others).any(unknown) {
+            return Err(ImportFailure::Consequence);
+        }
+        let held = self.held(own);
+        let dtype = held.dtype.or(self.held(others).dtype);
+        self.expanded(n, |e| {
+            e.packed(own, dtype.unwrap_or(DType::F32), held.ranks)
+        })
     }
 
     /// The number that `at` holds, as a position from 0 to `last` in a sequence of `length` tensors; a negative one counts
@@ -234,7 +312,7 @@ impl<'a> Importer<'a> {
         at: ValueId,
         last: usize,
         length: usize,
-    ) -> Result<usize, Refusal> {
+    ) -> Result<usize, ImportFailure> {
         let given = self.single(at, "its position")?;
         let from_front = match given < 0 {
             true => given.checked_add(length as i64),
@@ -246,9 +324,9 @@ impl<'a> Importer<'a> {
     }
 
     /// The only element of `id`, called `what`.
-    fn single(&self, id: ValueId, what: &str) -> Result<i64, Refusal> {
+    pub(super) fn single(&self, id: ValueId, what: &str) -> Result<i64, ImportFailure> {
         if self.b.ty(id).is_none() {
-            return Err(Refusal::Consequence);
+            return Err(ImportFailure::Consequence);
         }
         match self.b.elements(id).as_deref() {
             Some([known]) => Ok(*known),
@@ -265,35 +343,52 @@ impl<'a> Importer<'a> {
         self.b.literal(name.map_or(n.control.name, |name| name), t)
     }
 
-    /// The tensors that `SplitToSequence` makes.
-    fn split(&mut self, n: &SequenceNode<'a, '_>) -> Result<Vec<ValueId>, Refusal> {
+    /// The sequence that `SplitToSequence` makes.
+    fn split(&mut self, n: &SequenceNode<'a, '_>) -> Result<Meaning, ImportFailure> {
         let x = n.tensor(0)?;
-        let ty = self.b.ty(x).ok_or(Refusal::Consequence)?;
+        let ty = self.b.ty(x).ok_or(ImportFailure::Consequence)?;
         let axis = normalize_axis(n.int("axis", 0), ty.shape.len());
         let axis = axis.map_err(|e| n.error(e.to_string()))?;
         let length = ty.shape.get(axis).and_then(Dim::as_const);
-        let unknown = || unsupported("the number of its tensors is known only when the model runs");
         let split = n.optional(1)?;
+        let kept = split.is_some() || n.int("keepdims", 1) != 0;
+        if split.is_some_and(|split| self.b.ty(split).is_none()) {
+            return Err(ImportFailure::Consequence);
+        }
         let given = split.and_then(|id| Some((id, self.b.ty(id)?.shape.first()?)));
         let name = n.control.name;
         let (sizes, count) = match given {
             Some((sizes, count)) => {
-                let count = count.as_const().ok_or_else(unknown)?;
-                let count = usize::try_from(count).ok().filter(|count| *count <= MOST);
-                (sizes, count.ok_or_else(too_long)?)
+                let known = count
+                    .as_const()
+                    .and_then(|count| usize::try_from(count).ok());
+                let Some(count) = known.filter(|count| *count <= MOST) else {
+                    let cut = self.expanded(n, |e| e.cut(x, axis, sizes, true))?;
+                    return Ok(Meaning::Packed(cut));
+                };
+                (sizes, count)
             }
             None => {
-                let size =
-                    split.map_or(Ok(1), |size| self.single(size, "the size of its tensors"))?;
-                let length = length.ok_or_else(unknown)?;
-                if size < 1 {
-                    return Err(n.error(format!("'split' is {size}")).into());
+                let each = split.map_or(Some(1), |id| self.b.elements(id)?.first().copied());
+                if each.is_some_and(|each| each < 1) {
+                    return Err(n.error(format!("'split' is {}", each.unwrap_or(0))).into());
                 }
-                if length.unsigned_abs().div_ceil(size.unsigned_abs()) > MOST as u64 {
-                    return Err(too_long());
-                }
-                let starts = (0..length).step_by(size as usize);
-                let sizes: Vec<i64> = starts.map(|at| size.min(length - at)).collect();
+                let counted = each.zip(length).filter(|(each, length)| {
+                    length.unsigned_abs().div_ceil(each.unsigned_abs()) <= MOST as u64
+                });
+                let Some((each, length)) = counted else {
+                    let cut = self.expanded(n, |e| {
+                        let each = match split {
+                            Some(each) => each,
+                            None => e.int("each", 1)?,
+                        };
+                        let lengths = e.parts(x, axis, each)?;
+                        e.cut(x, axis, lengths, kept)
+                    })?;
+                    return Ok(Meaning::Packed(cut));
+                };
+                let starts = (0..length).step_by(each as usize);
+                let sizes: Vec<i64> = starts.map(|at| each.min(length - at)).collect();
                 (self.b.ints(&format!("{name}/split"), &sizes)?, sizes.len())
             }
         };
@@ -302,19 +397,19 @@ impl<'a> Importer<'a> {
         let full = full.first().map_or(n.control.name, |name| name);
         let names: Vec<String> = (0..count).map(|i| sequence_name(full, i)).collect();
         if names.is_empty() {
-            return Ok(vec![]);
+            return Ok(Meaning::Sequence(vec![]));
         }
         let attrs = Attrs::default().with("axis", Attr::Int(axis as i64));
         let parts = self
             .b
             .emit("Split", name, attrs, vec![Some(x), Some(sizes)], &names)?;
-        if split.is_some() || n.int("keepdims", 1) != 0 {
-            return Ok(parts);
+        if kept {
+            return Ok(Meaning::Sequence(parts));
         }
         let axes = self.b.ints(&format!("{name}/axes"), &[axis as i64])?;
         let each = parts.into_iter().enumerate();
         let each = each.map(|(i, part)| self.reshaped("Squeeze", name, i, part, axes));
-        Ok(each.collect::<Result<_, _>>()?)
+        Ok(Meaning::Sequence(each.collect::<Result<_, _>>()?))
     }
 
     /// Adds a node that removes or inserts axes of the tensor number `i` of a sequence.
@@ -336,22 +431,26 @@ impl<'a> Importer<'a> {
     }
 
     /// The tensor that `ConcatFromSequence` makes.
-    fn joined(&mut self, n: &SequenceNode<'a, '_>) -> Result<ValueId, Refusal> {
-        let all = self.sequence_of(n)?;
+    fn joined(&mut self, n: &SequenceNode<'a, '_>) -> Result<ValueId, ImportFailure> {
         let axis = n.attribute("axis").ok_or_else(|| n.error("has no axis"))?;
+        let (axis, new) = (axis.i(), n.int("new_axis", 0) != 0);
+        let Some(all) = self.listed(n, None)? else {
+            let p = self.packed_of(n, &[])?;
+            return self.expanded(n, |e| e.concatenated(p, axis, new));
+        };
         let names = self.full_names(&n.control.node.output);
-        self.stacked(n, all, axis.i(), n.int("new_axis", 0) != 0, &names)
+        self.stacked(n, all, axis, new, &names)
     }
 
     /// Joins tensors along `axis`, which is inserted first where it is new.
-    fn stacked(
+    pub(super) fn stacked(
         &mut self,
         n: &SequenceNode<'a, '_>,
         mut all: Vec<ValueId>,
         axis: i64,
         new: bool,
         names: &[String],
-    ) -> Result<ValueId, Refusal> {
+    ) -> Result<ValueId, ImportFailure> {
         let name = n.control.name;
         if all.is_empty() {
             return Err(unsupported("it joins no tensors"));
@@ -373,12 +472,16 @@ impl<'a> Importer<'a> {
 
     /// Runs the body of a `SequenceMap` once for each place of its sequences.
     fn mapped(&mut self, n: &SequenceNode<'a, '_>) -> Meanings {
-        let length = self.sequence_of(n)?.len();
         let g = n.control.graph("body")?;
         let outputs = n.control.node.output.len();
         if g.output.len() < outputs || g.input.len() != n.inputs.len() {
             return Err(n.error("its body has other operands or results").into());
         }
+        let is_packed = n.inputs.iter().any(|x| matches!(x, Meaning::Packed(_)));
+        let length = match self.listed(n, None)? {
+            Some(all) if !is_packed => all.len(),
+            _ => return self.mapped_along(n),
+        };
         let kept: Vec<bool> = (0..g.output.len()).map(|o| o < outputs).collect();
         let mut made = vec![vec![]; outputs];
         for i in 0..length {
@@ -406,86 +509,13 @@ impl<'a> Importer<'a> {
     }
 
     /// Counts an iteration of a loop or a map: its scope, the names of its values, and the literal of its number.
-    fn count_iteration(&mut self, name: &str) -> Result<(), ModelError> {
+    pub(super) fn count_iteration(&mut self, name: &str) -> Result<(), ModelError> {
         const SCOPE: usize = 256;
         self.count_nodes(1)?;
         self.count_bytes((SCOPE + 2 * name.len()) as u64)
     }
-
-    /// Imports the iterations of a loop that carries a sequence one after the other.
-    fn unrolled(&mut self, n: &SequenceNode<'a, '_>) -> Meanings {
-        let g = n.control.graph("body")?;
-        let most = n.optional(0)?.map_or(Ok(i64::MAX), |most| {
-            self.single(most, "it carries a sequence, and its number of iterations")
-        })?;
-        let mut goes_on = match n.optional(1)? {
-            None => true,
-            Some(condition) => {
-                self.single(condition, "it carries a sequence, and its condition")? != 0
-            }
-        };
-        let mut carried: Vec<Meaning> = n.inputs.iter().skip(2).cloned().collect();
-        let kept = self.kept_results(&n.control, g, (2, 1), carried.len(), 0)?;
-        let read = kept.iter().skip(1 + carried.len()).filter(|kept| **kept);
-        let mut collected = vec![vec![]; read.count()];
-        // Some exporters declare the body's own parameters as lists of one number.
-        let shape = |own: usize| match g.input.get(own).is_some_and(is_list) {
-            true => vec![1],
-            false => vec![],
-        };
-        let fails = |e: TensorError| n.error(e.to_string());
-        let holds = Tensor::from_bools(&shape(1), &[true]).map_err(fails)?;
-        let condition = format!("{}/condition", n.control.name);
-        let condition = self.b.literal(&condition, holds);
-        for i in 0..most {
-            if !goes_on {
-                break;
-            }
-            if i == MOST as i64 {
-                let reason = format!("it carries a sequence, and has more than {MOST} iterations");
-                return Err(unsupported(reason));
-            }
-            let name = format!("{}/{i}", n.control.name);
-            self.count_iteration(&name)?;
-            let iteration = Tensor::from_slice(&shape(0), &[i]).map_err(fails)?;
-            let iteration = self.b.literal(&format!("{name}/iteration"), iteration);
-            let own = [iteration, condition];
-            let count = carried.len();
-            let operands = own
-                .into_iter()
-                .map(Meaning::Tensor)
-                .chain(carried)
-                .collect();
-            let mut results = self.nested(g, operands, &kept, &name)?.into_iter();
-            goes_on = match results.next() {
-                Some(Meaning::Tensor(id)) => {
-                    self.single(id, "it carries a sequence, and whether it goes on")? != 0
-                }
-                _ => return Err(n.error("its body yields no condition").into()),
-            };
-            carried = results.by_ref().take(count).collect();
-            for (all, result) in collected.iter_mut().zip(results) {
-                match result {
-                    Meaning::Tensor(id) => all.push(id),
-                    _ => return Err(n.error("it collects what is no tensor").into()),
-                }
-            }
-        }
-        let mut collected = collected.into_iter();
-        for (o, kept) in kept.iter().enumerate().skip(1 + carried.len()) {
-            carried.push(match (kept, n.control.node.output.get(o - 1)) {
-                (true, Some(output)) => {
-                    let all = collected.next().unwrap_or_default();
-                    let names = self.full_names(std::slice::from_ref(output));
-                    Meaning::Tensor(self.stacked(n, all, 0, true, &names)?)
-                }
-                _ => Meaning::Nothing,
-            });
-        }
-        Ok(carried)
-    }
 }
 
-fn too_long() -> Refusal {
+fn too_long() -> ImportFailure {
     unsupported(format!("a sequence of more than {MOST} tensors"))
 }

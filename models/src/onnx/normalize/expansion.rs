@@ -9,10 +9,10 @@ use super::{ImportFailure, ImportedNode, unsupported};
 use crate::error::ModelError;
 
 /// A value that an expansion makes.
-pub(super) type Made = Result<ValueId, ImportFailure>;
+pub(in super::super) type Made = Result<ValueId, ImportFailure>;
 
 /// The expansion of one node: a builder, and the node whose name the new nodes have.
-pub(super) struct Expansion<'a> {
+pub(in super::super) struct Expansion<'a> {
     pub b: &'a mut Builder,
     pub c: &'a ImportedNode,
 }
@@ -197,12 +197,12 @@ impl ImportedNode {
 }
 
 /// The attribute of an op that acts along an axis.
-pub(super) fn axis_of(axis: i64) -> Attrs {
+pub(in super::super) fn axis_of(axis: i64) -> Attrs {
     Attrs::default().with("axis", Attr::Int(axis))
 }
 
 /// The attribute of a transpose.
-pub(super) fn perm_of(perm: &[usize]) -> Attrs {
+pub(in super::super) fn perm_of(perm: &[usize]) -> Attrs {
     let perm = perm.iter().map(|axis| *axis as i64).collect();
     Attrs::default().with("perm", Attr::Ints(perm))
 }
@@ -213,7 +213,7 @@ pub(super) fn to_dtype(to: DType) -> Attrs {
 }
 
 /// The attribute of a reduction that removes the reduced axes.
-pub(super) fn without_axes() -> Attrs {
+pub(in super::super) fn without_axes() -> Attrs {
     Attrs::default().with("keepdims", Attr::Int(0))
 }
 

@@ -68,6 +68,18 @@ fn unsupported(reason: impl Into<String>) -> ImportFailure {
 }
 
 impl ImportedNode {
+    /// A node that the importer expands by itself.
+    pub(super) fn of_expansion(name: &str, outputs: Vec<String>) -> ImportedNode {
+        ImportedNode {
+            name: name.into(),
+            op: String::new(),
+            inputs: vec![],
+            attrs: Attrs::default(),
+            outputs,
+            opset: 0,
+        }
+    }
+
     /// Operand `i`; `None` where it is left out.
     fn input(&self, i: usize) -> Option<ValueId> {
         self.inputs.get(i).copied().flatten()
@@ -128,7 +140,7 @@ impl ImportedNode {
         }
     }
 
-    fn error(&self, reason: impl Into<String>) -> ModelError {
+    pub(super) fn error(&self, reason: impl Into<String>) -> ModelError {
         ModelError::Node {
             node: self.name.clone(),
             op: self.op.clone(),
@@ -245,5 +257,6 @@ pub(super) fn standard(b: &mut Builder, mut c: ImportedNode) -> Outputs {
 
 pub(super) use attention::{Flex, FlexAttention};
 pub(super) use contrib::{Block, block_of, blocked, dynamic_lstm, microsoft};
+pub(super) use expansion::{Expansion, Made, axis_of, without_axes};
 pub(super) use grams::tf_idf;
 pub(super) use learn::learned;

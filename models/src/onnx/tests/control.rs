@@ -242,6 +242,39 @@ fn branches_of_another_rank_are_unsupported() {
 }
 
 #[test]
+fn a_scalar_or_a_list_of_one_number_is_broadcast_and_read_in_no_other_way() {
+    let check = |nodes: Vec<NodeProto>, y: &str, runs: bool| {
+        let dims = |v: &[i64]| floats("c", v, &[2.0]);
+        let yes = branch(vec![dims(&[])], vec![unary("Neg", "c", "a")], "a");
+        let no = branch(vec![dims(&[1])], vec![unary("Neg", "c", "b")], "b");
+        let mut all = vec![node("If", "go", "s", choice(yes, no))];
+        all.extend(nodes);
+        let made = try_import(&with(17, vec![], all, y));
+        match (runs, made) {
+            (true, made) => drop(made.unwrap()),
+            (false, made) => {
+                let e = made.expect_err(y).to_string();
+                let says = "a scalar in one branch of an If, and a list of one number";
+                assert!(e.contains(says), "{e}");
+            }
+        }
+    };
+    check(vec![node("Mul", "x s", "y", vec![])], "y", true);
+    let later = vec![unary("Identity", "s", "t"), node("Add", "t x", "y", vec![])];
+    check(later, "y", true);
+    check(vec![], "s", false);
+    check(vec![node("Add", "s s", "y", vec![])], "y", false);
+    check(vec![unary("Shape", "s", "y")], "y", false);
+    check(vec![node("Unsqueeze", "s n", "y", vec![])], "y", false);
+    let inner = branch(vec![], vec![node("Sub", "x s", "a", vec![])], "a");
+    let other = branch(vec![], vec![unary("Size", "s", "b")], "b");
+    let kept = branch(vec![], vec![], "x");
+    let nested = |with: GraphProto| vec![node("If", "go", "y", choice(with, kept.clone()))];
+    check(nested(inner), "y", true);
+    check(nested(other), "y", false);
+}
+
+#[test]
 fn a_branch_that_removes_an_axis_of_size_one_is_a_squeeze() {
     // As torch exports `squeeze(0)`: the result has a lower rank where the size is 1.
     let select = |asked: i64, axis: i64| {

@@ -121,7 +121,7 @@ fn sharding_and_training_are_ignored_with_a_word() {
     assert_eq!(
         i.remarks,
         [
-            "1 nodes of the model say how tensors are sharded, which is ignored: nodes run whole",
+            "1 node of the model says how tensors are sharded, which is ignored: nodes run whole",
             "the model has information for training, which is ignored"
         ]
     );
