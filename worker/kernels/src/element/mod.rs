@@ -8,6 +8,7 @@
 pub mod halves;
 pub mod kernels;
 mod number;
+mod runs;
 
 pub use half::{bf16, f16};
 pub(crate) use number::canonical_nan;
