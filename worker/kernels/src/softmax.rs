@@ -5,7 +5,7 @@
 
 use crate::Exec;
 use crate::compiled::compiled_floats;
-use crate::element::{Float, Number};
+use crate::element::{Float, Number, WIDENED};
 use crate::error::Result;
 use crate::math::Real;
 use crate::multiversion::multiversion;
@@ -15,9 +15,6 @@ use crate::split::{GRAIN, PIECE, pieces, tiles, units_per_tile};
 
 /// Number of adjacent columns that are computed together where the axis is not the last one.
 const COLUMNS: usize = 64;
-
-/// The longest row of a narrow type that is widened as a whole: with its results it stays in the first-level cache.
-const WIDENED: usize = 2048;
 
 /// The result for one element: `e` is x - max where `log` is true, and e^(x - max) otherwise.
 #[inline(always)]

@@ -76,10 +76,14 @@ mod x86 {
         f16,
         f32,
         widen_each,
-        |x, y| { _mm512_storeu_ps(y, _mm512_cvtph_ps(_mm256_loadu_si256(x.cast()))) }
+        |x, y| {
+            let narrow = _mm256_loadu_si256(x.cast());
+            _mm512_storeu_ps(y, _mm512_cvtph_ps(narrow))
+        }
     );
     by_vectors!(widen_avx2, "avx2,f16c", 8, f16, f32, widen_each, |x, y| {
-        _mm256_storeu_ps(y, _mm256_cvtph_ps(_mm_loadu_si128(x.cast())))
+        let narrow = _mm_loadu_si128(x.cast());
+        _mm256_storeu_ps(y, _mm256_cvtph_ps(narrow))
     });
     by_vectors!(
         narrow_avx512,

@@ -42,6 +42,7 @@ impl<T: Number> Heap<'_, T> {
     /// Whether `(a, i)` comes before `(b, j)` in the strict order of results. NaN counts as the largest value; equal
     /// values are ordered by index.
     fn before(&self, (a, i): (T, i64), (b, j): (T, i64)) -> bool {
+        let (a, b) = (a.widen(), b.widen());
         let (low, high) = if self.extreme == Extreme::Max {
             (b, a)
         } else {
