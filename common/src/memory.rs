@@ -1,19 +1,22 @@
 //! The memory ledger: one per process or worker, the only judge of what fits.
 //!
 //! Invariants
-//! 1. The sum of all reservations never exceeds the ledger's memory limit.
+//! 1. The sum of all reservations, and of the memory that is kept for the next ones, never exceeds the ledger's memory
+//!    limit.
 //! 2. A reservation is released when dropped, whatever happened before.
 //! 3. Bytes that are reserved on behalf of a token are counted for it, and never exceed what its holders may have
 //!    together.
 //! 4. Reservations cover the tensors of a [`Pool`] while they live; the pool's memory is reused between steps.
 //! 5. No reservation fails for lack of memory while there is memory that a [`Reclaim`] could free.
 
+mod kept;
 mod pool;
 mod shared;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use convoke_graph::block::MemoryAccount;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -23,6 +26,7 @@ pub use shared::{Charge, SharedReservation, SharedTensor};
 use crate::error::{Code, Error, Result};
 use crate::identity::TokenId;
 use crate::mutant;
+use kept::Kept;
 
 /// The purpose that memory is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -48,6 +52,9 @@ pub enum Purpose {
     Requests,
     /// Plans that are kept until they are installed.
     Plans,
+    /// Memory that dropped tensors left for the next ones of their size. It is freed where memory is asked for, or after
+    /// two seconds, and counts as free.
+    Kept,
 }
 
 impl Purpose {
@@ -63,6 +70,7 @@ impl Purpose {
             Purpose::Definitions => "definitions",
             Purpose::Requests => "requests",
             Purpose::Plans => "plans",
+            Purpose::Kept => "kept",
         }
     }
 }
@@ -125,6 +133,7 @@ struct Books {
     used: BTreeMap<Purpose, u64>,
     total: u64,
     peak: u64,
+    kept: Kept,
     /// The holdings of the tokens whose holders have memory.
     tokens: BTreeMap<TokenId, TokenHolding>,
     /// How often a shared reservation has lost its last user.
@@ -153,6 +162,27 @@ impl Books {
             "drop what is no longer used, or use a token with a larger budget, \
              made with `convoke token create`",
         ))
+    }
+
+    /// Counts `bytes` for a purpose, and for the owner where there is one.
+    fn add(&mut self, owner: Option<&Owner>, purpose: Purpose, bytes: u64) {
+        self.total += bytes;
+        self.peak = self.peak.max(self.total);
+        *self.used.entry(purpose).or_default() += bytes;
+        if let Some(owner) = owner {
+            self.charge(owner, purpose, bytes);
+        }
+    }
+
+    /// Takes back what [`Books::add`] has counted.
+    fn subtract(&mut self, owner: Option<&Owner>, purpose: Purpose, bytes: u64) {
+        self.total -= bytes;
+        if let Some(used) = self.used.get_mut(&purpose) {
+            *used -= bytes;
+        }
+        if let Some(owner) = owner {
+            self.discharge(owner, purpose, bytes);
+        }
     }
 
     /// Counts `bytes` for the owner.
@@ -215,6 +245,10 @@ pub struct Ledger {
     books: Arc<Mutex<Books>>,
     freed: Arc<Notify>,
     reclaimer: Arc<Reclaimer>,
+    /// The most bytes of dropped tensors that are kept.
+    keeps: u64,
+    /// Notified whenever memory is kept.
+    keeps_some: Arc<Notify>,
 }
 
 /// Memory that is kept without need, and freed where a reservation needs it.
@@ -250,6 +284,8 @@ impl Ledger {
             books: Arc::default(),
             freed: Arc::default(),
             reclaimer: Arc::default(),
+            keeps: 0,
+            keeps_some: Arc::default(),
         }
     }
 
@@ -284,20 +320,16 @@ impl Ledger {
     /// Reserves `bytes` for a purpose. Fails with [`Code::OutOfMemory`] where that exceeds what the owner may have, or
     /// the ledger's memory limit; the error says how much is used, and by which tokens.
     pub fn reserve(&self, purpose: Purpose, bytes: u64) -> Result<Reservation> {
-        loop {
+        let in_the_way = loop {
             let (missing, error) = {
                 let mut b = self.books();
-                let owner = self.owner.as_deref();
+                let owner = self.owner();
                 owner.map_or(Ok(()), |o| b.afford(o, bytes, &self.name))?;
                 let total = b.total.saturating_add(bytes);
                 if total <= self.limit {
-                    b.total = total;
-                    b.peak = b.peak.max(total);
-                    *b.used.entry(purpose).or_default() += bytes;
-                    if let Some(owner) = owner {
-                        b.charge(owner, purpose, bytes);
-                    }
-                    break;
+                    b.add(owner, purpose, bytes);
+                    let room = self.limit.min(b.peak) - total;
+                    break b.kept.above(room);
                 }
                 (total - self.limit, self.full(&b, bytes))
             };
@@ -306,7 +338,8 @@ impl Ledger {
             if !source.is_some_and(|s| s.reclaim(missing)) {
                 return Err(error);
             }
-        }
+        };
+        drop(in_the_way);
         Ok(Reservation {
             ledger: self.clone(),
             purpose,
@@ -354,12 +387,17 @@ impl Ledger {
         &self.freed
     }
 
-    /// Bytes in use, by purpose.
+    /// Bytes in use, by purpose, and those that are kept.
     pub fn used(&self) -> BTreeMap<Purpose, u64> {
-        self.books().used.clone()
+        let b = self.books();
+        let mut used = b.used.clone();
+        if b.kept.bytes() > 0 {
+            used.insert(Purpose::Kept, b.kept.bytes());
+        }
+        used
     }
 
-    /// Bytes in use, and the most bytes that were ever in use at once.
+    /// Bytes in use, without those that are kept, and the most bytes that were ever in use at once.
     pub fn total_and_peak(&self) -> (u64, u64) {
         let b = self.books();
         (b.total, b.peak)
@@ -422,16 +460,10 @@ impl Drop for Reservation {
     }
 }
 
+impl MemoryAccount for Reservation {}
+
 fn release(ledger: &Ledger, purpose: Purpose, bytes: u64) {
-    let mut b = ledger.books();
-    b.total -= bytes;
-    if let Some(u) = b.used.get_mut(&purpose) {
-        *u -= bytes;
-    }
-    if let Some(owner) = &ledger.owner {
-        b.discharge(owner, purpose, bytes);
-    }
-    drop(b);
+    ledger.books().subtract(ledger.owner(), purpose, bytes);
     ledger.freed.notify_waiters();
 }
 

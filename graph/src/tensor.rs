@@ -230,7 +230,7 @@ impl Tensor {
     }
 
     /// The value that accounts for the buffer: the one given to the last [`Tensor::covered`], or else the block's own.
-    pub fn cover(&self) -> Option<&(dyn Any + Send + Sync)> {
+    pub fn cover(&self) -> Option<&dyn Any> {
         let of = match &self.0.buffer {
             Buffer::View(of, _) => of,
             _ => &self.0,

@@ -478,6 +478,11 @@ impl CoordinatorLink {
         told.await
     }
 
+    /// The token that is cancelled when the client leaves.
+    pub(crate) fn stop(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
     /// Stops keeping the connection.
     pub(crate) fn close(&self) {
         self.stop.cancel();

@@ -119,12 +119,17 @@ impl ClusterPresence {
         };
         let coordinator = way.connect().await?;
         let hub = Hub::new(me);
+        // A client's memory is its owner's business; the ledger only counts.
+        let ledger = Ledger::new("client", u64::MAX >> 1).keeping();
+        let (stop, releasing) = (coordinator.stop(), ledger.clone());
+        world.clone().spawn(async move {
+            stop.run_until_cancelled(releasing.release_idle()).await;
+        });
         Ok(Arc::new(ClusterPresence {
             dialler: Dialler::new(world.clone(), hub.clone(), endpoint.clone(), detector),
             hub,
             sources: Arc::default(),
-            // A client's memory is its owner's business; the ledger only counts.
-            ledger: Ledger::new("client", u64::MAX >> 1),
+            ledger,
             coordinator,
             endpoint,
             refused: Arc::default(),

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use convoke_graph::block::{Block, Cover, LARGE, Region, Spare};
+use convoke_graph::block::{Block, Cover, MemoryAccount, Region};
 use convoke_graph::dtype::DType;
 use convoke_graph::tensor::{INLINE, Tensor, TensorError};
 
@@ -29,8 +29,6 @@ struct Inner {
     small: Mutex<SmallRegions>,
     /// Bytes of living tensors beyond the base, except the small ones.
     beyond: Arc<AtomicU64>,
-    /// Keeps the memory of the last large tensor for the next one, while [`Pool::reuse`] is on.
-    spare: Mutex<Option<Arc<Spare>>>,
 }
 
 /// The regions that small tensors are cut from.
@@ -48,14 +46,6 @@ impl SmallRegions {
         let mut all = self.all.iter().filter_map(Weak::upgrade);
         all.find(|region| region.used() <= SHARED as u64 / 2)
     }
-}
-
-/// Whether a kept block is still paid for by the pool that kept it.
-fn is_own(block: &Block) -> bool {
-    let cover = block
-        .cover()
-        .and_then(|c| c.downcast_ref::<ExtraReservation>());
-    cover.is_some_and(|extra| extra.shared.get().is_none())
 }
 
 /// Covers one tensor beyond the base, or one that was adopted.
@@ -109,6 +99,17 @@ impl ExtraReservation {
     }
 }
 
+impl MemoryAccount for ExtraReservation {
+    fn take(&self, memory: Block) {
+        let own = self.own().take();
+        match own {
+            Some(reservation) => reservation.keep(memory),
+            // What is shared is its store's to keep.
+            None => drop(memory),
+        }
+    }
+}
+
 impl Drop for ExtraReservation {
     fn drop(&mut self) {
         self.sum.fetch_sub(self.bytes, Ordering::Relaxed);
@@ -152,15 +153,7 @@ impl Pool {
             purpose,
             small: Mutex::default(),
             beyond: Arc::default(),
-            spare: Mutex::default(),
         })))
-    }
-
-    /// Switches the reuse of large memory on or off. While it is on, the pool keeps the memory of the last dropped
-    /// tensor of [`LARGE`] bytes or more beyond the base, with its reservation, until it makes the next such tensor.
-    pub fn reuse(&self, on: bool) {
-        let spare = on.then(Arc::<Spare>::default);
-        *self.0.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
     }
 
     /// Makes a tensor with unspecified elements, or of empty strings. Fails where its size overflows, or the ledger refuses
@@ -233,23 +226,11 @@ impl Pool {
     }
 
     fn beyond(&self, len: usize) -> Result<Block> {
-        let spare = self.0.spare.lock();
-        let spare = spare.unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(spare) = spare else {
-            return self.made(len);
+        let Some((memory, reservation)) = self.0.ledger.kept(self.0.purpose, len)? else {
+            return Ok(Block::covered(len, Box::new(self.reserved(len, None)?))?);
         };
-        let block = match len < LARGE {
-            true => self.made(len).ok(),
-            false => None,
-        };
-        // Otherwise the kept block is used if it fits, and released if not, so that it never prevents another
-        // allocation.
-        let block = block.or_else(|| spare.take(len).filter(is_own));
-        Ok(spare.awaits(block.map_or_else(|| self.made(len), Ok)?))
-    }
-
-    fn made(&self, len: usize) -> Result<Block> {
-        Ok(Block::covered(len, Box::new(self.reserved(len, None)?))?)
+        let cover = ExtraReservation::of(reservation, self.0.beyond.clone(), None);
+        Ok(memory.with_cover(Box::new(cover)))
     }
 
     fn reserved(&self, len: usize, held: Option<Charge>) -> Result<ExtraReservation> {
@@ -399,33 +380,6 @@ mod tests {
         assert_eq!(other.total_and_peak().0, len);
         drop(moved);
         assert_eq!(other.total_and_peak().0, 0);
-    }
-
-    #[test]
-    fn memory_is_kept_for_the_next_of_its_size_as_long_as_that_is_wanted() {
-        let large = 8 << 20;
-        let l = Ledger::new("w0", 2 * large);
-        let p = Pool::new(&l, Purpose::Weights, 0).unwrap();
-        let tensor = |len: u64| p.tensor(DType::U8, &[len as usize]);
-        drop(tensor(large).unwrap());
-        assert_eq!(l.total_and_peak().0, 0);
-        p.reuse(true);
-        drop(tensor(large).unwrap());
-        drop(tensor(SMALL as u64 + 1).unwrap());
-        assert_eq!(l.total_and_peak().0, large);
-        let pair = (tensor(large).unwrap(), tensor(large).unwrap());
-        assert!(tensor(large).is_err());
-        drop(pair);
-        assert_eq!(l.total_and_peak().0, large);
-        // The kept memory never prevents another tensor.
-        let rest = l.reserve(Purpose::Leases, large - 1).unwrap();
-        drop(tensor(SMALL as u64 + 1).unwrap());
-        assert_eq!(l.total_and_peak().0, large - 1);
-        drop(rest);
-        drop(tensor(2 * large).unwrap());
-        assert_eq!(l.total_and_peak().0, 2 * large);
-        p.reuse(false);
-        assert_eq!((l.total_and_peak().0, p.live_bytes()), (0, 0));
     }
 
     #[test]

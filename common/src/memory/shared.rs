@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use convoke_graph::block::MemoryAccount;
 use convoke_graph::tensor::Tensor;
 
 use super::{Ledger, Purpose, Reservation};
@@ -51,6 +52,8 @@ pub struct Charge {
     shared: SharedReservation,
     ledger: Ledger,
 }
+
+impl MemoryAccount for Charge {}
 
 fn token(ledger: &Ledger) -> Option<TokenId> {
     ledger.owner().map(|owner| owner.token.clone())

@@ -3,13 +3,13 @@
 //! Invariants
 //! 1. A block is aligned to [`ALIGN`], and no other block has its bytes until it is dropped.
 //! 2. A region lives as long as any block that was cut from it.
-//! 3. A [`Spare`] keeps one block at most, together with its cover.
+//! 3. A cover outlives the memory that it accounts for, or takes that memory over.
 
 use std::any::Any;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::offsets::Offsets;
 use crate::segment::Segment;
@@ -33,21 +33,29 @@ pub struct Block {
     cover: Option<Cover>,
 }
 
-/// A value that accounts for memory, such as a reservation, for as long as it lives.
-pub type Cover = Box<dyn Any + Send + Sync>;
+/// Accounts for memory, as a reservation does, for as long as it lives.
+pub trait MemoryAccount: Any + Send + Sync {
+    /// Takes the memory of a block that nobody uses any more, to release it or to keep it for another block. What is
+    /// cut from a region, or lies in a segment, is not given here.
+    fn take(&self, memory: Block) {
+        drop(memory);
+    }
+}
+
+/// The value that accounts for the memory of one block.
+pub type Cover = Box<dyn MemoryAccount>;
 
 /// What happens to a block's memory when the block is dropped.
 enum Home {
     Allocator,
-    /// A mapping that is [`HUGE_PAGE`] longer than the block. The [`Spare`], if it still lives, keeps it for the next
-    /// block of this length; otherwise it is unmapped.
-    Mapping(NonNull<c_void>, Option<Weak<Spare>>),
+    /// A mapping that is [`HUGE_PAGE`] longer than the block; it is unmapped.
+    Mapping(NonNull<c_void>),
     /// The mapping of a segment that is the whole block; it is unmapped.
     Segment(NonNull<c_void>, Arc<Segment>),
     /// The bytes return to the region that the block was cut from at this offset.
     Region(Arc<Region>, u64),
-    /// A block in a [`Spare`] has taken over the memory, so that nothing is released.
-    Kept,
+    /// Another block has taken over the memory, so that nothing is released.
+    Elsewhere,
 }
 
 // SAFETY: a Block owns its memory exclusively; access goes through & and &mut as usual.
@@ -82,14 +90,18 @@ impl Block {
 
     /// Allocates a block of `len` zero bytes that `cover` accounts for.
     pub fn covered(len: usize, cover: Cover) -> Result<Block, TensorError> {
-        let mut block = Self::zeroed(len)?;
-        block.cover = Some(cover);
-        Ok(block)
+        Ok(Self::zeroed(len)?.with_cover(cover))
+    }
+
+    /// The same block, which `cover` accounts for.
+    pub fn with_cover(mut self, cover: Cover) -> Block {
+        self.cover = Some(cover);
+        self
     }
 
     /// The value that accounts for the block; `None` where there is none, as for a block that is cut from a region.
-    pub fn cover(&self) -> Option<&(dyn Any + Send + Sync)> {
-        self.cover.as_deref()
+    pub fn cover(&self) -> Option<&dyn Any> {
+        Some(self.cover.as_deref()?)
     }
 
     /// Allocates a block of `len` zero bytes that peers on this host can read, or returns `None` where the system has
@@ -123,7 +135,7 @@ impl Block {
         Some(Block {
             ptr,
             len,
-            home: Home::Mapping(mapping, None),
+            home: Home::Mapping(mapping),
             cover: None,
         })
     }
@@ -153,7 +165,7 @@ impl Block {
                 let (segment, at) = region.memory.segment()?;
                 Some((segment, at + offset))
             }
-            Home::Allocator | Home::Mapping(..) | Home::Kept => None,
+            Home::Allocator | Home::Mapping(_) | Home::Elsewhere => None,
         }
     }
 
@@ -174,28 +186,23 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let again = match &mut self.home {
-            Home::Mapping(mapping, keeper) => keeper.take().map(|keeper| (*mapping, keeper)),
-            _ => None,
-        };
-        if let Some((mapping, keeper)) = again
-            && let Some(keeper) = keeper.upgrade()
+        if let Some(cover) = &self.cover
+            && matches!(self.home, Home::Allocator | Home::Mapping(_))
         {
-            self.home = Home::Kept;
-            return keeper.keep(Block {
+            return cover.take(Block {
                 ptr: self.ptr,
                 len: self.len,
-                home: Home::Mapping(mapping, None),
-                cover: self.cover.take(),
+                home: std::mem::replace(&mut self.home, Home::Elsewhere),
+                cover: None,
             });
         }
         match &self.home {
-            Home::Kept => {}
+            Home::Elsewhere => {}
             // SAFETY: allocated in `zeroed` with the same layout, and freed only here.
             Home::Allocator => unsafe {
                 std::alloc::dealloc(self.ptr.as_ptr(), Self::layout(self.len));
             },
-            Home::Mapping(mapping, _) => {
+            Home::Mapping(mapping) => {
                 // SAFETY: mapped in `mapped` with this length, and unmapped only here.
                 let _ = unsafe { rustix::mm::munmap(mapping.as_ptr(), self.len + HUGE_PAGE) };
             }
@@ -205,37 +212,6 @@ impl Drop for Block {
             }
             Home::Region(region, offset) => region.give(*offset, self.len),
         }
-    }
-}
-
-/// Keeps the large block that was dropped last for the next one of its length, since touching new memory takes longer
-/// than filling it.
-#[derive(Default)]
-pub struct Spare(Mutex<Option<Block>>);
-
-impl Spare {
-    fn kept(&self) -> MutexGuard<'_, Option<Block>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn keep(&self, block: Block) {
-        let before = self.kept().replace(block);
-        drop(before);
-    }
-
-    /// Takes the kept block if it has this length. A block of another length is released, so that it takes no memory
-    /// beside the one that is made instead.
-    pub fn take(&self, len: usize) -> Option<Block> {
-        let kept = self.kept().take();
-        kept.filter(|block| block.len == len)
-    }
-
-    /// Makes a large block return to this spare when it is dropped; other blocks stay as they are.
-    pub fn awaits(self: &Arc<Self>, mut block: Block) -> Block {
-        if let Home::Mapping(_, keeper) = &mut block.home {
-            *keeper = Some(Arc::downgrade(self));
-        }
-        block
     }
 }
 
@@ -320,6 +296,9 @@ pub fn touched(len: u64, used: u64) -> u64 {
 }
 
 #[cfg(test)]
+impl MemoryAccount for Arc<()> {}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -338,35 +317,43 @@ mod tests {
         }
     }
 
+    /// Keeps the memory that it accounts for.
+    #[derive(Clone, Default)]
+    struct Keeper(Arc<Mutex<Vec<Block>>>);
+
+    impl MemoryAccount for Keeper {
+        fn take(&self, memory: Block) {
+            self.0.lock().unwrap().push(memory);
+        }
+    }
+
     #[test]
-    fn the_last_large_block_is_used_again_by_one_of_its_length() {
-        let covers = Arc::new(());
-        let (spare, len) = (Arc::<Spare>::default(), LARGE + 1);
-        let block = |len| {
-            let block = Block::covered(len, Box::new(covers.clone())).unwrap();
-            spare.awaits(block)
-        };
-        let mut first = block(len);
-        let at = first.bytes().as_ptr();
-        first.bytes_mut().fill(7);
-        drop((first, block(100)));
-        assert_eq!(Arc::strong_count(&covers), 2, "the large one is kept");
-        let again = spare.awaits(spare.take(len).unwrap());
-        assert_eq!((again.bytes().as_ptr(), again.bytes()[len - 1]), (at, 7));
-        // At most one block is kept, and a request for another length releases it.
-        drop((again, block(len)));
-        assert_eq!(Arc::strong_count(&covers), 2);
-        assert!(spare.take(len + 1).is_none());
-        assert_eq!(Arc::strong_count(&covers), 1);
-        // A block that outlives its spare is not kept either.
-        let last = block(len);
-        drop((spare, last));
-        assert_eq!(Arc::strong_count(&covers), 1);
+    fn the_memory_of_a_dropped_block_goes_to_its_cover() {
+        for len in [100, LARGE + 1] {
+            let keeper = Keeper::default();
+            let block = |memory: Block| memory.with_cover(Box::new(keeper.clone()));
+            let mut first = block(Block::zeroed(len).unwrap());
+            let at = first.bytes().as_ptr();
+            first.bytes_mut().fill(7);
+            drop(first);
+            let kept = keeper.0.lock().unwrap().pop().unwrap();
+            assert!(kept.cover().is_none(), "the keeper does not keep itself");
+            let again = block(kept);
+            assert_eq!((again.bytes().as_ptr(), again.bytes()[len - 1]), (at, 7));
+            drop(again);
+            assert_eq!(keeper.0.lock().unwrap().drain(..).count(), 1);
+            // A cover is dropped with its block, after the memory.
+            assert_eq!(Arc::strong_count(&keeper.0), 1);
+            // What is cut from a region returns there.
+            let region = Region::new(1000, Box::new(keeper.clone())).unwrap();
+            drop(region.block(100));
+            assert!(keeper.0.lock().unwrap().is_empty());
+        }
     }
 
     #[test]
     fn blocks_of_a_region_are_apart_and_outlive_its_owner() {
-        let region = Region::new(1000, Box::new(())).unwrap();
+        let region = Region::new(1000, Box::new(Arc::new(()))).unwrap();
         let mut blocks: Vec<Block> = [1, 100, 64].map(|n| region.block(n).unwrap()).into();
         assert!(region.block(1000 - 256 + 1).is_none(), "no room");
         for (fill, block) in blocks.iter_mut().enumerate() {

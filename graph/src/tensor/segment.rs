@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_region_in_a_segment_says_where_its_tensors_lie() {
-        let region = Region::shared(4096, Box::new(())).unwrap();
+        let region = Region::shared(4096, Box::new(Arc::new(()))).unwrap();
         let first = region.block(100).unwrap();
         let (number, at) = first.segment().map(|(s, at)| (s.number(), at)).unwrap();
         let mut t = Tensor::from_block(DType::U8, &[2, 64], region.block(128).unwrap());

@@ -5,7 +5,7 @@
 
 use crate::Exec;
 use crate::compiled::compiled_floats;
-use crate::element::{Float, Number};
+use crate::element::{Float, Number, WIDENED};
 use crate::error::Result;
 use crate::math::Real;
 use crate::multiversion::multiversion;
@@ -27,12 +27,39 @@ fn ln_and_scale<W: Real>(log: bool, sum: W) -> (W, W) {
     (if log { sum.ln() } else { sum }, W::ONE / sum)
 }
 
+/// Elements whose largest is searched together, so that comparisons do not wait for each other.
+const WIDTH: usize = 4 * LANES;
+
+/// The largest element of a row, where there is no NaN; a NaN is skipped, or any result.
 #[inline(always)]
-fn row<T: Float>(exec: &Exec, log: bool, x: &[T], y: &mut [T]) {
-    let n = x.len();
-    let y = &mut y[..n];
+fn largest<T: Number<Wide: Real>>(exec: &Exec, x: &[T]) -> T::Wide {
+    let mut maxima = [<T::Wide as Real>::NEG_INFINITY; WIDTH];
+    let whole = x.len() / WIDTH * WIDTH;
+    for piece in pieces(exec, whole, PIECE) {
+        for c in piece.step_by(WIDTH) {
+            let x = &x[c..c + WIDTH];
+            for l in 0..WIDTH {
+                let x = x[l].widen();
+                maxima[l] = if x > maxima[l] { x } else { maxima[l] };
+            }
+        }
+    }
+    let mut max = <T::Wide as Real>::NEG_INFINITY;
+    for l in 0..WIDTH {
+        max = if maxima[l] > max { maxima[l] } else { max };
+    }
+    for i in whole..x.len() {
+        let x = x[i].widen();
+        max = if x > max { x } else { max };
+    }
+    max
+}
+
+/// The largest element of a row, or a NaN where there is one.
+#[inline(always)]
+fn largest_or_nan<T: Number<Wide: Real>>(exec: &Exec, x: &[T]) -> T::Wide {
+    let (n, whole) = (x.len(), x.len() / LANES * LANES);
     let mut maxima = [<T::Wide as Real>::NEG_INFINITY; LANES];
-    let whole = n / LANES * LANES;
     for piece in pieces(exec, whole, PIECE) {
         for c in piece.step_by(LANES) {
             let x = &x[c..c + LANES];
@@ -48,55 +75,111 @@ fn row<T: Float>(exec: &Exec, log: bool, x: &[T], y: &mut [T]) {
     for i in whole..n {
         max = T::Wide::max(max, x[i].widen());
     }
-    let mut sums = [<T::Wide as Real>::ZERO; LANES];
-    if let Some(kept) = T::as_wide_mut(y) {
-        // The exponentials are computed once and kept in the result, which has room for them.
-        for piece in pieces(exec, whole, PIECE) {
-            for c in piece.step_by(LANES) {
-                let (x, kept) = (&x[c..c + LANES], &mut kept[c..c + LANES]);
-                for l in 0..LANES {
-                    let e = x[l].widen() - max;
-                    let power = e.exp();
-                    kept[l] = if log { e } else { power };
-                    sums[l] = sums[l] + power;
-                }
-            }
-        }
-        for i in whole..n {
-            let e = x[i].widen() - max;
-            let power = e.exp();
-            kept[i] = if log { e } else { power };
-            sums[i - whole] = sums[i - whole] + power;
-        }
-        let (ln, scale) = ln_and_scale(log, merge_lanes(sums));
-        for piece in pieces(exec, n, PIECE) {
-            for kept in &mut kept[piece] {
-                *kept = finish(log, *kept, ln, scale);
-            }
-        }
-        return;
-    }
+    max
+}
+
+/// Keeps x - max for each element where `log` is true, and its power of e otherwise. Returns the sum of the powers.
+#[inline(always)]
+fn powers<W: Real + Number<Wide = W>>(
+    exec: &Exec,
+    log: bool,
+    x: &[W],
+    max: W,
+    kept: &mut [W],
+) -> W {
+    let (n, whole) = (x.len(), x.len() / LANES * LANES);
+    let mut sums = [<W as Real>::ZERO; LANES];
     for piece in pieces(exec, whole, PIECE) {
         for c in piece.step_by(LANES) {
-            let x = &x[c..c + LANES];
+            let (x, kept) = (&x[c..c + LANES], &mut kept[c..c + LANES]);
             for l in 0..LANES {
-                sums[l] = sums[l] + (x[l].widen() - max).exp();
+                let e = x[l] - max;
+                let power = e.exp_below_zero();
+                kept[l] = if log { e } else { power };
+                sums[l] = sums[l] + power;
             }
         }
     }
     for i in whole..n {
-        sums[i - whole] = sums[i - whole] + (x[i].widen() - max).exp();
+        let e = x[i] - max;
+        let power = e.exp_below_zero();
+        kept[i] = if log { e } else { power };
+        sums[i - whole] = sums[i - whole] + power;
+    }
+    merge_lanes(sums)
+}
+
+/// Computes a row in the type that it is computed in. The powers are computed once and kept in the result.
+#[inline(always)]
+fn wide_row<W: Real + Number<Wide = W>>(exec: &Exec, log: bool, x: &[W], y: &mut [W]) {
+    let n = x.len();
+    let y = &mut y[..n];
+    let mut sum = powers(exec, log, x, largest(exec, x), y);
+    if Real::is_nan(sum) {
+        // There are a NaN or infinities, which take their share as maximum.
+        sum = powers(exec, log, x, largest_or_nan(exec, x), y);
+    }
+    let (ln, scale) = ln_and_scale(log, sum);
+    for piece in pieces(exec, n, PIECE) {
+        for y in &mut y[piece] {
+            *y = finish(log, *y, ln, scale);
+        }
+    }
+}
+
+/// Computes a row of a narrow type that is too long to be widened as a whole: the powers are computed twice.
+#[inline(always)]
+fn long_row<T: Float>(exec: &Exec, log: bool, x: &[T], y: &mut [T]) {
+    let (n, whole) = (x.len(), x.len() / LANES * LANES);
+    let max = largest_or_nan(exec, x);
+    let mut sums = [<T::Wide as Real>::ZERO; LANES];
+    for piece in pieces(exec, whole, PIECE) {
+        for c in piece.step_by(LANES) {
+            let x = &x[c..c + LANES];
+            for l in 0..LANES {
+                sums[l] = sums[l] + (x[l].widen() - max).exp_below_zero();
+            }
+        }
+    }
+    for i in whole..n {
+        sums[i - whole] = sums[i - whole] + (x[i].widen() - max).exp_below_zero();
     }
     let (ln, scale) = ln_and_scale(log, merge_lanes(sums));
     for piece in pieces(exec, n, PIECE) {
         for (x, y) in x[piece.clone()].iter().zip(&mut y[piece]) {
             let e = x.widen() - max;
-            *y = T::narrow(finish(log, if log { e } else { e.exp() }, ln, scale));
+            let kept = if log { e } else { e.exp_below_zero() };
+            *y = T::narrow(finish(log, kept, ln, scale));
         }
     }
 }
 
-/// Computes `width` columns at once as [`row`] computes one; their `len` elements lie `step` apart.
+/// Computes rows of `n` elements.
+#[inline(always)]
+fn rows<T: Float>(exec: &Exec, log: bool, x: &[T], y: &mut [T], n: usize) {
+    if let (Some(x), Some(y)) = (T::as_wide(x), T::as_wide_mut(y)) {
+        for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
+            wide_row(exec, log, x, y);
+        }
+        return;
+    }
+    if n > WIDENED {
+        for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
+            long_row(exec, log, x, y);
+        }
+        return;
+    }
+    let mut wide = [[<T::Wide as Real>::ZERO; WIDENED]; 2];
+    let [operands, results] = &mut wide;
+    let (operands, results) = (&mut operands[..n], &mut results[..n]);
+    for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
+        T::widen_run(x, operands);
+        wide_row(exec, log, operands, results);
+        T::narrow_run(results, y);
+    }
+}
+
+/// Computes `width` columns at once as [`rows`] computes one; their `len` elements lie `step` apart.
 #[inline(always)]
 fn columns<T: Float>(
     exec: &Exec,
@@ -122,7 +205,7 @@ fn columns<T: Float>(
             &mut sums[k % LANES][..width],
         );
         for c in 0..width {
-            sums[c] = sums[c] + (x[c].widen() - max[c]).exp();
+            sums[c] = sums[c] + (x[c].widen() - max[c]).exp_below_zero();
         }
     }
     let mut ln = [<T::Wide as Real>::ZERO; COLUMNS];
@@ -141,27 +224,31 @@ fn columns<T: Float>(
         );
         for c in 0..width {
             let e = x[c].widen() - max[c];
-            y[c] = T::narrow(finish(log, if log { e } else { e.exp() }, ln[c], scale[c]));
+            y[c] = T::narrow(finish(
+                log,
+                if log { e } else { e.exp_below_zero() },
+                ln[c],
+                scale[c],
+            ));
         }
     }
 }
 
 multiversion! {
     fn tile<T: Float>(exec: &Exec, log: bool, axis: Axis, x: &[T], y: &mut [T]) {
+        if axis.inner == 1 {
+            // The test is outside the loops of each row.
+            return if log { rows(exec, true, x, y, axis.len) } else { rows(exec, false, x, y, axis.len) };
+        }
         let unit = axis.len * axis.inner;
         let mut at = 0;
         while at < y.len() {
             let (x, y) = (&x[at..at + unit], &mut y[at..at + unit]);
-            if axis.inner == 1 {
-                // The test is outside the loops of each row.
-                if log { row(exec, true, x, y) } else { row(exec, false, x, y) }
-            } else {
-                let mut first = 0;
-                while first < axis.inner {
-                    let width = if axis.inner - first < COLUMNS { axis.inner - first } else { COLUMNS };
-                    columns(exec, log, &x[first..], &mut y[first..], axis.len, axis.inner, width);
-                    first += width;
-                }
+            let mut first = 0;
+            while first < axis.inner {
+                let width = if axis.inner - first < COLUMNS { axis.inner - first } else { COLUMNS };
+                columns(exec, log, &x[first..], &mut y[first..], axis.len, axis.inner, width);
+                first += width;
             }
             at += unit;
         }
@@ -285,6 +372,35 @@ mod tests {
             check_stops(|exec| softmax(exec, &x, axis, &mut y.borrow_mut()));
         }
     }
+
+    #[test]
+    fn rows_of_any_length_have_the_bits_of_wide_rows() {
+        let inf = f32::INFINITY;
+        for n in [1, 15, 16, 100, WIDENED, WIDENED + 1] {
+            let mut x: Vec<f16> = random(6 * n, 12.0, 3);
+            // Rows with zeros of both signs, infinities and a NaN.
+            x[n] = f16::from_f32(-0.0);
+            x[2 * n - 1] = f16::from_f32(0.0);
+            x[2 * n..3 * n].fill(f16::from_f32(-inf));
+            x[3 * n + n / 2] = f16::from_f32(inf);
+            x[4 * n + n / 3] = f16::from_f32(f32::NAN);
+            let wide: Vec<f32> = x.iter().map(|x| x.widen()).collect();
+            for run in [
+                (softmax as Run<f16>, softmax as Run<f32>),
+                (log_softmax, log_softmax),
+            ] {
+                let (mut y, mut want) = (vec![f16::ZERO; 6 * n], vec![0.0; 6 * n]);
+                let axis = Axis::of(&[6, n], 1);
+                (run.0)(&crate::testing::exec(), &x, axis, &mut y).unwrap();
+                (run.1)(&crate::testing::exec(), &wide, axis, &mut want).unwrap();
+                for (y, want) in y.iter().zip(want) {
+                    assert_eq!(y.to_bits(), f16::narrow(want).to_bits(), "rows of {n}");
+                }
+            }
+        }
+    }
+
+    type Run<T> = fn(&Exec, &[T], Axis, &mut [T]) -> Result;
 
     #[test]
     fn masked_and_undefined_rows() {

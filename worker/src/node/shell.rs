@@ -135,7 +135,7 @@ impl Worker {
         let engine = Engine::new(blamed, &config.host, world.compute.clone(), black_box);
         let device = device::open(&config.device, &name, &world.compute, config.device_memory)?;
         let engine = Arc::new(engine.with_device(&config.device, device));
-        let ledger = Ledger::new(&name, config.memory);
+        let ledger = Ledger::new(&name, config.memory).keeping();
         // The speed is measured before the base is taken: that touches code and scratch memory that every program uses.
         let speed = engine.compute.speed();
         let process = holdings::resident(&world).0.saturating_add(SERVING);
@@ -197,6 +197,10 @@ impl Worker {
             }
         }));
         world.spawn(tasks.track_future(accept::run(holdings.clone(), stop.clone())));
+        let (stopped, ledger) = (stop.clone(), holdings.ledger.clone());
+        world.spawn(tasks.track_future(async move {
+            stopped.run_until_cancelled(ledger.release_idle()).await;
+        }));
         let (stopped, watching) = (stop.clone(), holdings.clone());
         world.spawn(tasks.track_future(async move {
             let wedged = watching.engine.watch.wedged();

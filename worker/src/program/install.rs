@@ -108,22 +108,6 @@ struct Load<'a> {
     values: Vec<Option<Tensor>>,
 }
 
-/// Has a pool keep the memory of large tensors for the next ones until this is dropped.
-struct Reuse<'a>(&'a Pool);
-
-impl<'a> Reuse<'a> {
-    fn on(pool: &'a Pool) -> Reuse<'a> {
-        pool.reuse(true);
-        Reuse(pool)
-    }
-}
-
-impl Drop for Reuse<'_> {
-    fn drop(&mut self) {
-        self.0.reuse(false);
-    }
-}
-
 impl Load<'_> {
     fn init_nodes(&self) -> &[ProgramNode] {
         &self.program.nodes[..self.program.init_nodes as usize]
@@ -190,8 +174,6 @@ impl Load<'_> {
             .total
             .fetch_add(feed.bytes(), Ordering::Relaxed);
 
-        // Most of what is read from files is packed, so that its memory can be used again for what is read next.
-        let reuse = Reuse::on(self.weights);
         for i in nodes {
             let node = &program.nodes[i];
             for v in operands(std::slice::from_ref(node)) {
@@ -221,7 +203,6 @@ impl Load<'_> {
                 }
             }
         }
-        drop(reuse);
         for v in targeted {
             self.load(&mut feed, v).await?;
             if let Some(t) = self.values[v as usize].take() {

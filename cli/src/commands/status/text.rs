@@ -217,10 +217,11 @@ fn parts(s: &ClusterStatus, l: &LeaseStatus) -> Vec<Vec<String>> {
 
 fn member(m: &MemberStatus) -> Vec<String> {
     let of = |f: &dyn Fn(&WorkerStatus) -> String| m.status.as_ref().map_or("-".into(), f);
-    // Weights that nobody uses are freed where their memory is needed.
+    // Weights that nobody uses, and memory that is kept, are freed where memory is needed.
     let used = |w: &WorkerStatus| {
         let used = w.memory_used.iter();
-        let used = used.filter(|(purpose, _)| **purpose != Purpose::UnusedWeights);
+        let free = [Purpose::UnusedWeights, Purpose::Kept];
+        let used = used.filter(|(purpose, _)| !free.contains(purpose));
         used.fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes))
     };
     vec![

@@ -149,10 +149,10 @@ fn of_worker(host: Host, status: &WorkerStatus, left: &mut Vec<String>) {
         left.push(format!("{host}: {} live handles", status.live_handles));
     }
     for (account, bytes) in &status.memory_used {
-        // Memory of the first two accounts is held for the worker's life, and weights until their memory is needed.
+        // Memory of the first two accounts is held for the worker's life, and the others until it is needed.
         let lasting = matches!(
             account,
-            Purpose::Base | Purpose::Buffers | Purpose::UnusedWeights
+            Purpose::Base | Purpose::Buffers | Purpose::UnusedWeights | Purpose::Kept
         );
         if *bytes > 0 && !lasting {
             left.push(format!("{host}: {bytes} bytes of {account:?}"));

@@ -5,17 +5,13 @@ use half::{bf16, f16};
 /// Widens exactly.
 #[inline(always)]
 pub fn f16_to_f32(x: f16) -> f32 {
-    let bits = u32::from(x.to_bits());
-    let magnitude = (bits & 0x7fff) << 13;
+    // The sign goes to its place by extension, and the rest by the shift.
+    let bits = ((i32::from(x.to_bits() as i16) << 13) as u32) & 0x8fff_e000;
     // 2^112 moves the exponent bias from 15 to 127, and normalizes subnormals on the way.
-    let scaled = f32::from_bits(magnitude) * f32::from_bits(0x7780_0000);
-    let special = f32::from_bits(magnitude | 0x7f80_0000);
-    let y = if magnitude >= 0x0f80_0000 {
-        special
-    } else {
-        scaled
-    };
-    f32::from_bits(y.to_bits() | ((bits & 0x8000) << 16))
+    let scaled = (f32::from_bits(bits) * f32::from_bits(0x7780_0000)).to_bits();
+    let special = bits | 0x7f80_0000;
+    let is_special = bits & 0x0f80_0000 == 0x0f80_0000;
+    f32::from_bits(if is_special { special } else { scaled })
 }
 
 /// Rounds to nearest even; overflow gives infinity.

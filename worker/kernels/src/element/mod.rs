@@ -8,10 +8,14 @@
 pub mod halves;
 pub mod kernels;
 mod number;
+mod runs;
 
 pub use half::{bf16, f16};
 pub(crate) use number::canonical_nan;
 pub use number::{Float, Integer, Number};
+
+/// The longest row of a narrow type that is widened as a whole: with its results it stays in the first-level cache.
+pub(crate) const WIDENED: usize = 2048;
 
 /// An element of a tensor: plain data that can be copied.
 pub trait Element:

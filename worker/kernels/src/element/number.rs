@@ -1,8 +1,9 @@
 //! Arithmetic on elements.
 
 use super::kernels::{FloatKernels, IntegerKernels, NumberKernels};
-use super::{Element, bf16, f16, halves};
+use super::{Element, bf16, f16, halves, runs};
 use crate::math::Real;
+use crate::multiversion::multiversion;
 
 /// An element with arithmetic. Every dtype has arithmetic; booleans count as `u8`.
 pub trait Number: Element + NumberKernels {
@@ -84,6 +85,12 @@ pub(crate) fn canonical_nan<T: Number>(x: T) -> T {
 pub trait Float: Number<Wide: Real> + FloatKernels {
     /// The same slice in the computing type, where that is the element type itself; `None` for the other types.
     fn as_wide_mut(slice: &mut [Self]) -> Option<&mut [Self::Wide]>;
+    /// As [`Float::as_wide_mut`], for reading.
+    fn as_wide(slice: &[Self]) -> Option<&[Self::Wide]>;
+    /// Widens a run; both slices have the same length. A signalling NaN may become a quiet one.
+    fn widen_run(x: &[Self], y: &mut [Self::Wide]);
+    /// Narrows a run, rounding once; both slices have the same length.
+    fn narrow_run(x: &[Self::Wide], y: &mut [Self]);
 }
 
 /// An integer element.
@@ -183,6 +190,16 @@ macro_rules! native_float {
             fn as_wide_mut(slice: &mut [$t]) -> Option<&mut [$t]> {
                 Some(slice)
             }
+            #[inline(always)]
+            fn as_wide(slice: &[$t]) -> Option<&[$t]> {
+                Some(slice)
+            }
+            fn widen_run(x: &[$t], y: &mut [$t]) {
+                y.copy_from_slice(x);
+            }
+            fn narrow_run(x: &[$t], y: &mut [$t]) {
+                y.copy_from_slice(x);
+            }
         }
     };
 }
@@ -190,7 +207,7 @@ native_float!(f32);
 native_float!(f64);
 
 macro_rules! half_float {
-    ($t:ty, $widen:path, $narrow:path, $from_f64:path) => {
+    ($t:ty, $widen:path, $narrow:path, $from_f64:path, $widen_run:path, $narrow_run:path) => {
         impl Number for $t {
             type Wide = f32;
             const ZERO: $t = <$t>::ZERO;
@@ -241,6 +258,16 @@ macro_rules! half_float {
             fn as_wide_mut(_: &mut [$t]) -> Option<&mut [f32]> {
                 None
             }
+            #[inline(always)]
+            fn as_wide(_: &[$t]) -> Option<&[f32]> {
+                None
+            }
+            fn widen_run(x: &[$t], y: &mut [f32]) {
+                $widen_run(x, y);
+            }
+            fn narrow_run(x: &[f32], y: &mut [$t]) {
+                $narrow_run(x, y);
+            }
         }
     };
     (@binary $t:ty, $widen:path, $narrow:path, $($op:ident)*) => {$(
@@ -254,14 +281,38 @@ half_float!(
     f16,
     halves::f16_to_f32,
     halves::f32_to_f16,
-    halves::f64_to_f16
+    halves::f64_to_f16,
+    runs::widen,
+    runs::narrow
 );
 half_float!(
     bf16,
     halves::bf16_to_f32,
     halves::f32_to_bf16,
-    halves::f64_to_bf16
+    halves::f64_to_bf16,
+    widen_loop,
+    narrow_loop
 );
+
+multiversion! {
+    fn widen_loop<T: Number>(x: &[T], y: &mut [T::Wide]) {
+        let n = x.len().min(y.len());
+        let (x, y) = (&x[..n], &mut y[..n]);
+        for i in 0..n {
+            y[i] = x[i].widen();
+        }
+    }
+}
+
+multiversion! {
+    fn narrow_loop<T: Number>(x: &[T::Wide], y: &mut [T]) {
+        let n = x.len().min(y.len());
+        let (x, y) = (&x[..n], &mut y[..n]);
+        for i in 0..n {
+            y[i] = T::narrow(x[i]);
+        }
+    }
+}
 
 macro_rules! integer {
     ($t:ty) => {

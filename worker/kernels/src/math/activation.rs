@@ -11,7 +11,7 @@ pub fn relu<W: Real>(x: W) -> W {
 /// 1 / (1 + e^-x), without overflow on either side.
 #[inline(always)]
 pub fn sigmoid<W: Real>(x: W) -> W {
-    let e = (-x.abs()).exp();
+    let e = (-x.abs()).exp_below_zero();
     let numerator = if x < W::ZERO { e } else { W::ONE };
     numerator / (W::ONE + e)
 }
@@ -39,7 +39,7 @@ pub fn gelu_tanh<W: Real>(x: W) -> W {
 #[inline(always)]
 pub fn softplus<W: Real>(x: W) -> W {
     let positive = if x > W::ZERO { x } else { W::ZERO };
-    let y = positive + (-x.abs()).exp().log1p_unit();
+    let y = positive + (-x.abs()).exp_below_zero().log1p_unit();
     if x.is_nan() { x } else { y }
 }
 

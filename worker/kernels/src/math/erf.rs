@@ -1,6 +1,6 @@
 //! Error function: an odd polynomial near zero, 1 - exp(polynomial) beyond.
 
-use super::exp::{clamp, exp};
+use super::exp::{clamp, exp_near_zero};
 
 /// Error function.
 #[inline(always)]
@@ -15,7 +15,8 @@ pub fn erf(x: f32) -> f32 {
     let r = r.mul_add(t, -6.348_468_7e-1);
     let r = r.mul_add(t, -1.287_175_1e-1);
     let r = r.mul_add(t, -t);
-    let far = 1.0 - exp(r);
+    // At 4 the polynomial is -18.
+    let far = 1.0 - exp_near_zero(r);
     let p = -5.967_617e-4_f32;
     let p = p.mul_add(s, 4.991_194_e-3);
     let p = p.mul_add(s, -2.676_813_5e-2);

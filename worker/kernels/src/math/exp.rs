@@ -55,6 +55,23 @@ pub fn exp(x: f32) -> f32 {
     p * exp2i(half) * exp2i(n.wrapping_sub(half))
 }
 
+/// e^x for x <= 0 or NaN, with the bits of [`exp`].
+#[inline(always)]
+pub fn exp_below_zero(x: f32) -> f32 {
+    let (n, r) = reduce(if x < -105.0 { -105.0 } else { x });
+    let p = (r * r).mul_add(tail(r), r) + 1.0;
+    // The first product is exact, so the second one alone rounds, as in `exp`.
+    p * exp2i(n.wrapping_add(100)) * f32::from_bits((127 - 100) << 23)
+}
+
+/// e^x for -87 < x <= 0 or NaN, with the bits of [`exp`].
+#[inline(always)]
+pub fn exp_near_zero(x: f32) -> f32 {
+    let (n, r) = reduce(x);
+    let p = (r * r).mul_add(tail(r), r) + 1.0;
+    p * exp2i(n)
+}
+
 /// e^x - 1 without cancellation near zero.
 #[inline(always)]
 pub fn expm1(x: f32) -> f32 {
@@ -91,6 +108,22 @@ mod tests {
         check_ulps("exp", exp, libm::exp, 1.5, |_| true);
         check_ulps("expm1", expm1, libm::expm1, 2.0, |_| true);
         check_ulps("tanh", tanh, libm::tanh, 2.5, |_| true);
+    }
+
+    #[test]
+    fn narrower_ranges_have_the_same_bits() {
+        for bits in (0x8000_0000..=u32::MAX).step_by(509).chain([0]) {
+            let x = f32::from_bits(bits);
+            let want = exp(x).to_bits();
+            assert_eq!(exp_below_zero(x).to_bits(), want, "{x:e}");
+            if x > -87.0 {
+                assert_eq!(exp_near_zero(x).to_bits(), want, "{x:e}");
+            }
+        }
+        for x in [-104.0f32, -103.9, -87.4, -87.3, f32::NEG_INFINITY, f32::NAN] {
+            assert_eq!(exp_below_zero(x).to_bits(), exp(x).to_bits(), "{x:e}");
+        }
+        assert_eq!(exp_near_zero(f32::NAN).to_bits(), exp(f32::NAN).to_bits());
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub use activation::{
     silu, softplus, softsign, thresholded_relu,
 };
 pub use erf::erf;
-pub use exp::{exp, expm1, tanh};
+pub use exp::{exp, exp_below_zero, expm1, tanh};
 pub use log::{ln, log1p_unit};
 pub use pow::pow;
 pub use rare::{acos, acosh, asin, asinh, atan, atanh, cosh, sinh};

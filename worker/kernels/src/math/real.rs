@@ -56,6 +56,8 @@ pub trait Real:
     fn copysign(self, sign: Self) -> Self;
     /// e^x.
     fn exp(self) -> Self;
+    /// e^x for x <= 0 or NaN, with the bits of [`Real::exp`].
+    fn exp_below_zero(self) -> Self;
     /// e^x - 1.
     fn expm1(self) -> Self;
     /// Natural logarithm.
@@ -170,7 +172,7 @@ macro_rules! delegate {
 impl Real for f32 {
     common!(f32);
     delegate!(f32,
-        exp => super::exp, expm1 => super::expm1, ln => super::ln, log1p_unit => super::log1p_unit,
+        exp => super::exp, exp_below_zero => super::exp_below_zero, expm1 => super::expm1, ln => super::ln, log1p_unit => super::log1p_unit,
         erf => super::erf, sin => super::sin, cos => super::cos, tan => super::tan,
         sin_fast => super::sin_fast, cos_fast => super::cos_fast, tan_fast => super::tan_fast,
         sinh => super::sinh, cosh => super::cosh, tanh => super::tanh, asin => super::asin, acos => super::acos,
@@ -193,7 +195,7 @@ impl Real for f32 {
 impl Real for f64 {
     common!(f64);
     delegate!(f64,
-        exp => libm::exp, expm1 => libm::expm1, ln => libm::log, log1p_unit => libm::log1p,
+        exp => libm::exp, exp_below_zero => libm::exp, expm1 => libm::expm1, ln => libm::log, log1p_unit => libm::log1p,
         erf => libm::erf, sin => libm::sin, cos => libm::cos, tan => libm::tan,
         sin_fast => libm::sin, cos_fast => libm::cos, tan_fast => libm::tan,
         sinh => libm::sinh, cosh => libm::cosh, tanh => libm::tanh, asin => libm::asin, acos => libm::acos,

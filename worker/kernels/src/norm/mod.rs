@@ -40,7 +40,7 @@ fn row_sum<T: Float>(exec: &Exec, x: &[T]) -> T::Wide {
 
 /// Sum of the squared distances of the elements of a row from `center`.
 #[inline(always)]
-fn row_squares<T: Float>(exec: &Exec, x: &[T], center: T::Wide) -> T::Wide {
+fn row_squares<T: Number<Wide: Real>>(exec: &Exec, x: &[T], center: T::Wide) -> T::Wide {
     let mut sums = [<T::Wide as Real>::ZERO; LANES];
     let whole = x.len() / LANES * LANES;
     for piece in pieces(exec, whole, PIECE) {

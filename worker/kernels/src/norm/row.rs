@@ -3,7 +3,7 @@
 use super::{row_squares, row_stats};
 use crate::Exec;
 use crate::compiled::compiled_floats;
-use crate::element::{Float, Number};
+use crate::element::{Float, Number, WIDENED};
 use crate::error::Result;
 use crate::math::Real;
 use crate::multiversion::multiversion;
@@ -37,21 +37,43 @@ multiversion! {
     }
 }
 
+#[inline(always)]
+fn rms_row<T: Number<Wide: Real>>(
+    exec: &Exec,
+    x: &[T],
+    scale: &[T],
+    epsilon: T::Wide,
+    y: &mut [T],
+) {
+    let n = scale.len();
+    let (x, y) = (&x[..n], &mut y[..n]);
+    let mean = row_squares(exec, x, <T::Wide as Real>::ZERO) / <T::Wide as Real>::from_usize(n);
+    let inverse = <T::Wide as Real>::ONE / (mean + epsilon).sqrt();
+    for piece in pieces(exec, n, PIECE) {
+        for i in piece {
+            y[i] = T::narrow(x[i].widen() * inverse * scale[i].widen());
+        }
+    }
+}
+
 multiversion! {
     fn rms_tile<T: Float>(exec: &Exec, x: &[T], scale: &[T], epsilon: f64, y: &mut [T]) {
         let n = scale.len();
-        let (epsilon, count) = (<T::Wide as Real>::from_f64(epsilon), <T::Wide as Real>::from_usize(n));
-        let mut at = 0;
-        while at < y.len() {
-            let (x, y) = (&x[at..at + n], &mut y[at..at + n]);
-            let mean = row_squares(exec, x, <T::Wide as Real>::ZERO) / count;
-            let inverse = <T::Wide as Real>::ONE / (mean + epsilon).sqrt();
-            for piece in pieces(exec, n, PIECE) {
-                for i in piece {
-                    y[i] = T::narrow(x[i].widen() * inverse * scale[i].widen());
-                }
+        let epsilon = <T::Wide as Real>::from_f64(epsilon);
+        if n > WIDENED || T::as_wide(x).is_some() {
+            for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
+                rms_row(exec, x, scale, epsilon, y);
             }
-            at += n;
+            return;
+        }
+        let mut wide = [[<T::Wide as Real>::ZERO; WIDENED]; 3];
+        let [scales, operands, results] = &mut wide;
+        let (scales, operands, results) = (&mut scales[..n], &mut operands[..n], &mut results[..n]);
+        T::widen_run(scale, scales);
+        for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
+            T::widen_run(x, operands);
+            rms_row(exec, operands, scales, epsilon, results);
+            T::narrow_run(results, y);
         }
     }
 }

@@ -11,8 +11,9 @@ use std::ops::Range;
 /// Virtual lanes of every reduction.
 pub(crate) const LANES: usize = 16;
 
-/// Columns whose lanes are kept on the stack together.
-const COLUMNS: usize = 64;
+/// Columns whose lanes are kept on the stack together, in the first-level cache: the more there are, the longer are the
+/// pieces of memory that each step reads.
+const COLUMNS: usize = 256;
 
 /// A function that is accumulated over elements.
 pub(crate) trait Fold<T: Number>: Copy + Send + Sync {

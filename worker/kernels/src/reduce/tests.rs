@@ -1,5 +1,5 @@
 use super::*;
-use crate::element::{Float, Integer, bf16, f16};
+use crate::element::{Float, Integer, Number, bf16, f16};
 use crate::shape::{Axis, count};
 use crate::testing::{bits, check_stops, each_exec, exec, random};
 
@@ -229,6 +229,103 @@ fn positions_of_extremes() {
             assert_eq!(y as usize, column.iter().position(|&x| x == max).unwrap());
         }
     });
+}
+
+/// Compares extremes of rows, with equal elements and some NaN, with a search one by one.
+fn check_rows<T: Number>(rows: usize, len: usize) {
+    let mut x: Vec<T> = random(rows * len, 30.0, 6);
+    for x in &mut x {
+        *x = T::from_f64(x.to_f64().round());
+    }
+    if !T::INTEGER {
+        (x[len / 2], x[len - 1]) = (T::from_f64(f64::NAN), T::from_f64(f64::NAN));
+    }
+    let axis = Axis::of(&[rows, len], 1);
+    for (extreme, last) in [Extreme::Max, Extreme::Min]
+        .into_iter()
+        .flat_map(|e| [(e, false), (e, true)])
+    {
+        let mut y = vec![-1; rows];
+        arg_extreme(&exec(), extreme, &x, axis, last, &mut y).unwrap();
+        let (mut values, mut indices) = (vec![T::ZERO; rows * 9], vec![-1; rows * 9]);
+        let k = len.min(9);
+        let best = (&mut values[..rows * k], &mut indices[..rows * k]);
+        top_k(&exec(), extreme, &x, axis, k, best.0, best.1).unwrap();
+        for (r, row) in x.chunks(len).enumerate() {
+            // NaN is more extreme than any number for the one, and the largest for the other.
+            let signed = |x: T| {
+                if extreme == Extreme::Max {
+                    x.to_f64()
+                } else {
+                    -x.to_f64()
+                }
+            };
+            let key = |k: &usize| match row[*k].is_nan() {
+                true => f64::INFINITY,
+                false => signed(row[*k]),
+            };
+            let most = (0..len).map(|k| key(&k)).fold(f64::NEG_INFINITY, f64::max);
+            let mut all = (0..len).filter(|k| key(k) == most);
+            let want = if last { all.next_back() } else { all.next() };
+            assert_eq!(
+                Some(y[r] as usize),
+                want,
+                "{extreme:?} {last} row {r} of {len}"
+            );
+            let nan_last = |k: &usize| match row[*k].is_nan() && extreme == Extreme::Min {
+                true => f64::NEG_INFINITY,
+                false => key(k),
+            };
+            let mut order: Vec<usize> = (0..len).collect();
+            order.sort_by(|a, b| nan_last(b).total_cmp(&nan_last(a)).then(a.cmp(b)));
+            let got = &indices[r * k..(r + 1) * k];
+            assert!(
+                got.iter().zip(&order).all(|(i, want)| *i as usize == *want),
+                "{got:?} {len}"
+            );
+        }
+    }
+}
+
+#[test]
+fn extremes_of_rows_of_any_length() {
+    for len in [1, 2, 63, 64, 65, 300, 1024, 2049] {
+        check_rows::<f32>(3, len);
+        check_rows::<f64>(3, len);
+        check_rows::<f16>(3, len);
+        check_rows::<bf16>(3, len);
+        check_rows::<i8>(3, len);
+        check_rows::<i64>(3, len);
+    }
+}
+
+#[test]
+fn sums_of_many_columns_are_those_of_each() {
+    let shape = [2, 7, 2500];
+    let x: Vec<f16> = random(count(&shape), 3.0, 8);
+    for covered in [false, true].map(|exclusive| Covered {
+        exclusive,
+        reverse: exclusive,
+    }) {
+        let mut y = vec![f16::ZERO; x.len()];
+        cumulate(
+            &exec(),
+            Running::Sum,
+            &x,
+            Axis::of(&shape, 1),
+            covered,
+            &mut y,
+        )
+        .unwrap();
+        for (o, i) in (0..2).flat_map(|o| (0..2500).map(move |i| (o, i))) {
+            let at = |k: usize| (o * 7 + k) * 2500 + i;
+            let column: Vec<f16> = (0..7).map(|k| x[at(k)]).collect();
+            let mut want = [f16::ZERO; 7];
+            let axis = Axis::of(&[7], 0);
+            cumulate(&exec(), Running::Sum, &column, axis, covered, &mut want).unwrap();
+            assert!((0..7).all(|k| y[at(k)] == want[k]), "column {i}");
+        }
+    }
 }
 
 #[test]

@@ -5,8 +5,30 @@ use crate::Exec;
 use crate::compiled::compiled_numbers;
 use crate::element::Number;
 use crate::error::Result;
+use crate::multiversion::multiversion;
 use crate::shape::Axis;
 use crate::split::{GRAIN, PIECE, pieces, tiles2};
+use std::ops::Range;
+
+/// Adjacent elements that are compared with the worst of the best at once: most are worse.
+const CHUNK: usize = 64;
+
+multiversion! {
+    /// Whether any element may come before one of value `worst` that lies before it.
+    fn any_beyond<T: Number>(extreme: Extreme, worst: T::Wide, x: &[T]) -> bool {
+        let mut any = worst.is_nan();
+        match extreme {
+            Extreme::Max => for i in 0..x.len() {
+                let x = x[i].widen();
+                any |= (x > worst) | x.is_nan();
+            },
+            Extreme::Min => for i in 0..x.len() {
+                any |= x[i].widen() < worst;
+            },
+        }
+        any
+    }
+}
 
 /// A heap of the best elements of one column, which lie strided in the outputs. The root is the worst of them.
 struct Heap<'a, T> {
@@ -20,6 +42,7 @@ impl<T: Number> Heap<'_, T> {
     /// Whether `(a, i)` comes before `(b, j)` in the strict order of results. NaN counts as the largest value; equal
     /// values are ordered by index.
     fn before(&self, (a, i): (T, i64), (b, j): (T, i64)) -> bool {
+        let (a, b) = (a.widen(), b.widen());
         let (low, high) = if self.extreme == Extreme::Max {
             (b, a)
         } else {
@@ -60,18 +83,31 @@ impl<T: Number> Heap<'_, T> {
         self.set(at, entry);
     }
 
-    /// Keeps the best `k` of a column of `len` elements, best first.
-    fn fill(&mut self, exec: &Exec, k: usize, len: usize, column: &[T]) {
-        for i in pieces(exec, len, PIECE).flatten() {
+    /// Takes in those of some elements that come before the worst of the best `k`.
+    fn offer(&mut self, k: usize, column: &[T], some: Range<usize>) {
+        for i in some {
             let entry = (column[i * self.step], i as i64);
-            if i < k {
-                self.set(i, entry);
-                if i + 1 == k {
-                    (0..k / 2).rev().for_each(|at| self.sift(at, k));
-                }
-            } else if self.before(entry, self.get(0)) {
+            if self.before(entry, self.get(0)) {
                 self.set(0, entry);
                 self.sift(0, k);
+            }
+        }
+    }
+
+    /// Keeps the best `k` of a column of `len` elements, best first.
+    fn fill(&mut self, exec: &Exec, k: usize, len: usize, column: &[T]) {
+        for i in pieces(exec, k, PIECE).flatten() {
+            self.set(i, (column[i * self.step], i as i64));
+        }
+        (0..k / 2).rev().for_each(|at| self.sift(at, k));
+        for piece in pieces(exec, len - k, PIECE) {
+            for start in piece.clone().step_by(CHUNK) {
+                let chunk = k + start..k + piece.end.min(start + CHUNK);
+                if self.step > 1
+                    || any_beyond(self.extreme, self.get(0).0.widen(), &column[chunk.clone()])
+                {
+                    self.offer(k, column, chunk);
+                }
             }
         }
         for len in pieces(exec, k - 1, PIECE).flatten().map(|i| k - 1 - i) {

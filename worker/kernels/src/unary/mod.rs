@@ -1,7 +1,7 @@
 //! Functions of one element.
 //!
-//! The `*_inplace` forms replace their argument. The others copy block by block, and compute in place while a block is
-//! in the cache.
+//! The `*_inplace` forms replace their argument. Functions of floats are computed from one slice into the other; the others
+//! copy block by block, and compute in place while a block is in the cache.
 
 mod ops;
 
@@ -20,34 +20,28 @@ const BLOCK: usize = 1024;
 /// Replaces every element of a run by its function value.
 pub(crate) fn float_block<T: Float>(op: FloatUnary, y: &mut [T]) {
     if let Some(wide) = T::as_wide_mut(y) {
-        return ops::apply(op, wide);
+        return ops::replace(op, wide);
     }
     let mut wide = [T::Wide::ZERO; BLOCK];
     for block in y.chunks_mut(BLOCK) {
         let wide = &mut wide[..block.len()];
-        widen(block, wide);
-        ops::apply(op, wide);
-        narrow(wide, block);
+        T::widen_run(block, wide);
+        ops::replace(op, wide);
+        T::narrow_run(wide, block);
     }
 }
 
-multiversion! {
-    fn widen<T: Float>(x: &[T], y: &mut [T::Wide]) {
-        let n = x.len().min(y.len());
-        let (x, y) = (&x[..n], &mut y[..n]);
-        for i in 0..n {
-            y[i] = x[i].widen();
-        }
+/// `y[i] = op(x[i])` for a run; both slices have the same length.
+pub(crate) fn float_apart<T: Float>(op: FloatUnary, x: &[T], y: &mut [T]) {
+    if let (Some(x), Some(y)) = (T::as_wide(x), T::as_wide_mut(y)) {
+        return ops::apart(op, x, y);
     }
-}
-
-multiversion! {
-    fn narrow<T: Float>(x: &[T::Wide], y: &mut [T]) {
-        let n = x.len().min(y.len());
-        let (x, y) = (&x[..n], &mut y[..n]);
-        for i in 0..n {
-            y[i] = T::narrow(x[i]);
-        }
+    let mut wide = [T::Wide::ZERO; BLOCK];
+    for (x, y) in x.chunks(BLOCK).zip(y.chunks_mut(BLOCK)) {
+        let wide = &mut wide[..x.len()];
+        T::widen_run(x, wide);
+        ops::replace(op, wide);
+        T::narrow_run(wide, y);
     }
 }
 
@@ -72,7 +66,12 @@ fn replaced<T: Element>(exec: &Exec, y: &mut [T], in_place: impl Fn(&mut [T]) + 
 }
 
 fn float_any<T: Float>(exec: &Exec, op: FloatUnary, x: &[T], y: &mut [T]) -> Result {
-    copied(exec, x, y, |y| float_block(op, y))
+    assert_eq!(x.len(), y.len(), "unary operand and result");
+    Ok(tiles(exec, y, 1, GRAIN, |range, part| {
+        for (x, y) in x[range].chunks(BLOCK).zip(part.chunks_mut(BLOCK)) {
+            float_apart(op, x, y);
+        }
+    })?)
 }
 
 fn float_inplace_any<T: Float>(exec: &Exec, op: FloatUnary, y: &mut [T]) -> Result {

@@ -98,6 +98,16 @@ multiversion! {
     }
 }
 
+multiversion! {
+    fn vectorized_apart<W: Real, O: UnaryFn<W>>(op: O, x: &[W], y: &mut [W]) {
+        let n = x.len().min(y.len());
+        let (x, y) = (&x[..n], &mut y[..n]);
+        for i in 0..n {
+            y[i] = op.eval(x[i]);
+        }
+    }
+}
+
 /// Applies a function that does not vectorize, with one copy of the code instead of three.
 fn one_by_one<W: Real, O: UnaryFn<W>>(op: O, y: &mut [W]) {
     for v in y {
@@ -116,60 +126,108 @@ fn trigonometric<W: Real, F: UnaryFn<W>, S: UnaryFn<W>>(fast: F, slow: S, y: &mu
     }
 }
 
+/// Where a function reads and writes a run of elements.
+trait Run<W: Real> {
+    /// Applies a function whose loop the compiler makes vectors of.
+    fn vectorized(self, op: impl UnaryFn<W>);
+    /// The elements, in the place of the results.
+    fn in_place<'y>(self) -> &'y mut [W]
+    where
+        Self: 'y;
+}
+
+/// Results that replace their operands.
+struct InPlace<'y, W>(&'y mut [W]);
+
+impl<W: Real> Run<W> for InPlace<'_, W> {
+    fn vectorized(self, op: impl UnaryFn<W>) {
+        vectorized(op, self.0);
+    }
+
+    fn in_place<'y>(self) -> &'y mut [W]
+    where
+        Self: 'y,
+    {
+        self.0
+    }
+}
+
+/// Operands, and as many results elsewhere.
+struct Apart<'y, W>(&'y [W], &'y mut [W]);
+
+impl<W: Real> Run<W> for Apart<'_, W> {
+    fn vectorized(self, op: impl UnaryFn<W>) {
+        vectorized_apart(op, self.0, self.1);
+    }
+
+    fn in_place<'y>(self) -> &'y mut [W]
+    where
+        Self: 'y,
+    {
+        self.1.copy_from_slice(self.0);
+        self.1
+    }
+}
+
 /// Replaces every element of `y` by its function value.
-pub(super) fn apply<W: Real>(op: FloatUnary, y: &mut [W]) {
+pub(super) fn replace<W: Real>(op: FloatUnary, y: &mut [W]) {
+    apply(op, InPlace(y));
+}
+
+/// Computes `y[i] = op(x[i])`; both slices have the same length.
+pub(super) fn apart<W: Real>(op: FloatUnary, x: &[W], y: &mut [W]) {
+    apply(op, Apart(x, y));
+}
+
+fn apply<'y, W: Real + 'y>(op: FloatUnary, run: impl Run<W> + 'y) {
     let w = W::from_f64;
     match op {
-        FloatUnary::Abs => vectorized(Abs, y),
-        FloatUnary::Neg => vectorized(Neg, y),
-        FloatUnary::Sign => vectorized(Sign, y),
-        FloatUnary::Reciprocal => vectorized(Reciprocal, y),
-        FloatUnary::Sqrt => vectorized(Sqrt, y),
-        FloatUnary::Floor => vectorized(Floor, y),
-        FloatUnary::Ceil => vectorized(Ceil, y),
-        FloatUnary::Round => vectorized(Round, y),
-        FloatUnary::Exp => vectorized(Exp, y),
-        FloatUnary::Log => vectorized(Log, y),
-        FloatUnary::Sin => trigonometric(SinFast, Sin, y),
-        FloatUnary::Cos => trigonometric(CosFast, Cos, y),
-        FloatUnary::Tan => trigonometric(TanFast, Tan, y),
-        FloatUnary::Sinh => one_by_one(Sinh, y),
-        FloatUnary::Cosh => one_by_one(Cosh, y),
-        FloatUnary::Tanh => vectorized(Tanh, y),
-        FloatUnary::Asin => one_by_one(Asin, y),
-        FloatUnary::Acos => one_by_one(Acos, y),
-        FloatUnary::Atan => one_by_one(Atan, y),
-        FloatUnary::Asinh => one_by_one(Asinh, y),
-        FloatUnary::Acosh => one_by_one(Acosh, y),
-        FloatUnary::Atanh => one_by_one(Atanh, y),
-        FloatUnary::Erf => vectorized(Erf, y),
-        FloatUnary::Sigmoid => vectorized(Sigmoid, y),
-        FloatUnary::Swish { alpha: 1.0 } => vectorized(Silu, y),
-        FloatUnary::Swish { alpha } => vectorized(Swish { alpha: w(alpha) }, y),
-        FloatUnary::Relu => vectorized(Relu, y),
-        FloatUnary::LeakyRelu { alpha } => vectorized(LeakyRelu { alpha: w(alpha) }, y),
-        FloatUnary::ThresholdedRelu { alpha } => vectorized(ThresholdedRelu { alpha: w(alpha) }, y),
-        FloatUnary::Elu { alpha } => vectorized(Elu { alpha: w(alpha) }, y),
-        FloatUnary::Selu { alpha, gamma } => vectorized(
-            Selu {
-                alpha: w(alpha),
-                gamma: w(gamma),
-            },
-            y,
-        ),
-        FloatUnary::Celu { alpha } => vectorized(Celu { alpha: w(alpha) }, y),
-        FloatUnary::HardSigmoid { alpha, beta } => vectorized(
-            HardSigmoid {
-                alpha: w(alpha),
-                beta: w(beta),
-            },
-            y,
-        ),
-        FloatUnary::HardSwish => vectorized(HardSwish, y),
-        FloatUnary::Gelu => vectorized(Gelu, y),
-        FloatUnary::GeluTanh => vectorized(GeluTanh, y),
-        FloatUnary::Softplus => vectorized(Softplus, y),
-        FloatUnary::Softsign => vectorized(Softsign, y),
-        FloatUnary::Mish => vectorized(Mish, y),
+        FloatUnary::Abs => run.vectorized(Abs),
+        FloatUnary::Neg => run.vectorized(Neg),
+        FloatUnary::Sign => run.vectorized(Sign),
+        FloatUnary::Reciprocal => run.vectorized(Reciprocal),
+        FloatUnary::Sqrt => run.vectorized(Sqrt),
+        FloatUnary::Floor => run.vectorized(Floor),
+        FloatUnary::Ceil => run.vectorized(Ceil),
+        FloatUnary::Round => run.vectorized(Round),
+        FloatUnary::Exp => run.vectorized(Exp),
+        FloatUnary::Log => run.vectorized(Log),
+        FloatUnary::Sin => trigonometric(SinFast, Sin, run.in_place()),
+        FloatUnary::Cos => trigonometric(CosFast, Cos, run.in_place()),
+        FloatUnary::Tan => trigonometric(TanFast, Tan, run.in_place()),
+        FloatUnary::Sinh => one_by_one(Sinh, run.in_place()),
+        FloatUnary::Cosh => one_by_one(Cosh, run.in_place()),
+        FloatUnary::Tanh => run.vectorized(Tanh),
+        FloatUnary::Asin => one_by_one(Asin, run.in_place()),
+        FloatUnary::Acos => one_by_one(Acos, run.in_place()),
+        FloatUnary::Atan => one_by_one(Atan, run.in_place()),
+        FloatUnary::Asinh => one_by_one(Asinh, run.in_place()),
+        FloatUnary::Acosh => one_by_one(Acosh, run.in_place()),
+        FloatUnary::Atanh => one_by_one(Atanh, run.in_place()),
+        FloatUnary::Erf => run.vectorized(Erf),
+        FloatUnary::Sigmoid => run.vectorized(Sigmoid),
+        FloatUnary::Swish { alpha: 1.0 } => run.vectorized(Silu),
+        FloatUnary::Swish { alpha } => run.vectorized(Swish { alpha: w(alpha) }),
+        FloatUnary::Relu => run.vectorized(Relu),
+        FloatUnary::LeakyRelu { alpha } => run.vectorized(LeakyRelu { alpha: w(alpha) }),
+        FloatUnary::ThresholdedRelu { alpha } => {
+            run.vectorized(ThresholdedRelu { alpha: w(alpha) })
+        }
+        FloatUnary::Elu { alpha } => run.vectorized(Elu { alpha: w(alpha) }),
+        FloatUnary::Selu { alpha, gamma } => run.vectorized(Selu {
+            alpha: w(alpha),
+            gamma: w(gamma),
+        }),
+        FloatUnary::Celu { alpha } => run.vectorized(Celu { alpha: w(alpha) }),
+        FloatUnary::HardSigmoid { alpha, beta } => run.vectorized(HardSigmoid {
+            alpha: w(alpha),
+            beta: w(beta),
+        }),
+        FloatUnary::HardSwish => run.vectorized(HardSwish),
+        FloatUnary::Gelu => run.vectorized(Gelu),
+        FloatUnary::GeluTanh => run.vectorized(GeluTanh),
+        FloatUnary::Softplus => run.vectorized(Softplus),
+        FloatUnary::Softsign => run.vectorized(Softsign),
+        FloatUnary::Mish => run.vectorized(Mish),
     }
 }
