@@ -8,10 +8,18 @@
 //!                               ├── Conv (stride 1) ── Y
 //! W ── channels exchanged, reversed ──┘     (once, at install)
 //! ```
+//!
+//! Where the kernel is a whole number of strides long, no product meets one of these zeros: elements of the result that are
+//! a stride apart are made by the same weights, so that each such *phase* is a channel of a smaller convolution.
+//!
+//! ```text
+//! X ── Conv, s * s channels for each of Y ── phases between each other ── Y without its padding
+//! ```
 
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::builder::Builder;
+use super::expansion::{Expansion, Made};
 use super::{ImportFailure, ImportedNode, Outputs, unsupported};
 
 /// The bound of what a kernel covers along an axis, to which numbers of 2^31 are added. No tensor is that long.
@@ -52,6 +60,9 @@ pub(super) fn conv_transpose(b: &mut Builder, mut c: ImportedNode) -> Outputs {
         return Err(c.error(reason).into());
     }
     let axes = spatial_axes(b, &mut c, x, &shape[2..])?;
+    if let Some(stride) = phases(&axes) {
+        return by_phases(b, c, (x, w), &shape, group, (&axes, stride));
+    }
     let w = exchanged(b, &c, w, &shape, group)?;
     let mut x = x;
     for (i, axis) in axes.iter().enumerate() {
@@ -78,6 +89,96 @@ pub(super) fn conv_transpose(b: &mut Builder, mut c: ImportedNode) -> Outputs {
         .with("pads", Attr::Ints(begins.chain(ends).collect()));
     let bias = c.input(2);
     c.finish(b, "Conv", attrs, vec![Some(x), Some(w), bias])
+}
+
+/// The stride of all axes, where the convolution has phases: the kernel is a whole number of strides long, and the result
+/// has no element beyond its reach, and at least one.
+fn phases(axes: &[SpatialAxis]) -> Option<i64> {
+    let stride = axes.first()?.stride;
+    let fits = |a: &SpatialAxis| {
+        a.stride == stride
+            && a.dilation == 1
+            && (a.extent + 1) % stride == 0
+            && a.output_padding <= a.pads.1
+            && a.pads.0 + a.pads.1 - a.output_padding <= a.extent
+    };
+    (stride > 1 && axes.len() <= 2 && axes.iter().all(fits)).then_some(stride)
+}
+
+/// Imports a transposed convolution in one or two spatial axes that has phases.
+fn by_phases(
+    b: &mut Builder,
+    c: ImportedNode,
+    (x, w): (ValueId, ValueId),
+    shape: &[i64],
+    group: i64,
+    (axes, stride): (&[SpatialAxis], i64),
+) -> Outputs {
+    let (channels, n) = (shape[0], axes.len());
+    let lengths: Vec<i64> = shape[2..].iter().map(|k| k / stride).collect();
+    let count = stride.pow(n as u32);
+    let made = shape[1].checked_mul(group);
+    let all = made.and_then(|made| made.checked_mul(count));
+    let (made, all) = made.zip(all).ok_or_else(|| c.error("too many channels"))?;
+    let mut e = Expansion { b, c: &c };
+    // The weights [C, M/group, K..] as [M * phases, C/group, K/stride..], reversed.
+    let mut parts = vec![group, channels / group, shape[1]];
+    parts.extend(lengths.iter().flat_map(|length| [*length, stride]));
+    let w = e.reshaped(w, &parts)?;
+    let phase = (0..n).map(|i| 4 + 2 * i);
+    let perm: Vec<usize> = [0, 2]
+        .into_iter()
+        .chain(phase)
+        .chain([1])
+        .chain((0..n).map(|i| 3 + 2 * i))
+        .collect();
+    let w = e.transposed(w, &perm)?;
+    let w = e.reshaped(w, &[&[all, channels / group], &lengths[..]].concat())?;
+    let w = reversed(&mut e, w, n)?;
+    let pads = lengths.iter().chain(&lengths).map(|length| length - 1);
+    let attrs = Attrs::default()
+        .with("group", Attr::Int(group))
+        .with("pads", Attr::Ints(pads.collect()));
+    let mut operands = vec![x, w];
+    if let Some(bias) = c.input(2) {
+        let column = e.unsqueezed(bias, &[1])?;
+        let wide = e.ints("phases", &[made, count])?;
+        let wide = e.plain("Expand", &[column, wide])?;
+        operands.push(e.reshaped(wide, &[all])?);
+    }
+    let mut y = e.op("Conv", attrs, &operands)?;
+    y = match n {
+        1 => {
+            let apart = e.reshaped(y, &[0, made, stride, -1])?;
+            let between = e.transposed(apart, &[0, 1, 3, 2])?;
+            e.reshaped(between, &[0, made, -1])?
+        }
+        _ => {
+            let attrs = Attrs::default()
+                .with("blocksize", Attr::Int(stride))
+                .with("mode", Attr::Str("CRD".into()));
+            e.op("DepthToSpace", attrs, &[y])?
+        }
+    };
+    let removed = |a: &SpatialAxis| (a.pads.0, a.pads.1 - a.output_padding);
+    let cut: Vec<_> = (2..).zip(axes.iter().map(removed)).collect();
+    let cut = cut.into_iter().filter(|(_, removed)| *removed != (0, 0));
+    let (mut starts, mut ends, mut along) = (Vec::new(), Vec::new(), Vec::new());
+    for (axis, (start, end)) in cut {
+        along.push(axis);
+        starts.push(start);
+        ends.push(if end == 0 { i64::MAX } else { -end });
+    }
+    if along.is_empty() {
+        return Ok(vec![e.last(0, "Identity", Attrs::default(), &[y])?]);
+    }
+    let operands = [
+        y,
+        e.ints("starts", &starts)?,
+        e.ints("ends", &ends)?,
+        e.ints("axes", &along)?,
+    ];
+    Ok(vec![e.last(0, "Slice", Attrs::default(), &operands)?])
 }
 
 /// The numbers of each spatial axis, from the attributes.
@@ -194,16 +295,20 @@ fn exchanged(
         .checked_mul(group)
         .ok_or_else(|| c.error("too many channels"))?;
     w = reshaped(b, w, [&[all, channels / group], spatial].concat())?;
-    let n = spatial.len();
+    reversed(&mut Expansion { b, c }, w, spatial.len())
+}
+
+/// Weights with their `n` spatial axes reversed.
+fn reversed(e: &mut Expansion<'_>, w: ValueId, n: usize) -> Made {
     let axes: Vec<i64> = (2..2 + n as i64).collect();
     let operands = [
-        Some(w),
-        Some(b.ints(&c.sub("starts"), &vec![-1; n])?),
-        Some(b.ints(&c.sub("ends"), &vec![i64::from(i32::MIN); n])?),
-        Some(b.ints(&c.sub("axes"), &axes)?),
-        Some(b.ints(&c.sub("steps"), &vec![-1; n])?),
+        w,
+        e.ints("starts", &vec![-1; n])?,
+        e.ints("ends", &vec![i64::from(i32::MIN); n])?,
+        e.ints("axes", &axes)?,
+        e.ints("steps", &vec![-1; n])?,
     ];
-    Ok(c.before(b, "Slice", Attrs::default(), operands.into())?)
+    e.plain("Slice", &operands)
 }
 
 /// Puts `stride - 1` zeros between the elements of `x` along an axis.

@@ -352,6 +352,48 @@ fn a_transposed_convolution_is_a_convolution() {
 }
 
 #[test]
+fn a_transposed_convolution_in_whole_strides_has_phases() {
+    let check = |attributes: Vec<AttributeProto>, last: &str, ty: &str| {
+        let mut attributes = attributes;
+        attributes.push(ints("strides", &[2, 2]));
+        let f = import(&transposed_convolution(attributes));
+        let all: Vec<&str> = f.nodes.iter().map(|n| &*n.op).collect();
+        let ops = [
+            "Reshape",
+            "Transpose",
+            "Reshape",
+            "Slice",
+            "Conv",
+            "DepthToSpace",
+            last,
+        ];
+        assert_eq!(all, ops);
+        assert_eq!(f.ty(f.results[0].1).to_string(), ty);
+    };
+    check(vec![], "Identity", "f32[n, 3, 2*h, 6]");
+    check(
+        vec![ints("pads", &[1, 0, 0, 1])],
+        "Slice",
+        "f32[n, 3, -1+2*h, 5]",
+    );
+    let padded = vec![ints("pads", &[0, 0, 1, 1]), ints("output_padding", &[1, 0])];
+    check(padded, "Slice", "f32[n, 3, 2*h, 5]");
+    // What no element of the operand reaches, and kernels that are no whole number of strides long.
+    let spread = |attributes: Vec<AttributeProto>| {
+        let f = import(&transposed_convolution(attributes));
+        assert!(f.nodes.iter().any(|n| &*n.op == "Pad"), "{:?}", lines(&f));
+    };
+    spread(vec![
+        ints("strides", &[2, 2]),
+        ints("output_padding", &[1, 1]),
+    ]);
+    // All that the only element reaches would be removed.
+    spread(vec![ints("strides", &[2, 2]), ints("pads", &[1, 0, 1, 0])]);
+    spread(vec![ints("strides", &[3, 3])]);
+    spread(vec![ints("strides", &[2, 2]), ints("dilations", &[3, 3])]);
+}
+
+#[test]
 fn a_transposed_convolution_that_means_nothing_is_refused() {
     let check = |attributes: Vec<AttributeProto>, why: &str| {
         let e = try_import(&transposed_convolution(attributes))

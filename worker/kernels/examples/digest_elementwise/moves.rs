@@ -6,6 +6,7 @@ use convoke_kernels::binary::{Logic, logic, select};
 use convoke_kernels::error::Result;
 use convoke_kernels::movement::{self, BlockOrder, Indices, PadMode, ScatterReduction};
 use convoke_kernels::movement::{gather, scatter_elements, transpose};
+use convoke_kernels::resize::nearest;
 use convoke_kernels::shape::{Axis, Operand};
 
 pub fn movement(exec: &Exec, digest: &mut Digest) -> Result {
@@ -25,6 +26,13 @@ pub fn movement(exec: &Exec, digest: &mut Digest) -> Result {
         &mut y[..17 * 40 * 33],
     )?;
     digest.add("gather", &y);
+    let near = |len: usize, k: usize| (0..len * k / 2).map(|i| 2 * i / k).collect::<Vec<_>>();
+    for factors in [[4, 4], [3, 6], [1, 2]] {
+        let changes = [(1, near(30, factors[0])), (2, near(33, factors[1]))];
+        let mut y = vec![0; 17 * changes[0].1.len() * changes[1].1.len()];
+        nearest(exec, &x[..17 * 30 * 33], &[17, 30, 33], &changes, &mut y)?;
+        digest.add("nearest", &y);
+    }
     let mut sums = vec![0.0f32; 90];
     let updates = tame::<f32>(40, 1.0, 31);
     scatter_elements(

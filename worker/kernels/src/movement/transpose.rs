@@ -1,7 +1,8 @@
 //! `Transpose`, `DepthToSpace`, `SpaceToDepth`.
 //!
 //! Axes that stay adjacent are merged first. Then rows that stay whole are copied, the two innermost axes are swapped
-//! by way of square blocks, and any other permutation is gathered element by element.
+//! by way of square blocks or, where the last one is short, by rows of it, and any other permutation is gathered element by
+//! element.
 
 use super::strided::copy_walk;
 use crate::Exec;
@@ -19,6 +20,12 @@ const ROWS: usize = 4 * BLOCK;
 
 /// Writes `rows` rows of `columns` elements: `y[r][c] = x[c * step + r]`.
 fn swap<T: Bits>(x: &[T], step: usize, y: &mut [T], rows: usize, columns: usize) {
+    match columns {
+        2 => return interleave::<T, 2>(x, step, y),
+        3 => return interleave::<T, 3>(x, step, y),
+        4 => return interleave::<T, 4>(x, step, y),
+        _ => {}
+    }
     for r in (0..rows).step_by(BLOCK) {
         let height = BLOCK.min(rows - r);
         for c in (0..columns).step_by(BLOCK) {
@@ -43,6 +50,15 @@ fn swap<T: Bits>(x: &[T], step: usize, y: &mut [T], rows: usize, columns: usize)
                 }
             }
         }
+    }
+}
+
+/// [`swap`] of `N` columns.
+fn interleave<T: Bits, const N: usize>(x: &[T], step: usize, y: &mut [T]) {
+    let rows = y.as_chunks_mut::<N>().0;
+    let columns: [&[T]; N] = std::array::from_fn(|c| &x[c * step..c * step + rows.len()]);
+    for r in 0..rows.len() {
+        rows[r] = columns.map(|column| column[r]);
     }
 }
 

@@ -14,13 +14,18 @@ struct Average {
 }
 
 impl<T: Float> Pool<T> for Average {
+    type OfNumbers = Self;
+    #[inline(always)]
+    fn of_numbers(self) -> Self {
+        self
+    }
     #[inline(always)]
     fn identity(self) -> T::Wide {
         Real::ZERO
     }
     #[inline(always)]
-    fn push(self, acc: T::Wide, x: T) -> T::Wide {
-        acc + x.widen()
+    fn push(self, acc: T::Wide, x: T::Wide) -> T::Wide {
+        acc + x
     }
     #[inline(always)]
     fn finish(self, acc: T::Wide, inside: usize, padded: usize) -> T {
@@ -35,13 +40,18 @@ impl<T: Float> Pool<T> for Average {
 struct L2;
 
 impl<T: Float> Pool<T> for L2 {
+    type OfNumbers = Self;
+    #[inline(always)]
+    fn of_numbers(self) -> Self {
+        self
+    }
     #[inline(always)]
     fn identity(self) -> T::Wide {
         Real::ZERO
     }
     #[inline(always)]
-    fn push(self, acc: T::Wide, x: T) -> T::Wide {
-        Real::mul_add(x.widen(), x.widen(), acc)
+    fn push(self, acc: T::Wide, x: T::Wide) -> T::Wide {
+        Real::mul_add(x, x, acc)
     }
     #[inline(always)]
     fn finish(self, acc: T::Wide, _: usize, _: usize) -> T {
@@ -57,13 +67,18 @@ struct Lp {
 
 impl<T: Float> Pool<T> for Lp {
     const WIDE: bool = false;
+    type OfNumbers = Self;
+    #[inline(always)]
+    fn of_numbers(self) -> Self {
+        self
+    }
     #[inline(always)]
     fn identity(self) -> T::Wide {
         Real::ZERO
     }
     #[inline(always)]
-    fn push(self, acc: T::Wide, x: T) -> T::Wide {
-        let magnitude = Real::abs(x.widen());
+    fn push(self, acc: T::Wide, x: T::Wide) -> T::Wide {
+        let magnitude = Real::abs(x);
         acc + if self.p == 1 {
             magnitude
         } else {

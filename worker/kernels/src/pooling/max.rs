@@ -21,13 +21,43 @@ pub enum StorageOrder {
 struct Max;
 
 impl<T: Number> Pool<T> for Max {
+    const MINDS_NAN: bool = !T::INTEGER;
+    type OfNumbers = MaxOfNumbers;
+    #[inline(always)]
+    fn of_numbers(self) -> MaxOfNumbers {
+        MaxOfNumbers
+    }
     #[inline(always)]
     fn identity(self) -> T::Wide {
         T::LOWEST.widen()
     }
     #[inline(always)]
-    fn push(self, acc: T::Wide, x: T) -> T::Wide {
-        <T::Wide as Number>::max(acc, x.widen())
+    fn push(self, acc: T::Wide, x: T::Wide) -> T::Wide {
+        <T::Wide as Number>::max(acc, x)
+    }
+    #[inline(always)]
+    fn finish(self, acc: T::Wide, _: usize, _: usize) -> T {
+        T::narrow(acc)
+    }
+}
+
+/// [`Max`] where no tap is NaN: one instruction for each vector of taps.
+#[derive(Clone, Copy)]
+struct MaxOfNumbers;
+
+impl<T: Number> Pool<T> for MaxOfNumbers {
+    type OfNumbers = Self;
+    #[inline(always)]
+    fn of_numbers(self) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn identity(self) -> T::Wide {
+        T::LOWEST.widen()
+    }
+    #[inline(always)]
+    fn push(self, acc: T::Wide, x: T::Wide) -> T::Wide {
+        if acc > x { acc } else { x }
     }
     #[inline(always)]
     fn finish(self, acc: T::Wide, _: usize, _: usize) -> T {

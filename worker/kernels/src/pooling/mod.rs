@@ -4,6 +4,7 @@
 //! pooling is a reduction over the spatial axes (see [`crate::reduce`]).
 
 mod average;
+mod lines;
 mod max;
 mod rows;
 mod unpool;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::element::Number;
 use crate::element::{bf16, f16};
 use crate::testing::{bits, each_exec, exec, random};
 
@@ -70,6 +71,81 @@ fn cases() -> Vec<Case> {
             false,
         ),
         case(2, [1, 7, 7], [1, 7, 7], [1, 1, 1], [1; 3], [0; 6], false),
+        // Strides of three and more, windows with holes, chunks that end in the padding, windows that lie in it, and taps
+        // that are too far apart for phases.
+        case(1, [1, 1, 400], [1, 1, 4], [1, 1, 3], [1; 3], [0; 6], false),
+        case(
+            1,
+            [1, 1, 300],
+            [1, 1, 5],
+            [1, 1, 4],
+            [1, 1, 3],
+            [0, 0, 7, 0, 0, 7],
+            true,
+        ),
+        case(
+            1,
+            [1, 1, 130],
+            [1, 1, 7],
+            [1, 1, 2],
+            [1, 1, 2],
+            [0, 0, 5, 0, 0, 6],
+            true,
+        ),
+        case(
+            2,
+            [1, 5, 130],
+            [1, 2, 2],
+            [1, 1, 1],
+            [1, 1, 9],
+            [0, 1, 9, 0, 1, 9],
+            false,
+        ),
+        case(
+            1,
+            [1, 1, 3],
+            [1, 1, 2],
+            [1, 1, 1],
+            [1; 3],
+            [0, 0, 200, 0, 0, 200],
+            false,
+        ),
+        case(
+            1,
+            [1, 1, 300],
+            [1, 1, 3],
+            [1, 1, 2],
+            [1, 1, 70],
+            [0, 0, 1, 0, 0, 1],
+            false,
+        ),
+        case(
+            2,
+            [1, 12, 40],
+            [1, 9, 9],
+            [1, 1, 1],
+            [1; 3],
+            [0, 1, 1, 0, 1, 1],
+            false,
+        ),
+        case(
+            2,
+            [1, 60, 9],
+            [1, 2, 2],
+            [1, 3, 1],
+            [1, 40, 1],
+            [0, 1, 1, 0, 1, 1],
+            false,
+        ),
+        case(
+            1,
+            [1, 1, 90],
+            [1, 1, 9],
+            [1, 1, 7],
+            [1; 3],
+            [0, 0, 1, 0, 0, 1],
+            false,
+        ),
     ]
 }
 
@@ -274,4 +350,61 @@ fn global_pools() {
     let window = Window::new(&[3], &[1], &[3], &[1], &[1], &[0, 0]).unwrap();
     max_pool(&exec(), &window, &[1.0, f32::NAN, 2.0], &mut y).unwrap();
     assert!(y[0].is_nan());
+}
+
+/// Checks a pool whose chains are made by `push` from `first` on against windows of numbers among which are zeros of both
+/// signs, and NaN where `nan`.
+fn check_chains<T: Float>(
+    nan: bool,
+    run: impl Fn(&Exec, &Window, &[T], &mut [T]) -> Result,
+    (first, push): (T::Wide, impl Fn(T::Wide, T::Wide) -> T::Wide),
+    finish: impl Fn(T::Wide, usize) -> T,
+) {
+    for (number, case) in cases().into_iter().enumerate() {
+        let (window, taps) = (case.window(), case.taps());
+        let plane = case.input.iter().product::<usize>();
+        let mut x: Vec<T> = random(2 * plane, 3.0, 7);
+        for (i, x) in x.iter_mut().enumerate() {
+            match i % 11 {
+                0..3 => *x = T::from_f64(-0.0),
+                3..6 => *x = T::ZERO,
+                6 if nan && i % 5 == 0 => *x = T::from_f64(f64::NAN),
+                7 if i % 3 == 0 => *x = T::LOWEST,
+                _ => {}
+            }
+        }
+        let want: Vec<T> = (0..2 * taps.len())
+            .map(|i| {
+                let (inside, _) = &taps[i % taps.len()];
+                let plane = &x[i / taps.len() * plane..];
+                let chain = inside
+                    .iter()
+                    .fold(first, |acc, at| push(acc, plane[*at].widen()));
+                finish(chain, inside.len())
+            })
+            .collect();
+        let mut y = vec![T::ZERO; want.len()];
+        run(&exec(), &window, &x, &mut y).unwrap();
+        assert_eq!(bits(&y), bits(&want), "case {number}");
+    }
+}
+
+#[test]
+fn each_output_is_one_chain_over_its_taps() {
+    fn check<T: Float>() {
+        for nan in [false, true] {
+            let max = (T::LOWEST.widen(), <T::Wide as Number>::max);
+            check_chains::<T>(nan, max_pool, max, |chain, _| T::narrow(chain));
+            check_chains::<T>(
+                nan,
+                |e, w, x, y| average_pool(e, w, false, x, y),
+                (<T::Wide as Number>::ZERO, <T::Wide as Number>::add),
+                |sum, n| T::narrow(sum / <T::Wide as Number>::from_f64(n as f64)),
+            );
+        }
+    }
+    check::<f32>();
+    check::<f64>();
+    check::<f16>();
+    check::<bf16>();
 }

@@ -25,6 +25,14 @@ pub(super) struct Taps {
     pub padded: usize,
 }
 
+impl Taps {
+    /// Number of taps in the input.
+    #[inline(always)]
+    pub fn count(&self) -> usize {
+        self.kernel.1 - self.kernel.0
+    }
+}
+
 impl Window {
     /// Creates a window. `input` and `output` are spatial dimensions; `pads` holds the padding before each dimension,
     /// then the padding after each, as in ONNX. The output dimensions decide how far the window moves, so the caller

@@ -218,7 +218,7 @@ impl Taps {
     }
 
     /// For each element of the result, the element with the greatest weight, which is the first one of equals.
-    pub fn nearest(&self) -> Vec<i64> {
+    pub fn nearest(&self) -> Vec<usize> {
         let rows = (0..self.len()).map(|i| self.of(i));
         let heaviest = |(from, weights): (&[usize], &[f32])| {
             let mut best = 0;
@@ -227,7 +227,7 @@ impl Taps {
                     best = k;
                 }
             }
-            from.get(best).map_or(0, |from| *from as i64)
+            from.get(best).copied().unwrap_or(0)
         };
         rows.map(heaviest).collect()
     }
@@ -237,5 +237,11 @@ impl Taps {
     pub(super) fn of(&self, i: usize) -> (&[usize], &[f32]) {
         let range = i * self.width..(i + 1) * self.width;
         (&self.from[range.clone()], &self.weights[range])
+    }
+
+    /// The elements that make each one, and their weights, where there are `N` of them.
+    #[inline(always)]
+    pub(super) fn all<const N: usize>(&self) -> (&[[usize; N]], &[[f32; N]]) {
+        (self.from.as_chunks().0, self.weights.as_chunks().0)
     }
 }

@@ -95,7 +95,7 @@ fn weights_spread_where_an_axis_shrinks() {
 
 #[test]
 fn the_nearest_element_is_found() {
-    let check = |neighbour: Neighbour, want: &[i64]| {
+    let check = |neighbour: Neighbour, want: &[usize]| {
         let nearest = Weights::Nearest(neighbour);
         let taps = Taps::new(&scaling(4, 8, Position::HalfPixel, nearest));
         assert_eq!(taps.nearest(), want, "{neighbour:?}");
@@ -116,5 +116,74 @@ fn positions_outside_a_crop_are_marked() {
     let taps = Taps::new(&scaling(4, 3, Position::Crop(-0.5, 1.), NEAREST));
     assert_eq!([0, 1, 2].map(|i| taps.outside(i)), [true, false, false]);
     let far = Taps::new(&scaling(4, 2, Position::Crop(1e30, -1e30), NEAREST));
-    assert!(far.nearest().iter().all(|i| (0..4).contains(i)));
+    assert!(far.nearest().iter().all(|i| *i < 4));
+}
+
+#[test]
+fn nearest_elements_are_copied_along_all_axes() {
+    let check = |shape: &[usize], changes: &[(usize, Vec<usize>)]| {
+        let table = |axis: usize| -> Vec<usize> {
+            let found = changes.iter().find(|(a, _)| *a == axis);
+            found.map_or((0..shape[axis]).collect(), |(_, table)| table.clone())
+        };
+        // The result's elements by their index along each axis, the last one fastest.
+        let mut want = vec![0];
+        for (axis, len) in shape.iter().enumerate() {
+            let at = table(axis);
+            want = want
+                .iter()
+                .flat_map(|from| at.iter().map(move |at| from * len + at))
+                .collect();
+        }
+        let x: Vec<u32> = (0..shape.iter().product::<usize>() as u32).collect();
+        crate::testing::each_exec(|exec| {
+            let mut y = vec![0; want.len()];
+            nearest(exec, &x, shape, changes, &mut y).unwrap();
+            assert!(
+                y.iter().zip(&want).all(|(y, want)| *y as usize == *want),
+                "{shape:?} by {changes:?}"
+            );
+        });
+    };
+    let twice = |len: usize, k: usize| -> Vec<usize> { (0..len * k).map(|i| i / k).collect() };
+    for k in 1..6 {
+        check(&[2, 3, 40, 37], &[(2, twice(40, k)), (3, twice(37, k))]);
+    }
+    check(&[2, 3, 4, 5], &[(1, vec![2, 2, 0, 1]), (3, vec![4, 0])]);
+    check(&[2, 9, 8, 3], &[(1, twice(9, 2)), (2, vec![7, 0, 0, 3])]);
+    check(&[5], &[(0, vec![4, 4, 1])]);
+    check(&[2, 3], &[]);
+    check(&[200, 90], &[(0, twice(200, 2)), (1, twice(90, 2))]);
+    check(&[3, 4], &[(0, vec![]), (1, vec![0])]);
+}
+
+#[test]
+fn lines_have_the_bits_of_columns() {
+    let cubic = |antialias| Weights::Cubic {
+        a: -0.75,
+        antialias,
+    };
+    for (to, weights) in [
+        (23, LINEAR),
+        (7, LINEAR),
+        (23, cubic(false)),
+        (7, cubic(true)),
+        (7, Weights::Linear { antialias: true }),
+    ] {
+        let taps = Taps::new(&scaling(11, to, Position::HalfPixel, weights));
+        let x: Vec<f32> = crate::testing::random(5 * 11, 3.0, 2);
+        let columns: Vec<f32> = (0..11 * 5).map(|i| x[i % 5 * 11 + i / 5]).collect();
+        crate::testing::each_exec(|exec| {
+            let (mut lines, mut y) = (vec![0f32; 5 * to], vec![0f32; 5 * to]);
+            resize(exec, &x, Axis::of(&[5, 11], 1), &taps, &mut lines).unwrap();
+            resize(exec, &columns, Axis::of(&[11, 5], 0), &taps, &mut y).unwrap();
+            for (i, line) in lines.iter().enumerate() {
+                assert_eq!(
+                    line.to_bits(),
+                    y[i % to * 5 + i / to].to_bits(),
+                    "{weights:?}"
+                );
+            }
+        });
+    }
 }

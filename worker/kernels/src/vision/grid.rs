@@ -59,15 +59,22 @@ struct AxisTaps<W> {
     weight: [W; 4],
 }
 
-/// The elements that a place reads: at most four along each axis.
+/// Elements that the places of a block read.
+const ENTRIES: usize = 1 << 10;
+
+/// The elements that some places read, `most` for each, of which the first `count` exist.
 struct Taps<W> {
-    count: usize,
-    at: [usize; 64],
-    weight: [W; 64],
+    most: usize,
+    count: [usize; ENTRIES],
+    at: [usize; ENTRIES],
+    weight: [W; ENTRIES],
 }
 
 /// Places between two checks of the cancel flag.
 const PLACES: usize = 1 << 10;
+
+/// The fewest channels of a tile, which share the weights.
+const CHANNELS: usize = 32;
 
 fn grid_any<W: Real>(exec: &Exec, s: &GridSample<'_>, x: &[W], grid: &[W], y: &mut [W]) -> Result {
     let axes = s.spatial.len();
@@ -76,7 +83,7 @@ fn grid_any<W: Real>(exec: &Exec, s: &GridSample<'_>, x: &[W], grid: &[W], y: &m
     assert_eq!(x.len(), s.batch * s.channels * plane, "X");
     assert_eq!(grid.len(), s.batch * s.places * axes, "grid");
     assert_eq!(y.len(), s.batch * s.channels * s.places, "output");
-    let grain = units_per_tile(s.places).max(8);
+    let grain = units_per_tile(s.places).max(CHANNELS);
     tiles(exec, y, s.places, grain, |rows, y| {
         let mut row = rows.start;
         while row < rows.end {
@@ -101,42 +108,93 @@ fn grid_any<W: Real>(exec: &Exec, s: &GridSample<'_>, x: &[W], grid: &[W], y: &m
 multiversion! {
     /// Samples some channels `x` at the places of `grid`, of which the first is number `first` of the image.
     fn sample<W: Real>(s: &GridSample<'_>, x: &[W], plane: usize, grid: &[W], first: usize, y: &mut [W]) {
-        for (i, place) in grid.chunks_exact(s.spatial.len()).enumerate() {
-            let taps = taps(s, place);
+        let axes = s.spatial.len();
+        let mut taps = Taps::new(s);
+        let (block, mut first) = (ENTRIES / taps.most, first);
+        for grid in grid.chunks(block * axes) {
+            let places = grid.len() / axes;
+            for i in 0..places {
+                taps.place(s, i, &grid[i * axes..(i + 1) * axes]);
+            }
             for c in 0..y.len() / s.places {
                 let x = &x[c * plane..][..plane];
-                let mut sum = W::ZERO;
-                for t in 0..taps.count {
-                    sum = Real::mul_add(taps.weight[t], x[taps.at[t]], sum);
+                let y = &mut y[c * s.places + first..][..places];
+                match taps.most {
+                    1 => taps.mix::<1>(x, y),
+                    2 => taps.mix::<2>(x, y),
+                    4 => taps.mix::<4>(x, y),
+                    8 => taps.mix::<8>(x, y),
+                    16 => taps.mix::<16>(x, y),
+                    _ => taps.mix::<64>(x, y),
                 }
-                y[c * s.places + first + i] = if Real::is_nan(sum) { W::NAN } else { sum };
             }
+            first += places;
         }
     }
 }
 
-/// The elements that a place reads. The grid names the last axis first.
-#[inline(always)]
-fn taps<W: Real>(s: &GridSample<'_>, place: &[W]) -> Taps<W> {
-    let mut all = Taps {
-        count: 1,
-        at: [0; 64],
-        weight: [W::ONE; 64],
-    };
-    for (axis, len) in s.spatial.iter().enumerate() {
-        let one = axis_taps(s, place[s.spatial.len() - 1 - axis], *len);
-        let before = all.count;
-        let (at, weight) = (all.at, all.weight);
-        all.count = 0;
-        for i in 0..before {
-            for j in 0..one.count {
-                all.at[all.count] = at[i] * len + one.at[j];
-                all.weight[all.count] = weight[i] * one.weight[j];
-                all.count += 1;
-            }
+impl<W: Real> Taps<W> {
+    #[inline(always)]
+    fn new(s: &GridSample<'_>) -> Taps<W> {
+        let along: usize = match s.sampling {
+            Sampling::Nearest => 1,
+            Sampling::Linear => 2,
+            Sampling::Cubic => 4,
+        };
+        let mut most = 1;
+        for _ in 0..s.spatial.len() {
+            most *= along;
+        }
+        Taps {
+            most,
+            count: [0; ENTRIES],
+            at: [0; ENTRIES],
+            weight: [W::ZERO; ENTRIES],
         }
     }
-    all
+
+    /// Finds the elements that place `i` of the block reads. The grid names the last axis first.
+    #[inline(always)]
+    fn place(&mut self, s: &GridSample<'_>, i: usize, place: &[W]) {
+        let range = i * self.most..(i + 1) * self.most;
+        let (at, weight) = (&mut self.at[range.clone()], &mut self.weight[range]);
+        (at[0], weight[0]) = (0, W::ONE);
+        let mut count = 1;
+        for axis in 0..s.spatial.len() {
+            let len = s.spatial[axis];
+            let one = axis_taps(s, place[s.spatial.len() - 1 - axis], len);
+            // Each element becomes as many as the axis has, in place: the last ones first.
+            for i in (0..count).rev() {
+                let before = (at[i] * len, weight[i]);
+                for j in 0..one.count {
+                    at[i * one.count + j] = before.0 + one.at[j];
+                    weight[i * one.count + j] = before.1 * one.weight[j];
+                }
+            }
+            count *= one.count;
+        }
+        self.count[i] = count;
+    }
+
+    /// Mixes the elements of a channel at the places of the block, each of which reads at most `N`.
+    #[inline(always)]
+    fn mix<const N: usize>(&self, x: &[W], y: &mut [W]) {
+        let (at, weight) = (self.at.as_chunks::<N>().0, self.weight.as_chunks::<N>().0);
+        for i in 0..y.len() {
+            let (at, weight) = (&at[i], &weight[i]);
+            let mut sum = W::ZERO;
+            if self.count[i] == N {
+                for t in 0..N {
+                    sum = weight[t].mul_add(x[at[t]], sum);
+                }
+            } else {
+                for t in 0..self.count[i] {
+                    sum = weight[t].mul_add(x[at[t]], sum);
+                }
+            }
+            y[i] = if sum.is_nan() { W::NAN } else { sum };
+        }
+    }
 }
 
 /// The elements along an axis of length `len` that the normalised coordinate `n` reads.
@@ -185,9 +243,17 @@ fn axis_taps<W: Real>(s: &GridSample<'_>, n: W, len: usize) -> AxisTaps<W> {
         }
         Sampling::Cubic => (floor.to_f64() as i64 - 1, &cubic(v - floor)),
     };
+    let last = len as i64 - 1;
+    if first >= 0 && first <= len as i64 - weights.len() as i64 {
+        for i in 0..weights.len() {
+            taps.at[i] = first as usize + i;
+            taps.weight[i] = weights[i];
+        }
+        taps.count = weights.len();
+        return taps;
+    }
     for (i, weight) in weights.iter().enumerate() {
         let at = first + i as i64;
-        let last = len as i64 - 1;
         let at = match s.padding {
             _ if (0..=last).contains(&at) => at,
             GridPadding::Zeros => continue,

@@ -98,6 +98,34 @@ fn any_place_is_sampled() {
 }
 
 #[test]
+fn places_are_sampled_as_each_is_alone() {
+    for sampling in [Sampling::Nearest, Sampling::Linear, Sampling::Cubic] {
+        for spatial in [&[7][..], &[5, 6], &[3, 4, 5]] {
+            let s = GridSample {
+                channels: 3,
+                spatial,
+                ..grid(sampling, GridPadding::Zeros, false)
+            };
+            let (axes, plane) = (spatial.len(), spatial.iter().product::<usize>());
+            let x = random::<f64>(3 * plane, 1.0, 1);
+            let places = random::<f64>(1300 * axes, 1.4, 2);
+            let one = |channel: usize, place: &[f64]| {
+                let alone = GridSample { channels: 1, ..s };
+                sampled(alone, &x[channel * plane..(channel + 1) * plane], place)[0]
+            };
+            let want: Vec<f64> = (0..3)
+                .flat_map(|channel| places.chunks(axes).map(move |place| (channel, place)))
+                .map(|(channel, place)| one(channel, place))
+                .collect();
+            let mut y = vec![0.0; want.len()];
+            let s = GridSample { places: 1300, ..s };
+            grid_sample(&exec(), &s, &x, &places, &mut y).unwrap();
+            assert_eq!(bits(&y), bits(&want), "{sampling:?} in {spatial:?}");
+        }
+    }
+}
+
+#[test]
 fn sampling_is_the_same_on_all_threads() {
     let s = GridSample {
         batch: 2,

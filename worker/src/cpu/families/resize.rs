@@ -5,8 +5,10 @@ use convoke_graph::ops::{OpError, ResizeOp};
 use convoke_graph::{DType, Element, Shape, Tensor};
 use convoke_kernels::cast::{CastTo, cast};
 use convoke_kernels::element::Bits;
-use convoke_kernels::movement::{Indices, gather};
-use convoke_kernels::resize::{Neighbour, Position, ResizeKernels, Scaling, Taps, Weights, resize};
+use convoke_kernels::resize::{
+    self as kernels, NearestKernels, Neighbour, Position, ResizeKernels, Scaling, Taps, Weights,
+    resize,
+};
 use convoke_kernels::shape::Axis;
 
 use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, bits, body, one, write, write_bits};
@@ -109,32 +111,31 @@ fn with_length(shape: &[usize], axis: usize, to: usize) -> Shape {
     shape
 }
 
-fn nearest<T: Bits + bytemuck::Pod>(
+fn nearest<T: Bits + NearestKernels + bytemuck::Pod>(
     mut call: KernelCall<'_, '_>,
 ) -> Result<Outputs, KernelFailure> {
     // The tables of an axis are as long as the axis, which the memory of a result with elements bounds.
-    let result = call.output(0)?;
-    if result.elements() == 0 {
-        return one(result);
+    let mut y = call.output(0)?;
+    if y.elements() == 0 {
+        return one(y);
     }
-    drop(result);
     let changes = changes(&call)?;
-    let mut x = call.take(0)?;
-    for (axis, taps) in &changes {
-        let shape = with_length(x.shape(), *axis, taps.len());
-        let mut y = call.launch.pool.tensor(x.dtype(), &shape)?;
-        let from = taps.nearest();
-        gather::<T>(
-            &call.launch.exec,
-            bits(&x),
-            x.shape(),
-            *axis,
-            Indices::I64(&from),
-            write_bits(&mut y)?,
-        )?;
-        x = y;
+    if changes.is_empty() {
+        return one(call.take(0)?);
     }
-    extrapolated(&call, x, &changes)
+    let tables: Vec<_> = changes
+        .iter()
+        .map(|(axis, taps)| (*axis, taps.nearest()))
+        .collect();
+    let x = call.input(0)?;
+    kernels::nearest::<T>(
+        &call.launch.exec,
+        bits(x),
+        x.shape(),
+        &tables,
+        write_bits(&mut y)?,
+    )?;
+    extrapolated(&call, y, &changes)
 }
 
 /// Interpolates elements of type `T` in type `W`. Integers are truncated.

@@ -1,0 +1,252 @@
+//! Pooling with contiguous taps.
+//!
+//! Each row of the input is widened for a chunk of outputs, padded with the identity, and divided into phases: phase p
+//! has the columns p, p + stride, p + 2 * stride, … of the padded row. A tap of all outputs is then a run of one phase:
+//!
+//! ```text
+//! row       . a b c d e f .      stride 2, padding 1
+//! phase 0   . b d f              taps 0 and 2 of four outputs begin here, and one further on
+//! phase 1   a c e .              tap 1 of four outputs
+//! ```
+
+use super::rows::{COLUMNS, Chunk, LANES, Pool};
+use super::window::Window;
+use crate::element::Number;
+
+/// The largest stride.
+const PHASES: usize = 4;
+/// Elements of a phase: one for each output, and as many as a window may reach.
+const PHASE: usize = 2 * COLUMNS;
+/// Elements of all phases of some rows: 16 KiB of f32. They are read long after they were written, since loads that
+/// straddle recent stores wait for these.
+const ROOM: usize = 1 << 12;
+/// The most taps of a window in one plane.
+const TAPS: usize = 64;
+/// The most rows of outputs whose chains advance together.
+const GROUP: usize = 8;
+
+/// How far the taps of an output reach along dimension `d`.
+#[inline(always)]
+fn reach(w: &Window, d: usize) -> usize {
+    (w.kernel[d] - 1) * w.dilations[d]
+}
+
+/// How many rows have room for their phases.
+#[inline(always)]
+fn rows(w: &Window) -> usize {
+    ROOM / (w.strides[2] * PHASE)
+}
+
+/// Whether a window is small enough for phases.
+#[inline(always)]
+pub(super) fn fits_lines(w: &Window) -> bool {
+    w.strides[2] <= PHASES
+        && reach(w, 2) / w.strides[2] <= PHASE - COLUMNS
+        && reach(w, 1) < rows(w)
+        && w.kernel[1].saturating_mul(w.kernel[2]) <= TAPS
+}
+
+/// The columns of the input that a chunk reads, and the phase and the place in it of the first one.
+#[derive(Default)]
+struct Columns {
+    from: usize,
+    to: usize,
+    phase: usize,
+    place: usize,
+}
+
+impl Columns {
+    #[inline(always)]
+    fn new(w: &Window, chunk: &Chunk) -> Columns {
+        let (stride, pad) = (w.strides[2], w.pads[2]);
+        // Places in the padded row.
+        let start = chunk.columns.start * stride;
+        let end = (chunk.columns.end - 1) * stride + reach(w, 2) + 1;
+        let (from, to) = (start.max(pad), end.min(pad + w.input[2]));
+        if from >= to {
+            return Columns::default();
+        }
+        Columns {
+            from: from - pad,
+            to: to - pad,
+            phase: (from - start) % stride,
+            place: (from - start) / stride,
+        }
+    }
+
+    /// Divides the columns of a row into phases, which lie one after the other.
+    #[inline(always)]
+    fn divide<T: Number>(&self, stride: usize, row: &[T], phases: &mut [T::Wide]) {
+        let x = &row[self.from..self.to];
+        match stride {
+            1 => {
+                let to = &mut phases[self.place..self.place + x.len()];
+                for i in 0..x.len() {
+                    to[i] = x[i].widen();
+                }
+            }
+            2 => {
+                let (even, odd) = phases.split_at_mut(PHASE);
+                let (first, second) = match self.phase {
+                    0 => (&mut even[self.place..], &mut odd[self.place..]),
+                    _ => (&mut odd[self.place..], &mut even[self.place + 1..]),
+                };
+                let (pairs, rest) = x.as_chunks::<2>();
+                if let [last] = rest {
+                    first[pairs.len()] = last.widen();
+                }
+                let (first, second) = (&mut first[..pairs.len()], &mut second[..pairs.len()]);
+                for i in 0..pairs.len() {
+                    first[i] = pairs[i][0].widen();
+                    second[i] = pairs[i][1].widen();
+                }
+            }
+            _ => {
+                for offset in 0..stride {
+                    let at = self.phase + offset;
+                    let (phase, place) = (at % stride, self.place + at / stride);
+                    let n = x.len().saturating_sub(offset).div_ceil(stride);
+                    let to = &mut phases[phase * PHASE + place..][..n];
+                    for i in 0..n {
+                        to[i] = x[offset + i * stride].widen();
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Pools a plane.
+#[inline(always)]
+pub(super) fn plane_by_lines<T: Number, P: Pool<T>>(pool: P, w: &Window, x: &[T], y: &mut [T]) {
+    let ([_, height, width], [_, down, stride]) = (w.input, w.strides);
+    let (size, offsets) = (stride * PHASE, Offsets::new(w));
+    let group = ((rows(w) - reach(w, 1) - 1) / down + 1).min(GROUP);
+    let mut first = 0;
+    while first < w.output[2] {
+        let chunk = Chunk::new(w, first);
+        let columns = Columns::new(w, &chunk);
+        let padded = chunk.columns.len().next_multiple_of(LANES);
+        let mut lines = [pool.identity(); ROOM];
+        for od in 0..w.output[0] {
+            let depth_taps = w.taps(0, od);
+            let mut from = 0;
+            while from < w.output[1] {
+                let to = w.output[1].min(from + group);
+                // The rows under all windows of the group.
+                let top = (from * down).saturating_sub(w.pads[1]);
+                let bottom = ((to - 1) * down + reach(w, 1) + 1).saturating_sub(w.pads[1]);
+                let mut all = [[pool.identity(); COLUMNS]; GROUP];
+                for kd in depth_taps.kernel.0..depth_taps.kernel.1 {
+                    let plane = w.position(0, od, kd) * height;
+                    for h in top..bottom.min(height) {
+                        let row = &x[(plane + h) * width..][..width];
+                        columns.divide(stride, row, &mut lines[(h - top) * size..][..size]);
+                    }
+                    for oh in from..to {
+                        let taps = w.taps(1, oh);
+                        if taps.count() == 0 {
+                            continue;
+                        }
+                        // The first of the rows that exist is inside of `lines`.
+                        let row = w.position(1, oh, taps.kernel.0) - top;
+                        let first = (row * size).wrapping_sub(taps.kernel.0 * offsets.row);
+                        let range = taps.kernel.0 * w.kernel[2]..taps.kernel.1 * w.kernel[2];
+                        let offsets = &offsets.all[range];
+                        push_taps(pool, &lines, first, offsets, &mut all[oh - from][..padded]);
+                    }
+                }
+                for oh in from..to {
+                    let taps = w.taps(1, oh);
+                    let counts = (
+                        depth_taps.count() * taps.count(),
+                        depth_taps.padded * taps.padded,
+                    );
+                    let y = &mut y[(od * w.output[1] + oh) * w.output[2]..][..w.output[2]];
+                    chunk.finish(pool, w, &all[oh - from], counts, y);
+                }
+                from = to;
+            }
+        }
+        first = chunk.columns.end;
+    }
+}
+
+/// Where the taps of an output are, from the first one on.
+struct Offsets {
+    all: [usize; TAPS],
+    /// How far the rows under a window are apart.
+    row: usize,
+}
+
+impl Offsets {
+    #[inline(always)]
+    fn new(w: &Window) -> Offsets {
+        let row = w.dilations[1] * w.strides[2] * PHASE;
+        let mut all = [0; TAPS];
+        for kh in 0..w.kernel[1] {
+            for kw in 0..w.kernel[2] {
+                let at = kw * w.dilations[2];
+                all[kh * w.kernel[2] + kw] =
+                    kh * row + at % w.strides[2] * PHASE + at / w.strides[2];
+            }
+        }
+        Offsets { all, row }
+    }
+}
+
+/// Adds taps, whose offsets count from `first`, several at a time, so that chains stay in registers for as long.
+#[inline(always)]
+fn push_taps<T: Number, P: Pool<T>>(
+    pool: P,
+    lines: &[T::Wide],
+    first: usize,
+    offsets: &[usize],
+    acc: &mut [T::Wide],
+) {
+    let mut rest = offsets;
+    while let Some((taps, more)) = rest.split_first_chunk::<9>() {
+        push::<T, P, 9>(pool, lines, first, taps, acc);
+        rest = more;
+    }
+    if let Some((taps, more)) = rest.split_first_chunk::<4>() {
+        push::<T, P, 4>(pool, lines, first, taps, acc);
+        rest = more;
+    }
+    if let Some((taps, more)) = rest.split_first_chunk::<4>() {
+        push::<T, P, 4>(pool, lines, first, taps, acc);
+        rest = more;
+    }
+    match *rest {
+        [a, b, c] => push::<T, P, 3>(pool, lines, first, &[a, b, c], acc),
+        [a, b] => push::<T, P, 2>(pool, lines, first, &[a, b], acc),
+        [a] => push::<T, P, 1>(pool, lines, first, &[a], acc),
+        _ => {}
+    }
+}
+
+#[inline(always)]
+fn push<T: Number, P: Pool<T>, const N: usize>(
+    pool: P,
+    lines: &[T::Wide],
+    first: usize,
+    offsets: &[usize; N],
+    acc: &mut [T::Wide],
+) {
+    let mut taps: [&[[T::Wide; LANES]]; N] = [&[]; N];
+    for t in 0..N {
+        taps[t] = lines[first.wrapping_add(offsets[t])..][..acc.len()]
+            .as_chunks()
+            .0;
+    }
+    for (b, acc) in acc.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+        let mut chains = *acc;
+        for t in 0..N {
+            let taps = &taps[t][b];
+            for i in 0..LANES {
+                chains[i] = pool.push(chains[i], taps[i]);
+            }
+        }
+        *acc = chains;
+    }
+}

@@ -1,0 +1,147 @@
+//! Copies of the nearest elements, along several axes at once.
+
+use crate::Exec;
+use crate::compiled::compiled_bits;
+use crate::element::Bits;
+use crate::error::Result;
+use crate::multiversion::multiversion;
+use crate::shape::{Axis, MAX_RANK, check_rank, count};
+use crate::split::{tiles, units_per_tile};
+
+fn nearest_any<T: Bits>(
+    exec: &Exec,
+    x: &[T],
+    shape: &[usize],
+    changes: &[(usize, Vec<usize>)],
+    y: &mut [T],
+) -> Result {
+    check_rank(shape)?;
+    let Some(((last, columns), before)) = changes.split_last() else {
+        y.copy_from_slice(x);
+        return Ok(exec.check()?);
+    };
+    assert_eq!(x.len(), count(shape), "operand of {shape:?}");
+    let mut tables: [Option<&[usize]>; MAX_RANK] = [None; MAX_RANK];
+    for (axis, table) in before {
+        assert!(axis < last, "axes ascend");
+        tables[*axis] = Some(table);
+    }
+    let lengths = |axis: usize| tables[axis].map_or(shape[axis], <[usize]>::len);
+    let lines: usize = (0..*last).map(lengths).product();
+    let Axis { len, inner, .. } = Axis::of(shape, *last);
+    let line = columns.len() * inner;
+    assert_eq!(y.len(), lines * line, "result of {shape:?}");
+    let factor = factor(columns, len);
+    Ok(tiles(
+        exec,
+        y,
+        line,
+        units_per_tile(line),
+        |range, part| {
+            let mut before = None;
+            for (i, number) in range.enumerate() {
+                let from = line_of(&shape[..*last], &tables, number) * len * inner;
+                if before == Some(from) {
+                    part.copy_within((i - 1) * line..i * line, i * line);
+                    continue;
+                }
+                before = Some(from);
+                let (x, y) = (
+                    &x[from..from + len * inner],
+                    &mut part[i * line..(i + 1) * line],
+                );
+                match factor {
+                    Some(factor) if inner == 1 => repeat(x, factor, y),
+                    _ if inner == 1 => pick(x, columns, y),
+                    _ => {
+                        for (y, at) in y.chunks_exact_mut(inner).zip(columns) {
+                            y.copy_from_slice(&x[at * inner..(at + 1) * inner]);
+                        }
+                    }
+                }
+            }
+        },
+    )?)
+}
+
+/// How often each of `len` elements follows itself in a table; `None` where that differs, or the order is another.
+fn factor(table: &[usize], len: usize) -> Option<usize> {
+    let factor = table
+        .len()
+        .checked_div(len)
+        .filter(|f| f * len == table.len())?;
+    let mut all = table.iter().enumerate();
+    all.all(|(i, at)| *at == i / factor).then_some(factor)
+}
+
+/// The number among the lines of the operand of line `number` of the result.
+fn line_of(shape: &[usize], tables: &[Option<&[usize]>; MAX_RANK], mut number: usize) -> usize {
+    let (mut line, mut stride) = (0, 1);
+    for (len, table) in shape.iter().zip(tables).rev() {
+        let at = match table {
+            Some(table) => {
+                let i = number % table.len();
+                number /= table.len();
+                table[i]
+            }
+            None => {
+                let i = number % len;
+                number /= len;
+                i
+            }
+        };
+        line += at * stride;
+        stride *= len;
+    }
+    line
+}
+
+multiversion! {
+    /// Writes each element `factor` times.
+    fn repeat<T: Bits>(x: &[T], factor: usize, y: &mut [T]) {
+        match factor {
+            2 => repeat_by::<T, 2>(x, y),
+            3 => repeat_by::<T, 3>(x, y),
+            4 => repeat_by::<T, 4>(x, y),
+            _ => {
+                for i in 0..x.len() {
+                    y[i * factor..(i + 1) * factor].fill(x[i]);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn repeat_by<T: Bits, const N: usize>(x: &[T], y: &mut [T]) {
+    let y = &mut y.as_chunks_mut::<N>().0[..x.len()];
+    for i in 0..x.len() {
+        y[i] = [x[i]; N];
+    }
+}
+
+fn pick<T: Bits>(x: &[T], table: &[usize], y: &mut [T]) {
+    for (y, at) in y.iter_mut().zip(table) {
+        *y = x[*at];
+    }
+}
+
+compiled_bits! {
+    /// Copies of the nearest elements, of one size.
+    trait NearestKernels {
+        fn nearest(
+            exec: &Exec, x: &[Self], shape: &[usize], changes: &[(usize, Vec<usize>)], y: &mut [Self],
+        ) = nearest_any;
+    }
+}
+
+/// Makes `y` of the elements of `x`, whose indices along some axes are listed by ascending axis.
+pub fn nearest<T: NearestKernels>(
+    exec: &Exec,
+    x: &[T],
+    shape: &[usize],
+    changes: &[(usize, Vec<usize>)],
+    y: &mut [T],
+) -> Result {
+    T::nearest(exec, x, shape, changes, y)
+}
