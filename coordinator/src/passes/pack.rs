@@ -1,13 +1,17 @@
-//! Lays out constant operands of matrix products, convolutions and recurrent layers once, at install, in the form that
+//! Lays out constant operands of matrix products, convolutions and recurrent layers, codes among them, once, at install, in the form that
 //! the kernels read. A weight of a product or convolution stays in its dtype: the kernels widen 16-bit weights themselves.
 //! A weight with several users of one form is packed once.
 
 use std::collections::BTreeMap;
 
-use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, Function, Node, TensorType, ValueId};
-use convoke_graph::ops::attrs::{RecurrentAttrs, packed_recurrent_len};
-use convoke_graph::ops::{FusedOp, MovementOp, Op, RecurrentOp, UnaryOp, packing};
+use convoke_graph::ops::attrs::{
+    BlockWeightAttrs, PackCodesAttrs, RecurrentAttrs, packed_recurrent_len,
+};
+use convoke_graph::ops::{
+    FusedOp, MovementOp, Op, QuantisedOp, RecurrentOp, ShapeOp, UnaryOp, packing,
+};
+use convoke_graph::{DType, Tensor};
 
 use super::edit::Edit;
 
@@ -20,6 +24,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
         let done = match e.f.nodes[i].kind() {
             Some(Op::Fused(FusedOp::FusedGemm)) => gemm(&mut e, i, &mut packed),
             Some(Op::Fused(FusedOp::FusedConv)) => conv(&mut e, i, &mut packed),
+            Some(Op::Quantised(QuantisedOp::MatMulNBits)) => blocks(&mut e, i, &mut packed),
             Some(Op::Recurrent(op)) => recurrent(&mut e, i, op, &mut packed),
             _ => None,
         };
@@ -35,8 +40,8 @@ pub fn run(f: Function) -> (Function, Option<String>) {
     (e.finish(), report)
 }
 
-/// Packed weights, by raw weight and by how it is read: whether transposed, in how many groups, or, below zero, in which
-/// parts of a recurrent layer.
+/// Packed weights, by raw weight and by how it is read: whether transposed, in how many groups, as codes of how many bits, or,
+/// below zero, in which parts of a recurrent layer.
 type PackedWeights = BTreeMap<(ValueId, i64), ValueId>;
 
 /// Returns the node that computes a constant, and its first operand.
@@ -172,6 +177,91 @@ fn recurrent(e: &mut Edit, node: usize, op: RecurrentOp, packed: &mut PackedWeig
     Some(())
 }
 
+/// Packs the codes of a product by blocks, and turns their parameters, if all are constants.
+fn blocks(e: &mut Edit, node: usize, packed: &mut PackedWeights) -> Option<()> {
+    let attrs = BlockWeightAttrs::new(&e.f.nodes[node].attrs).ok()?;
+    let constant = |e: &Edit, i: usize| e.operand(node, i).filter(|v| e.is_constant(*v));
+    let (codes, scales, zeros) = (constant(e, 1)?, constant(e, 2)?, e.operand(node, 3));
+    if attrs.packed || zeros.is_some_and(|v| !e.is_constant(v)) {
+        return None;
+    }
+    // What cannot be packed is found before anything changes.
+    let form = PackCodesAttrs {
+        bits: attrs.bits,
+        n: attrs.n,
+    };
+    let len = |e: &Edit, v: ValueId| {
+        let ty = e.f.ty(v);
+        let elements = ty
+            .fixed_shape()?
+            .iter()
+            .try_fold(1usize, |n, d| n.checked_mul(*d))?;
+        let rows = form.rows(ty.dtype, elements).ok()?;
+        packing::packed_codes_len(form.bits, rows, form.n)
+    };
+    let are_codes = zeros.map(|v| e.f.ty(v).dtype == DType::U8);
+    let code_len = len(e, codes)?;
+    let zero_len = match (zeros, are_codes) {
+        (Some(v), Some(true)) => len(e, v)?,
+        _ => 0,
+    };
+    e.f.ty(scales).fixed_shape()?;
+    let mut lay_out = |e: &mut Edit, v: ValueId, len: usize| {
+        let attrs = Attrs::default()
+            .with("bits", Attr::Int(form.bits as i64))
+            .with("N", Attr::Int(form.n as i64));
+        pack(
+            e,
+            node,
+            packed,
+            (v, form.bits as i64),
+            FusedOp::PackCodes,
+            attrs,
+            len,
+        )
+    };
+    let codes = lay_out(e, codes, code_len);
+    let zeros = match (zeros, are_codes) {
+        (Some(v), Some(true)) => Some(lay_out(e, v, zero_len)),
+        (Some(v), _) => Some(block_by_block(e, node, v, &attrs)?),
+        (None, _) => None,
+    };
+    let scales = block_by_block(e, node, scales, &attrs)?;
+    let node = &mut e.f.nodes[node];
+    (node.inputs[1], node.inputs[2]) = (Some(codes), Some(scales));
+    if let Some(zeros) = zeros {
+        node.inputs[3] = Some(zeros);
+    }
+    node.attrs = std::mem::take(&mut node.attrs).with("packed", Attr::Int(1));
+    Some(())
+}
+
+/// Parameters of blocks, column by column, as those of columns, block by block.
+fn block_by_block(
+    e: &mut Edit,
+    at: usize,
+    v: ValueId,
+    attrs: &BlockWeightAttrs,
+) -> Option<ValueId> {
+    let (n, blocks, dtype) = (attrs.n, attrs.blocks(), e.f.ty(v).dtype);
+    let name = e.f.value(v).name.clone();
+    let sizes = Tensor::from_slice(&[2], &[n as i64, blocks as i64]).ok()?;
+    let shape = e.constant(&format!("{name}:blocks"), sizes);
+    let (columns, turned) = (format!("{name}:columns"), format!("{name}:turned"));
+    let ty = TensorType::fixed(dtype, &[n, blocks]);
+    let v = e.init_node(
+        at,
+        &columns,
+        ShapeOp::Reshape,
+        Attrs::default(),
+        &[v, shape],
+        ty,
+    );
+    let ty = TensorType::fixed(dtype, &[blocks, n]);
+    let transpose = MovementOp::Transpose;
+    Some(e.init_node(at, &turned, transpose, Attrs::default(), &[v], ty))
+}
+
 /// Returns the constant weight of a fused node if it is not packed yet.
 fn raw_weight(e: &Edit, node: usize) -> Option<ValueId> {
     let raw = e.f.nodes[node].attrs.int("packed", 0) == 0;
@@ -195,6 +285,7 @@ fn pack(
     let name = format!("{}:packed", e.f.value(key.0).name);
     let dtype = match op {
         FusedOp::PackRecurrent => DType::F32,
+        FusedOp::PackCodes => DType::U8,
         _ => e.f.ty(key.0).dtype,
     };
     let ty = TensorType::fixed(dtype, &[len]);

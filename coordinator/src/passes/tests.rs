@@ -419,7 +419,12 @@ fn dequantised_weights_of_a_product_stay_codes() {
          y = Add(p, b)
          result y",
         "init w:transposed = Transpose(w) {perm=[1, 0]}
-         y = MatMulNBits(x, w:transposed, s, z, b) {K=8; N=6; bits=8; block_size=8}
+         init w:transposed:packed = PackCodes(w:transposed) {N=6; bits=8}
+         init z:columns = Reshape(z, z:blocks)
+         init z:turned = Transpose(z:columns)
+         init s:columns = Reshape(s, z:blocks)
+         init s:turned = Transpose(s:columns)
+         y = MatMulNBits(x, w:transposed:packed, s:turned, z:turned, b) {K=8; N=6; bits=8; block_size=8; packed=1}
          result y = y",
     );
     check_all(
@@ -431,7 +436,12 @@ fn dequantised_weights_of_a_product_stay_codes() {
          result y",
         "init w:zero:of each column = Expand(w:zero, w:zero:dims)
          init s:of each column = Expand(s, w:zero:dims)
-         y = MatMulNBits(x, w, s:of each column, w:zero:of each column) {K=8; N=6; bits=8; block_size=8}
+         init w:packed = PackCodes(w) {N=6; bits=8}
+         init w:zero:of each column:columns = Reshape(w:zero:of each column, w:zero:of each column:blocks)
+         init w:zero:of each column:turned = Transpose(w:zero:of each column:columns)
+         init s:of each column:columns = Reshape(s:of each column, w:zero:of each column:blocks)
+         init s:of each column:turned = Transpose(s:of each column:columns)
+         y = MatMulNBits(x, w:packed, s:of each column:turned, w:zero:of each column:turned) {K=8; N=6; bits=8; block_size=8; packed=1}
          result y = y",
     );
     check_all(
@@ -446,7 +456,12 @@ fn dequantised_weights_of_a_product_stay_codes() {
          init z:number:transposed = Transpose(z:number) {perm=[1, 0]}
          init w:transposed = Transpose(w) {perm=[1, 0]}
          init s:transposed = Transpose(s) {perm=[1, 0]}
-         y = MatMulNBits(x, w:transposed, s:transposed, z:number:transposed) {K=32; N=6; bits=4; block_size=16}
+         init w:transposed:packed = PackCodes(w:transposed) {N=6; bits=4}
+         init z:number:transposed:columns = Reshape(z:number:transposed, z:number:transposed:blocks)
+         init z:number:transposed:turned = Transpose(z:number:transposed:columns)
+         init s:transposed:columns = Reshape(s:transposed, z:number:transposed:blocks)
+         init s:transposed:turned = Transpose(s:transposed:columns)
+         y = MatMulNBits(x, w:transposed:packed, s:transposed:turned, z:number:transposed:turned) {K=32; N=6; bits=4; block_size=16; packed=1}
          result y = y",
     );
 }
@@ -647,4 +662,32 @@ fn the_weights_of_a_recurrent_layer_are_packed() {
          result z = z
          ",
     );
+}
+
+#[test]
+fn codes_of_blocks_are_packed_and_their_parameters_turned() {
+    let of = "K=40; N=3; bits=4; block_size=16";
+    let check_zeros = |zeros: &str, made: &[&str], operand: &str| {
+        let function = [
+            "param x: f32[5, 40]",
+            "weight w: u8[3, 3, 8]",
+            "weight s: f32[9]",
+            &format!("weight z: {zeros}"),
+            &format!("y = MatMulNBits(x, w, s, z) {{{of}}}"),
+            "result y",
+        ];
+        let mut want = vec!["init w:packed = PackCodes(w) {N=3; bits=4}"];
+        want.extend(made);
+        let turned = [
+            "init s:columns = Reshape(s, s:blocks)",
+            "init s:turned = Transpose(s:columns)",
+        ];
+        want.extend(turned);
+        let product =
+            format!("y = MatMulNBits(x, w:packed, s:turned, {operand}) {{{of}; packed=1}}");
+        want.extend([product.as_str(), "result y = y\n"]);
+        check(pack::run, &function.join("\n"), &want.join("\n"));
+    };
+    let codes = ["init z:packed = PackCodes(z) {N=3; bits=4}"];
+    check_zeros("u8[6]", &codes, "z:packed");
 }

@@ -23,6 +23,15 @@ pub fn packed_conv_len(
     m.checked_mul(c_per_group)?.checked_mul(kernel_volume)
 }
 
+/// Columns of block-quantised weights that lie together, row by row.
+pub const PACK_CODES: usize = 64;
+
+/// Bytes of `rows` packed codes of `bits` bits for each of `n` columns; `None` on overflow.
+pub fn packed_codes_len(bits: usize, rows: usize, n: usize) -> Option<usize> {
+    let row = n.checked_next_multiple_of(PACK_CODES)?.checked_mul(bits)? / 8;
+    row.checked_mul(rows)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,6 +43,8 @@ mod tests {
         assert_eq!(packed_gemm_len(usize::MAX, 64), None);
         assert_eq!(packed_gemm_len(1, usize::MAX), None);
         assert_eq!(packed_conv_len(64, 3, 49, 1), Some(64 * 147));
+        assert_eq!(packed_codes_len(4, 10, 65), Some(640));
+        assert_eq!(packed_codes_len(8, usize::MAX, 1), None);
         assert_eq!(packed_conv_len(64, 3, 49, 0), None);
         assert_eq!(packed_conv_len(64, 3, 49, 3), None);
     }

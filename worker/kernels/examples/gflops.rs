@@ -173,6 +173,7 @@ impl Bench {
             n,
             bits: 4,
             signed: false,
+            packed: false,
             block: 32,
             codes: &codes,
             scales: &scales,

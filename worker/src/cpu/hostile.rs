@@ -189,6 +189,7 @@ impl Dice {
                 vec![a, 4, 2, 3],
             ],
             "MatMulNBits" => vec![vec![a, 3], vec![2, 2, 1], vec![4], vec![2], vec![2]],
+            "PackCodes" => vec![vec![2, a]],
             "QLinearConv" => vec![
                 vec![a, 2, b + 2, 3],
                 vec![],
@@ -209,6 +210,7 @@ impl Dice {
                 vec![d],
                 vec![],
                 vec![],
+                vec![d],
             ],
             "MaxRoiPool" => vec![vec![a + 1, b, c, d], vec![2, 5]],
             "MaxUnpool" => vec![vec![a, b, c], vec![a, b, c]],
@@ -282,8 +284,13 @@ fn nothing_given_to_an_op_causes_a_panic() {
                 attrs = attrs.with("w_shape", Attr::Ints(dims));
             }
             // Nor are random numbers ever the sizes of weights that fit.
-            if def.name == "MatMulNBits" && dice.below(2) == 0 {
-                let sizes = [("K", 3), ("N", 2), ("block_size", 2), ("bits", 4)];
+            if matches!(def.name, "MatMulNBits" | "PackCodes") && dice.below(2) == 0 {
+                let all = [("N", 2), ("bits", 4), ("K", 3), ("block_size", 2)];
+                let sizes = if def.name == "PackCodes" {
+                    &all[..2]
+                } else {
+                    &all
+                };
                 attrs = sizes
                     .iter()
                     .fold(attrs, |all, (name, v)| all.with(name, Attr::Int(*v)));

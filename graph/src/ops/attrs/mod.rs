@@ -16,7 +16,8 @@ pub use activation::Activation;
 pub use cast::{CastAttrs, RoundMode};
 pub use learn::{Aggregate, TreeAttrs};
 pub use quantised::{
-    BlockWeightAttrs, Granularity, ParameterShape, QUANTISED, QuantiseAttrs, product_granularity,
+    BlockWeightAttrs, Granularity, PackCodesAttrs, ParameterShape, QUANTISED, QuantiseAttrs,
+    product_granularity,
 };
 pub use random::{NormalAttrs, UniformAttrs};
 pub use recurrent::{CellActivation, RecurrentAttrs, RecurrentDirection, packed_recurrent_len};

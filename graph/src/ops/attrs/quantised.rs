@@ -139,6 +139,8 @@ pub struct BlockWeightAttrs {
     pub bits: usize,
     /// Weights in a block.
     pub block: usize,
+    /// Whether codes are as [`PackCodesAttrs`] describes, and scales and zero points block by block.
+    pub packed: bool,
 }
 
 /// The largest size of weights. The limit keeps products of sizes inside an i64.
@@ -159,6 +161,7 @@ impl BlockWeightAttrs {
             n: size("N", 0)?,
             bits: size("bits", 4)?,
             block: size("block_size", 0)?,
+            packed: flag(attrs, "packed", false),
         };
         if ![2, 4, 8].contains(&read.bits) {
             return Err(bad("bits", "must be 2, 4 or 8"));
@@ -185,5 +188,53 @@ impl BlockWeightAttrs {
     /// Bytes of the packed zero points of a column.
     pub fn packed_zeros(&self) -> usize {
         (self.blocks() * self.bits).div_ceil(8)
+    }
+}
+
+/// Attributes of `PackCodes`. The packed form has the codes of a row of 64 columns together: byte i of a row holds those of
+/// columns i, i + 64 / c and so on, c being the codes of a byte, from its low bits on. Signed codes have the middle added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PackCodesAttrs {
+    pub bits: usize,
+    /// Columns, each of which begins with a whole byte before it is packed.
+    pub n: usize,
+}
+
+impl PackCodesAttrs {
+    /// Reads and checks the attributes.
+    pub fn new(attrs: &Attrs) -> Result<PackCodesAttrs, OpError> {
+        let (bits, n) = (attrs.int("bits", 0), attrs.int("N", 0));
+        if ![2, 4, 8].contains(&bits) {
+            return Err(bad("bits", "must be 2, 4 or 8"));
+        }
+        match usize::try_from(n) {
+            Ok(n) if n > 0 => Ok(PackCodesAttrs {
+                bits: bits as usize,
+                n,
+            }),
+            _ => Err(bad("N", "must be positive")),
+        }
+    }
+
+    /// Rows of a tensor of `elements` elements.
+    pub fn rows(&self, dtype: DType, elements: usize) -> Result<usize, OpError> {
+        let own = dtype.bits();
+        if own != 8 && own != self.bits {
+            return Err(OpError::shape(format!(
+                "elements of {dtype} have not {} bits",
+                self.bits
+            )));
+        }
+        let each = 8 / own;
+        let (bytes, rest) = (elements / each, elements % each);
+        if rest != 0 || !bytes.is_multiple_of(self.n) {
+            return Err(OpError::shape(format!(
+                "{elements} codes are not whole bytes of {} columns",
+                self.n
+            )));
+        }
+        (bytes / self.n)
+            .checked_mul(8 / self.bits)
+            .ok_or_else(|| OpError::shape("the codes are too many"))
     }
 }

@@ -19,13 +19,17 @@ const BETA: AttrDef = attr("act_beta", AttrKind::Float);
 const PACKED: AttrDef = attr("packed", AttrKind::Int);
 
 /// The dimensions of an operand, all of which must be known.
-fn known(i: &Infer<'_>, operand: usize, name: &'static str) -> Result<Vec<usize>, OpError> {
+pub(super) fn known(
+    i: &Infer<'_>,
+    operand: usize,
+    name: &'static str,
+) -> Result<Vec<usize>, OpError> {
     i.ty(operand)?
         .fixed_shape()
         .ok_or(OpError::ValueNeeded { operand: name })
 }
 
-fn packed(dtype: DType, len: Option<usize>) -> Rule {
+pub(super) fn packed(dtype: DType, len: Option<usize>) -> Rule {
     let len = len.ok_or_else(|| {
         OpError::shape("the packed weight is too large, or does not fall into groups")
     })?;
@@ -222,7 +226,7 @@ fn fused_conv_cost(attrs: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&Te
 
 family! {
     /// Forms that optimisation makes of other ops.
-    FusedOp in Fused { PackGemmB, PackConvW, PackRecurrent, FusedAttention, FusedGemm, FusedConv }
+    FusedOp in Fused { PackGemmB, PackConvW, PackRecurrent, PackCodes, FusedAttention, FusedGemm, FusedConv }
 }
 
 /// Definitions of this family.
@@ -248,6 +252,13 @@ pub(super) const OPS: &[OpDef] = &[
         super::recurrent::pack,
     )
     .attrs(&[required("parts", AttrKind::Ints)]),
+    OpDef::of(
+        Op::Fused(FusedOp::PackCodes),
+        "Codes of `bits` bits, column by column of N, laid out row by row as unsigned codes: u8 [packed length].",
+        &[operand("codes", super::quantised::PACKED)],
+        super::quantised::pack_codes,
+    )
+    .attrs(&[required("bits", AttrKind::Int), required("N", AttrKind::Int)]),
     OpDef::of(
         Op::Fused(FusedOp::FusedAttention),
         "softmax(cap(Q [B, H, S, D] times K [B, H/n, T, D] transposed times `scale`) plus bias) times V [B, H/n, T, E]: [B, H, S, E].",

@@ -5,12 +5,13 @@ use super::matmul::matmul_shape;
 use crate::Dim;
 use crate::graph::{Attrs, TensorType};
 use crate::ops::attrs::{
-    BlockWeightAttrs, Granularity, ParameterShape, QUANTISED, QuantiseAttrs, bad,
+    BlockWeightAttrs, Granularity, PackCodesAttrs, ParameterShape, QUANTISED, QuantiseAttrs, bad,
     product_granularity,
 };
 use crate::ops::cost::{elements, per_element, with_flops};
 use crate::ops::def::*;
 use crate::ops::kind::{Op, family};
+use crate::ops::packing::packed_codes_len;
 use crate::ops::shapes::*;
 
 const CODES: &[crate::DType] = &[U8, I8];
@@ -21,7 +22,7 @@ const DIVISORS: &[crate::DType] = &[F32, F16, BF16, I32, F8E8M0];
 const DEQUANTISABLE: &[crate::DType] = &[
     U8, I8, U16, I16, I32, U4, I4, U2, I2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F4E2M1,
 ];
-const PACKED: &[crate::DType] = &[U8, I8, U4, I4, U2, I2];
+pub(super) const PACKED: &[crate::DType] = &[U8, I8, U4, I4, U2, I2];
 const ZERO_POINTS: &[crate::DType] = &[U8, I8, F32, F16, BF16];
 
 /// What decides the granularity of parameters of this shape.
@@ -173,6 +174,7 @@ fn qlinear_matmul(i: &Infer<'_>) -> Rule {
     check_side(i, 3, 5, false)?;
     check_list(i, 6, rows, "scales of y")?;
     check_list(i, 7, rows, "zero points of y")?;
+    check_bias(i.opt(8), columns.unwrap_or(&Dim::Const(1)))?;
     one(i.dtype(7)?, out)
 }
 
@@ -252,7 +254,10 @@ fn matmul_n_bits(i: &Infer<'_>) -> Rule {
         size(1).ok_or_else(too_large)?,
     );
     let dtype = i.dtype(1)?;
+    let laid_out = |rows| packed_codes_len(attrs.bits, rows, attrs.n).ok_or_else(too_large);
     let codes = match (dtype, attrs.bits) {
+        (U8, _) if attrs.packed => laid_out(attrs.blocks() * attrs.block)?,
+        _ if attrs.packed => return Err(bad("packed", format!("B is {dtype}, not u8"))),
         (U8, _) | (I8, 8) => codes,
         (U4 | I4, 4) | (U2 | I2, 2) => codes.checked_mul(8 / attrs.bits).ok_or_else(too_large)?,
         (_, bits) => {
@@ -265,10 +270,11 @@ fn matmul_n_bits(i: &Infer<'_>) -> Rule {
     check_elements(i, 2, blocks, "scales")?;
     let signed = matches!(dtype, I8 | I4 | I2);
     let zeros = match i.opt(3).map(|z| z.ty.dtype) {
-        Some(zeros) if (zeros == I8) != signed => {
+        Some(zeros) if !attrs.packed && (zeros == I8) != signed => {
             let reason = format!("zero points are {zeros}, of codes that are {dtype}");
             return Err(OpError::shape(reason));
         }
+        Some(U8) if attrs.packed => laid_out(attrs.packed_zeros() * 8 / attrs.bits)?,
         Some(U8) => attrs.n * attrs.packed_zeros(),
         _ => blocks,
     };
@@ -277,6 +283,17 @@ fn matmul_n_bits(i: &Infer<'_>) -> Rule {
     let mut out = batch.to_vec();
     out.push(Dim::from(attrs.n));
     one(i.dtype(0)?, out)
+}
+
+/// The shape rule of packing, which the family of fused ops defines.
+pub(super) fn pack_codes(i: &Infer<'_>) -> Rule {
+    let attrs = PackCodesAttrs::new(i.attrs)?;
+    let codes = super::fused::known(i, 0, "codes")?;
+    let dtype = i.dtype(0)?;
+    let elements = codes.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+    let elements = elements.ok_or_else(|| OpError::shape("the codes are too many"))?;
+    let rows = attrs.rows(dtype, elements)?;
+    super::fused::packed(U8, packed_codes_len(attrs.bits, rows, attrs.n))
 }
 
 fn n_bits_cost(attrs: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorType]) -> Cost {
@@ -363,6 +380,7 @@ pub(super) const OPS: &[OpDef] = &[
         required("N", AttrKind::Int),
         attr("bits", AttrKind::Int),
         required("block_size", AttrKind::Int),
+        attr("packed", AttrKind::Int),
     ])
     .cost(n_bits_cost),
     OpDef::of(
@@ -385,7 +403,7 @@ pub(super) const OPS: &[OpDef] = &[
     .cost(conv_cost::<3>),
     OpDef::of(
         Op::Quantised(QuantisedOp::QLinearMatMul),
-        "The codes of a [.., M, K] times b [.., K, N]: [.., M, N].",
+        "The codes of a [.., M, K] times b [.., K, N], plus bias [N] in units of both scales: [.., M, N].",
         &[
             operand("a", CODES).class(1),
             operand("a_scale", COMPUTED).class(4),
@@ -395,6 +413,7 @@ pub(super) const OPS: &[OpDef] = &[
             operand("b_zero_point", CODES).class(2),
             operand("y_scale", COMPUTED).class(4),
             operand("y_zero_point", CODES),
+            operand("B", &[I32]).optional(),
         ],
         qlinear_matmul,
     )

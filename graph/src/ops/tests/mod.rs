@@ -374,6 +374,11 @@ fn normalisations_and_reductions() {
 fn fused_forms() {
     check("PackGemmB", &[], "f16[8, 33]", "f16[384]");
     check("PackGemmB", &[("trans", int(1))], "f32[33, 8]", "f32[384]");
+    let codes = [("bits", int(4)), ("N", int(3))];
+    check("PackCodes", &codes, "u8[3, 2, 8]", "u8[1024]");
+    check("PackCodes", &codes, "i4[96]", "u8[1024]");
+    check_err("PackCodes", &codes, "u8[10]");
+    check_err("PackCodes", &codes, "u2[12]");
     check(
         "PackConvW",
         &[("group", int(2))],

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DequantizeLinear ─┐
-//! DequantizeLinear ─┴─> MatMul or Conv ─> Relu, if any ─> QuantizeLinear        becomes QLinearMatMul or QLinearConv
+//! DequantizeLinear ─┴─> MatMul, Gemm or Conv ─> Relu, if any ─> QuantizeLinear  becomes QLinearMatMul or QLinearConv
 //! ```
 //! Nodes between the two that only move numbers, whose results become the codes that they were, move codes.
 //!
@@ -15,8 +15,8 @@
 
 use std::collections::HashMap;
 
-use convoke_graph::graph::{Function, Literal, Node, ValueId};
-use convoke_graph::ops::attrs::{Granularity, ParameterShape, QuantiseAttrs};
+use convoke_graph::graph::{Attrs, Function, Literal, Node, TensorType, ValueId};
+use convoke_graph::ops::attrs::{GemmAttrs, Granularity, ParameterShape, QuantiseAttrs};
 use convoke_graph::ops::{
     ConvOp, IndexOp, MatMulOp, MovementOp, Op, PoolOp, QuantisedOp, ShapeOp, SliceOp, UnaryOp,
 };
@@ -85,6 +85,8 @@ struct Product {
     w: Codes,
     y: Codes,
     bias: Option<ValueId>,
+    /// Whether `w` is the transpose of the right operand.
+    transposed: bool,
 }
 
 /// A node that moves numbers, between the node that makes them of codes and the one that makes codes of them.
@@ -187,16 +189,21 @@ fn find(f: &Function, ix: &Index, at: usize) -> Option<Product> {
         (product, inner) = ix.node(f, once(operand(inner, 0)?)?)?;
     }
     of.insert(0, product);
-    let is_conv = inner.is(ConvOp::Conv);
-    if !is_conv && !inner.is(MatMulOp::MatMul) {
+    let (is_conv, is_gemm) = (inner.is(ConvOp::Conv), inner.is(MatMulOp::Gemm));
+    if !is_conv && !is_gemm && !inner.is(MatMulOp::MatMul) {
         return None;
     }
+    let gemm = GemmAttrs::new(&inner.attrs);
+    if is_gemm && (gemm.trans_a || (gemm.alpha, gemm.beta) != (1.0, 1.0)) {
+        return None;
+    }
+    let transposed = is_gemm && gemm.trans_b;
     let (x, x_granularity) = dequantised(f, ix, operand(inner, 0)?)?;
     let (w, w_granularity) = dequantised(f, ix, operand(inner, 1)?)?;
     let rank = f.ty(w.codes).shape.len();
     let fits = match w_granularity {
         Granularity::Tensor => true,
-        Granularity::Axis(axis) if is_conv => axis == 0,
+        Granularity::Axis(axis) if is_conv || transposed => axis == 0,
         Granularity::Axis(axis) => rank >= 2 && axis + 1 == rank,
         _ => false,
     };
@@ -206,8 +213,16 @@ fn find(f: &Function, ix: &Index, at: usize) -> Option<Product> {
     }
     let bias = match operand(inner, 2) {
         None => None,
-        Some(v) => Some(bias(f, ix, v, &x, &w)?),
+        // A number for each column, or each filter.
+        Some(v) if f.ty(v).shape.len() == 1 => Some(bias(f, ix, v, &x, &w)?),
+        Some(_) => return None,
     };
+    if let (true, Some(bias)) = (is_gemm, bias) {
+        let columns = f.ty(operand(inner, 1)?).shape.get(usize::from(!transposed));
+        if columns != f.ty(bias).shape.first() {
+            return None;
+        }
+    }
     y.codes = out;
     Some(Product {
         of,
@@ -219,6 +234,7 @@ fn find(f: &Function, ix: &Index, at: usize) -> Option<Product> {
         w,
         y,
         bias,
+        transposed,
     })
 }
 
@@ -325,6 +341,28 @@ fn zero(b: &mut Builder, codes: &Codes) -> ValueId {
     })
 }
 
+/// Puts the transposition of a matrix of codes in the place of node `at`, which another replaces.
+fn transpose(f: &mut Function, ix: &mut Index, at: usize, codes: ValueId) -> ValueId {
+    let name: std::sync::Arc<str> = format!("{}:transposed", f.value(codes).name).into();
+    let TensorType { dtype, mut shape } = f.ty(codes).clone();
+    shape.reverse();
+    let out = f.add_value(name.clone(), TensorType::new(dtype, shape));
+    for v in f.nodes[at].inputs.iter().flatten() {
+        ix.uses[v.ix()] -= 1;
+    }
+    ix.uses[codes.ix()] += 1;
+    let node = &mut f.nodes[at];
+    *node = Node {
+        name,
+        op: MovementOp::Transpose.name().into(),
+        attrs: Attrs::default(),
+        inputs: vec![Some(codes)],
+        outputs: vec![out],
+        runs_at: node.runs_at,
+    };
+    out
+}
+
 /// Replaces all products that can be computed with codes. The function's types are known.
 pub(in crate::onnx) fn fuse(b: &mut Builder) {
     if !b.f.nodes.iter().any(|n| n.is(QuantisedOp::QuantizeLinear)) {
@@ -335,18 +373,25 @@ pub(in crate::onnx) fn fuse(b: &mut Builder) {
     let found: Vec<Product> = (0..b.f.nodes.len())
         .filter_map(|at| find(&b.f, &ix, at))
         .collect();
-    for p in found {
+    for mut p in found {
         let zeros = [&p.x, &p.w, &p.y].map(|codes| zero(b, codes));
         let [first, .., last] = p.of[..] else {
             continue;
         };
+        let Node { name, attrs, .. } = b.f.nodes[first].clone();
+        let attrs = match p.op {
+            QuantisedOp::QLinearConv => attrs,
+            _ => Attrs::default(),
+        };
+        if p.transposed {
+            p.w.codes = transpose(&mut b.f, &mut ix, first, p.w.codes);
+        }
         let mut inputs = vec![];
         for (codes, zero) in [&p.x, &p.w].into_iter().zip(zeros) {
             inputs.extend([codes.codes, codes.scale, zero].map(Some));
         }
         inputs.extend([p.y.scale, zeros[2]].map(Some));
         inputs.extend(p.bias.map(Some));
-        let Node { name, attrs, .. } = b.f.nodes[first].clone();
         let node = &mut b.f.nodes[last];
         for v in node.inputs.iter().flatten() {
             ix.uses[v.ix()] -= 1;

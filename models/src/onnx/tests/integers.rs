@@ -6,7 +6,7 @@ const U8: i32 = 2;
 const I8: i32 = 3;
 const I32: i32 = 6;
 
-/// A model of these nodes: `x` is u8 [2, 4], `w` i8 [4, 3], `image` u8 [1, 4, 5, 5], `filters` i8 [6, 4, 3, 3], `bias` i32 [6];
+/// A model of these nodes: `x` is u8 [2, 4], `w` i8 [4, 3], `v` i8 [3, 4], `three` i32 [3], `image` u8 [1, 4, 5, 5], `filters` i8 [6, 4, 3, 3], `bias` i32 [6];
 /// `s`, `t` and `unit` are scales, the last one the product of the others, `r` has three and `c` six; `o` is a zero point, and
 /// `least` the least code. `i` and `one` are one index.
 fn of(nodes: Vec<NodeProto>) -> Vec<String> {
@@ -16,6 +16,8 @@ fn of(nodes: Vec<NodeProto>) -> Vec<String> {
         value("image", U8, &["1", "4", "5", "5"]),
         value("filters", I8, &["6", "4", "3", "3"]),
         value("bias", I32, &["6"]),
+        value("v", I8, &["3", "4"]),
+        value("three", I32, &["3"]),
         value("r", F32, &["3"]),
         value("c", F32, &["6"]),
         value("o", U8, &[]),
@@ -56,6 +58,50 @@ fn a_product_of_codes_whose_results_become_codes_is_computed_with_codes() {
     check(dq("w t", "b"), whole);
     let columns = "QLinearMatMul(x, [0.5], o, w, r, 0, [0.25], o)";
     check(dq("w r", "b"), columns);
+}
+
+#[test]
+fn a_product_with_a_bias_is_computed_with_codes() {
+    let check = |weights: &str, bias: &str, attrs: Vec<AttributeProto>, want: &[&str]| {
+        let nodes = vec![
+            dq("x s o", "a"),
+            dq(weights, "b"),
+            dq(bias, "d"),
+            node("Gemm", "a b d", "z", attrs),
+            q("z t o"),
+        ];
+        assert_eq!(of(nodes), want);
+    };
+    let whole = "QLinearMatMul(x, [0.5], o, w, [0.25], 0, [0.25], o, three)";
+    check("w t", "three unit", vec![], &[whole]);
+    let turned = [
+        "Transpose(v)",
+        "QLinearMatMul(x, [0.5], o, v:transposed, [0.25], 0, [0.25], o, three)",
+    ];
+    check("v t", "three unit", vec![int("transB", 1)], &turned);
+    let separate = |last: &'static str| {
+        [
+            "DequantizeLinear(x, [0.5], o)",
+            "DequantizeLinear(w, [0.25])",
+            last,
+            "Gemm(a, b, d)",
+            "QuantizeLinear(z, [0.25], o)",
+        ]
+    };
+    // The bias is in other units, or the product is scaled.
+    check(
+        "w t",
+        "three s",
+        vec![],
+        &separate("DequantizeLinear(three, [0.5])"),
+    );
+    let halved = vec![float("alpha", 0.5)];
+    check(
+        "w t",
+        "three unit",
+        halved,
+        &separate("DequantizeLinear(three, [0.125])"),
+    );
 }
 
 #[test]

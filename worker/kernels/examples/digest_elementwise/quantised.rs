@@ -132,6 +132,7 @@ pub fn quantised(exec: &Exec, digest: &mut Digest) -> Result {
         n: columns,
         bits: 4,
         signed: false,
+        packed: false,
         block,
         codes: &packed,
         scales: &scales,

@@ -25,7 +25,7 @@ mod requantise;
 #[cfg(test)]
 mod tests;
 
-pub use blocks::{BlockWeights, ZeroPoints, product_of_blocks};
+pub use blocks::{BlockWeights, ZeroPoints, pack_codes, product_of_blocks};
 pub use bytes::{
     Bytes, DEEPEST, Destination, PackedRows, Zeros, conv_of_bytes, multiplies_bytes, pack_rows,
     packed_row, product_of_bytes,
@@ -36,4 +36,4 @@ pub use linear::{
     Parameters, Precision, Quantisation, dequantise, dequantise_i32, quantise, range_of, span,
 };
 pub use numbers::{Format, Numbers};
-pub use requantise::{Requantisation, requantise};
+pub use requantise::{Requantisation, SumBias, requantise};

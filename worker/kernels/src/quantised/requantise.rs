@@ -7,11 +7,20 @@ use crate::error::Result;
 use crate::multiversion::multiversion;
 use crate::split::{GRAIN, tiles};
 
+/// What is added to sums, wrapping.
+#[derive(Debug, Clone, Copy)]
+pub enum SumBias<'a> {
+    None,
+    /// A number for each row. A list that is shorter than the number of rows repeats.
+    Rows(&'a [i32]),
+    /// A number for each column.
+    Columns(&'a [i32]),
+}
+
 /// The parameters of rows of sums. A list that is shorter than the number of rows repeats.
 #[derive(Clone, Copy)]
 pub struct Requantisation<'a> {
-    /// What is added to the sums of each row, wrapping.
-    pub bias: Option<&'a [i32]>,
+    pub bias: SumBias<'a>,
     /// The scale of each row's operand.
     pub rows: &'a [f32],
     /// The scale of each column's operand, or one for all.
@@ -59,10 +68,28 @@ multiversion! {
     }
 }
 
+/// Sums to which numbers of columns are added at a time.
+const BIASED: usize = 64;
+
+multiversion! {
+    /// Writes sums plus the numbers of their columns.
+    fn add_columns<>(sums: &[i32], bias: &[i32], to: &mut [i32]) {
+        let n = to.len();
+        let (sums, bias) = (&sums[..n], &bias[..n]);
+        for i in 0..n {
+            to[i] = sums[i].wrapping_add(bias[i]);
+        }
+    }
+}
+
 impl Requantisation<'_> {
-    /// Whether there are scales for this many columns.
+    /// Whether there are scales, and numbers to add, for this many columns.
     pub(super) fn fits_columns(&self, n: usize) -> bool {
-        self.columns.len() == 1 || self.columns.len() == n
+        let biased = match self.bias {
+            SumBias::Columns(all) => all.len() == n,
+            _ => true,
+        };
+        biased && (self.columns.len() == 1 || self.columns.len() == n)
     }
 
     /// Makes codes of the sums of row `number`, in the columns from `column` on.
@@ -71,18 +98,31 @@ impl Requantisation<'_> {
         let of = |list: &[f32]| list[index(list.len())];
         let (low, high) = range_of(self.to).unwrap_or((0., 255.));
         let row = Row {
-            bias: self.bias.map_or(0, |bias| bias[index(bias.len())]),
+            bias: match self.bias {
+                SumBias::Rows(all) => all[index(all.len())],
+                _ => 0,
+            },
             operand: of(self.rows),
             scale: of(self.scales),
             zero: of(self.zeros),
             low,
             high,
         };
-        let columns = match self.columns {
+        let columns = |from: usize, len: usize| match self.columns {
             [_] => self.columns,
-            all => &all[column..column + sums.len()],
+            all => &all[from..from + len],
         };
-        requantise_row(sums, columns, row, y);
+        let SumBias::Columns(bias) = self.bias else {
+            return requantise_row(sums, columns(column, sums.len()), row, y);
+        };
+        let bias = &bias[column..column + sums.len()];
+        let parts = sums.chunks(BIASED).zip(bias.chunks(BIASED));
+        for (i, ((sums, bias), y)) in parts.zip(y.chunks_mut(BIASED)).enumerate() {
+            let mut all = [0; BIASED];
+            let all = &mut all[..sums.len()];
+            add_columns(sums, bias, all);
+            requantise_row(all, columns(column + i * BIASED, all.len()), row, y);
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::Exec;
 use crate::gemm::{Batch, Strided, gemm_generic};
 use crate::testing::{bits as bits_of, check_stops, each_exec, exec, random};
 use convoke_functions::narrow::{Narrow, NarrowInt};
@@ -192,7 +193,7 @@ fn sums_of_the_exact_depth_are_exact() {
 #[test]
 fn sums_are_requantised_row_by_row() {
     let how = Requantisation {
-        bias: Some(&[10, -10]),
+        bias: SumBias::Rows(&[10, -10]),
         rows: &[0.5, 0.25],
         columns: &[1., 2., 4.],
         scales: &[1.],
@@ -204,6 +205,62 @@ fn sums_are_requantised_row_by_row() {
     requantise(&exec(), &sums, 3, &how, &mut y).unwrap();
     // The bias of the third row wraps.
     assert_eq!(y, [8, 14, 27, 3, 3, 5, 0, 0, 255, 1, 0, 0]);
+}
+
+/// Block-quantised weights as they are packed once.
+struct Packed {
+    codes: Vec<u8>,
+    scales: Vec<f32>,
+    zero_codes: Vec<u8>,
+    numbers: Vec<f32>,
+    signed: Vec<i8>,
+}
+
+impl Packed {
+    fn new(exec: &Exec, w: &BlockWeights<'_>) -> Packed {
+        let blocks = w.k.div_ceil(w.block);
+        let pack = |codes: &[u8], signed: bool| {
+            let rows = codes.len() / w.n * 8 / w.bits;
+            let mut to = vec![7; w.n.next_multiple_of(64) * w.bits / 8 * rows];
+            pack_codes(exec, codes, (w.n, rows, w.bits, signed), &mut to).unwrap();
+            to
+        };
+        fn turn<T: Copy>(all: &[T], n: usize, blocks: usize) -> Vec<T> {
+            (0..all.len())
+                .map(|i| all[i % n * blocks + i / n])
+                .collect()
+        }
+        let mut made = Packed {
+            codes: pack(w.codes, w.signed),
+            scales: turn(w.scales, w.n, blocks),
+            zero_codes: vec![],
+            numbers: vec![],
+            signed: vec![],
+        };
+        match w.zeros {
+            ZeroPoints::Middle => {}
+            ZeroPoints::Packed(codes) => made.zero_codes = pack(codes, false),
+            ZeroPoints::Numbers(all) => made.numbers = turn(all, w.n, blocks),
+            ZeroPoints::Signed(all) => made.signed = turn(all, w.n, blocks),
+        }
+        made
+    }
+
+    fn weights<'a>(&'a self, w: &BlockWeights<'a>) -> BlockWeights<'a> {
+        BlockWeights {
+            packed: true,
+            signed: false,
+            codes: &self.codes,
+            scales: &self.scales,
+            zeros: match w.zeros {
+                ZeroPoints::Middle => ZeroPoints::Middle,
+                ZeroPoints::Packed(_) => ZeroPoints::Packed(&self.zero_codes),
+                ZeroPoints::Numbers(_) => ZeroPoints::Numbers(&self.numbers),
+                ZeroPoints::Signed(_) => ZeroPoints::Signed(&self.signed),
+            },
+            ..*w
+        }
+    }
 }
 
 #[test]
@@ -268,6 +325,7 @@ fn products_with_packed_weights_are_those_with_numbers() {
                 n,
                 bits,
                 signed: matches!(zeros, ZeroPoints::Signed(_)),
+                packed: false,
                 block,
                 codes: &codes,
                 scales: &scales,
@@ -283,11 +341,18 @@ fn products_with_packed_weights_are_those_with_numbers() {
                         "[{m}, {k}] · [{k}, {n}] by {bits} bits, {zeros:?}"
                     );
                 }
+                let held = Packed::new(exec, &w);
+                let packed = held.weights(&w);
+                let mut by_packed = vec![0f32; n * m];
+                product_of_blocks(exec, &a, m, &packed, Some(&bias), &mut by_packed).unwrap();
+                assert_eq!(bits_of(&by_packed), bits_of(&y));
                 // Rows alone have the bits of rows among others.
                 for (a, y) in a.chunks(k).zip(y.chunks(n)).take(3) {
-                    let mut alone = vec![0f32; n];
-                    product_of_blocks(exec, a, 1, &w, Some(&bias), &mut alone).unwrap();
-                    assert_eq!(bits_of(&alone), bits_of(y));
+                    for w in [&w, &packed] {
+                        let mut alone = vec![0f32; n];
+                        product_of_blocks(exec, a, 1, w, Some(&bias), &mut alone).unwrap();
+                        assert_eq!(bits_of(&alone), bits_of(y));
+                    }
                 }
             });
         }
@@ -307,6 +372,7 @@ fn a_product_of_many_rows_stops_when_it_is_cancelled() {
         n,
         bits: 4,
         signed: false,
+        packed: false,
         block: 32,
         codes: &codes,
         scales: &scales,

@@ -22,6 +22,7 @@ pub(super) fn find(op: FusedOp, spec: &Spec<'_>) -> FamilyAnswer {
         FusedOp::PackGemmB => pack_gemm_b(spec),
         FusedOp::PackConvW => conv::pack(spec),
         FusedOp::PackRecurrent => super::recurrent::pack(spec),
+        FusedOp::PackCodes => super::quantised::pack_codes(spec),
         FusedOp::FusedAttention => attention::find(spec),
         FusedOp::FusedGemm => fused_gemm(spec),
         FusedOp::FusedConv => conv::fused_conv(spec),

@@ -51,6 +51,11 @@ impl CodeBuffer {
         columns: Range<usize>,
         rows: Range<usize>,
     ) -> &[CodeRow] {
+        if w.packed {
+            let to = &mut self.rows[..rows.len()];
+            read_packed((w.codes, w.rows(), w.bits), columns, rows, to);
+            return to;
+        }
         let (per_byte, each) = (8 / w.bits, w.column_bytes());
         let bytes = rows.start / per_byte..rows.end.div_ceil(per_byte);
         let first = rows.start - bytes.start * per_byte;
@@ -71,6 +76,68 @@ impl CodeBuffer {
         let inverted = if w.signed { w.middle() } else { 0 };
         spread(&self.squares, squares, w.bits, inverted, &mut self.rows);
         &self.rows[first..first + rows.len()]
+    }
+}
+
+/// Reads packed codes: some rows of all that there are, in at most [`COLUMNS`] columns.
+pub(super) fn read_packed(
+    (codes, all, bits): (&[u8], usize, usize),
+    columns: Range<usize>,
+    rows: Range<usize>,
+    to: &mut [CodeRow],
+) {
+    let width = COLUMNS * bits / 8;
+    let mut at = columns.start;
+    while at < columns.end {
+        let (strip, lane) = (at / COLUMNS, at % COLUMNS);
+        let len = (COLUMNS - lane).min(columns.end - at);
+        let codes = &codes[(strip * all + rows.start) * width..][..rows.len() * width];
+        match (lane, at == columns.start) {
+            (0, true) => split(codes, bits, to),
+            _ => {
+                for (code, to) in codes.chunks(width).zip(&mut *to) {
+                    let mut row = [[0; COLUMNS]];
+                    split(code, bits, &mut row);
+                    let first = at - columns.start;
+                    to[first..first + len].copy_from_slice(&row[0][lane..lane + len]);
+                }
+            }
+        }
+        at += len;
+    }
+}
+
+multiversion! {
+    /// Writes the codes of packed rows.
+    fn split<>(codes: &[u8], bits: usize, to: &mut [CodeRow]) {
+        match bits {
+            2 => split_rows::<2>(codes, to),
+            4 => split_rows::<4>(codes, to),
+            _ => split_rows::<8>(codes, to),
+        }
+    }
+}
+
+#[inline(always)]
+fn split_rows<const BITS: usize>(codes: &[u8], to: &mut [CodeRow]) {
+    let width = COLUMNS * BITS / 8;
+    for (bytes, to) in codes.chunks_exact(width).zip(to) {
+        for (part, to) in to.chunks_exact_mut(width).enumerate() {
+            for i in 0..width {
+                to[i] = (bytes[i] >> (part * BITS)) & (255 >> (8 - BITS));
+            }
+        }
+    }
+}
+
+/// Writes rows of codes as packed ones; those after the first `columns` become zeros.
+pub(super) fn join(codes: &[CodeRow], columns: usize, bits: usize, to: &mut [u8]) {
+    let width = COLUMNS * bits / 8;
+    for (codes, to) in codes.iter().zip(to.chunks_exact_mut(width)) {
+        to.fill(0);
+        for (lane, code) in codes.iter().enumerate().take(columns) {
+            to[lane % width] |= code << (lane / width * bits);
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! codes, column by column ── CodeBuffer ──> codes of 64 columns, row by row ── numbers ──> panel of B ── gemm
-//!                                                                          └── chains of one row
+//!     │ pack_codes, once                        ↑                          └── chains of one row
+//!     └──> packed codes, row by row ────────────┘
 //! ```
 //!
 //! Invariants
@@ -14,7 +15,7 @@ mod row;
 
 use std::ops::Range;
 
-use codes::{CodeBuffer, CodeRow, DEPTH};
+use codes::{CodeBuffer, CodeRow, DEPTH, read_packed};
 use convoke_functions::packed;
 
 use crate::Exec;
@@ -24,6 +25,7 @@ use crate::gemm::panel::{BSource, Piece};
 use crate::gemm::{Epilogue, NR, Output, Post};
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
+use crate::split::tiles;
 
 /// Columns whose codes are read together: a panel of B, rounded up to words.
 const COLUMNS: usize = 64;
@@ -49,15 +51,62 @@ pub struct BlockWeights<'a> {
     pub n: usize,
     /// Bits of a code: 2, 4 or 8.
     pub bits: usize,
-    /// Whether codes are numbers in two's complement, whose middle is 0.
+    /// Whether codes are numbers in two's complement, whose middle is 0. Packed ones are not.
     pub signed: bool,
+    /// Whether [`pack_codes`] has laid out the codes, and zero points that are codes. All other parameters lie block by
+    /// block then.
+    pub packed: bool,
     /// Weights in a block, which take whole bytes.
     pub block: usize,
     /// The codes: for each column its blocks, the last of which is as long as the others.
     pub codes: &'a [u8],
-    /// The scale of each block, column by column.
+    /// The scale of each block, column by column, or block by block where the codes are packed.
     pub scales: &'a [f32],
     pub zeros: ZeroPoints<'a>,
+}
+
+/// Bytes of `rows` packed codes for each of `n` columns.
+fn packed_len(bits: usize, rows: usize, n: usize) -> usize {
+    n.next_multiple_of(COLUMNS) * bits / 8 * rows
+}
+
+/// Lays out codes of `bits` bits, `rows` for each of `n` columns, column by column, row by row: byte i of a row of 64 columns
+/// holds those of columns i, i + 64 / c and so on, c being the codes of a byte, from its low bits on. Signed codes have the
+/// middle added. Columns after the last one are zeros.
+pub fn pack_codes(
+    exec: &Exec,
+    codes: &[u8],
+    (n, rows, bits, signed): (usize, usize, usize, bool),
+    to: &mut [u8],
+) -> Result {
+    let w = BlockWeights {
+        k: rows,
+        n,
+        bits,
+        signed,
+        packed: false,
+        // A block of all rows, which take whole bytes.
+        block: rows.max(1),
+        codes,
+        scales: &[],
+        zeros: ZeroPoints::Middle,
+    };
+    assert!((rows * bits).is_multiple_of(8), "columns are whole bytes");
+    assert_eq!(codes.len(), n * rows * bits / 8, "codes");
+    assert_eq!(to.len(), packed_len(bits, rows, n), "packed codes");
+    let strip = COLUMNS * bits / 8 * rows;
+    Ok(tiles(exec, to, strip, 1, |range, to| {
+        let mut buffer = CodeBuffer::new();
+        for (strip, to) in range.zip(to.chunks_mut(strip.max(1))) {
+            let columns = strip * COLUMNS..n.min((strip + 1) * COLUMNS);
+            let row = COLUMNS * bits / 8;
+            for (first, to) in (0..rows).step_by(DEPTH).zip(to.chunks_mut(DEPTH * row)) {
+                let own = first..rows.min(first + DEPTH);
+                let codes = buffer.read(&w, columns.clone(), own);
+                codes::join(codes, columns.len(), bits, to);
+            }
+        }
+    })?)
 }
 
 /// The scales and zero points of one block of some columns.
@@ -92,20 +141,40 @@ impl BlockWeights<'_> {
             "size of a block"
         );
         let blocks = self.blocks();
-        assert_eq!(self.codes.len(), self.n * self.column_bytes(), "codes");
+        let codes = match self.packed {
+            true => packed_len(self.bits, self.rows(), self.n),
+            false => self.n * self.column_bytes(),
+        };
+        assert_eq!(self.codes.len(), codes, "codes");
         assert_eq!(self.scales.len(), self.n * blocks, "scales");
         match self.zeros {
             ZeroPoints::Middle => {}
             ZeroPoints::Packed(codes) => {
-                let each = (blocks * self.bits).div_ceil(8);
-                assert_eq!(codes.len(), self.n * each, "packed zero points");
+                let len = match self.packed {
+                    true => packed_len(self.bits, self.zero_rows(), self.n),
+                    false => self.n * (blocks * self.bits).div_ceil(8),
+                };
+                assert_eq!(codes.len(), len, "packed zero points");
             }
             ZeroPoints::Numbers(all) => assert_eq!(all.len(), self.n * blocks, "zero points"),
             ZeroPoints::Signed(all) => assert_eq!(all.len(), self.n * blocks, "zero points"),
         }
         let signed = matches!(self.zeros, ZeroPoints::Signed(_));
         let middle = matches!(self.zeros, ZeroPoints::Middle);
-        assert!(middle || signed == self.signed, "kind of zero points");
+        assert!(
+            middle || self.packed || signed == self.signed,
+            "kind of zero points"
+        );
+    }
+
+    /// Rows of the codes, with those that fill the last block.
+    fn rows(&self) -> usize {
+        self.blocks() * self.block
+    }
+
+    /// Rows of packed zero points, with those that fill the last byte.
+    fn zero_rows(&self) -> usize {
+        (self.blocks() * self.bits).div_ceil(8) * 8 / self.bits
     }
 
     /// What is added to signed codes, and to their zero points, so that no code is negative.
@@ -131,6 +200,9 @@ impl BlockWeights<'_> {
     /// Writes the scales and zero points of a block of at most [`COLUMNS`] columns. Lanes beyond them stay as they are.
     fn parameters(&self, columns: Range<usize>, block: usize, of: &mut BlockParameters) {
         let blocks = self.blocks();
+        if self.packed {
+            return self.packed_parameters(columns, block, of);
+        }
         let all = &self.scales[columns.start * blocks + block..];
         let lanes = of.scales.iter_mut().take(columns.len());
         for (lane, scale) in lanes.zip(all.iter().step_by(blocks)) {
@@ -141,6 +213,34 @@ impl BlockWeights<'_> {
             _ => {
                 for (zero, column) in of.zeros.iter_mut().zip(columns) {
                     *zero = self.zero(column, block);
+                }
+            }
+        }
+    }
+
+    /// The parameters where they lie block by block.
+    fn packed_parameters(&self, columns: Range<usize>, block: usize, of: &mut BlockParameters) {
+        let own = block * self.n + columns.start..block * self.n + columns.end;
+        of.scales[..columns.len()].copy_from_slice(&self.scales[own.clone()]);
+        let zeros = &mut of.zeros[..columns.len()];
+        match self.zeros {
+            ZeroPoints::Middle => zeros.fill(self.middle().into()),
+            ZeroPoints::Numbers(all) => zeros.copy_from_slice(&all[own]),
+            ZeroPoints::Signed(all) => {
+                for (zero, own) in zeros.iter_mut().zip(&all[own]) {
+                    *zero = f32::from(i16::from(*own) + i16::from(self.middle()));
+                }
+            }
+            ZeroPoints::Packed(codes) => {
+                let mut row = [[0; COLUMNS]];
+                read_packed(
+                    (codes, self.zero_rows(), self.bits),
+                    columns,
+                    block..block + 1,
+                    &mut row,
+                );
+                for (zero, code) in zeros.iter_mut().zip(row[0]) {
+                    *zero = code.into();
                 }
             }
         }

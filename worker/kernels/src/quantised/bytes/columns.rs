@@ -81,6 +81,12 @@ impl<'a> Panel<'a> {
         }
     }
 
+    /// Goes on to other columns of a matrix.
+    pub fn move_to(&mut self, columns: Range<usize>) {
+        debug_assert!(matches!(self.source, Columns::Matrix { .. }));
+        self.columns = columns;
+    }
+
     /// Where the codes of row `k` lie: in the matrix, or in `buffer`, to which they are copied.
     #[inline(always)]
     pub fn row<'b>(&'b self, k: usize, buffer: &'b mut [u8; PANEL]) -> &'b [u8] {

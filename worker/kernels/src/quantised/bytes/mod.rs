@@ -311,20 +311,37 @@ unsafe fn run<'a>(
     let blocks = m.div_ceil(rows);
     let grain = (TILE_WORK / (rows * PANEL * k.max(1)).max(1)).max(1);
     exec.tiles(items * blocks * panels, grain, |range| {
-        for i in range {
+        let mut i = range.start;
+        while i < range.end {
             let (item, block, panel) = (i / (blocks * panels), i / panels % blocks, i % panels);
             let (row, column) = (block * rows, panel * PANEL);
             let rows = row..(row + rows).min(m);
-            let columns = column..(column + PANEL).min(n);
             let product = product(item);
+            // One row uses each code of a matrix once, which is then read in its order.
+            let streamed = m == 1 && matches!(product.right, Columns::Matrix { .. });
+            let together = match streamed {
+                true => (panels - panel).min(range.end - i),
+                false => 1,
+            };
+            i += together;
+            let columns = column..(column + together * PANEL).min(n);
             // SAFETY: the caller's contract; `i` names each rectangle once.
             unsafe {
                 match means {
                     #[cfg(target_arch = "x86_64")]
+                    Means::Vnni if streamed => tile::row::<vnni::Vnni>(exec, &product, columns),
+                    #[cfg(target_arch = "x86_64")]
+                    Means::Avx2 if streamed => tile::row::<avx2::Avx2>(exec, &product, columns),
+                    #[cfg(target_arch = "x86_64")]
                     Means::Vnni => tile::tile::<vnni::Vnni>(exec, &product, rows, columns),
                     #[cfg(target_arch = "x86_64")]
                     Means::Avx2 => tile::tile::<avx2::Avx2>(exec, &product, rows, columns),
-                    Means::Portable => portable::tile(exec, &product, rows, columns),
+                    Means::Portable => {
+                        for first in columns.clone().step_by(PANEL) {
+                            let columns = first..columns.end.min(first + PANEL);
+                            portable::tile(exec, &product, rows.clone(), columns);
+                        }
+                    }
                 }
             }
         }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::conv::ConvSizes;
-use crate::quantised::{Format, requantise};
+use crate::quantised::{Format, SumBias, requantise};
 use crate::testing::{check_stops, each_exec, exec};
 
 /// Codes that take all values, extremes among them.
@@ -55,10 +55,15 @@ fn check_codes(
     let list =
         |n: usize, unit: f32| -> Vec<f32> { (0..n).map(|i| unit * (1 + i % 5) as f32).collect() };
     let (bias, scales) = (vec![-3; rows], list(rows, 1e-3));
+    let column_bias: Vec<i32> = (0..n as i32).map(|i| i * 5 - 9).collect();
     let (columns, zeros) = (list(if each { n } else { 1 }, 2e-3), list(rows, 7.));
     for to in [Format::I8, Format::U8] {
         let how = Requantisation {
-            bias: each.then_some(&bias),
+            bias: match (each, to) {
+                (false, _) => SumBias::None,
+                (true, Format::I8) => SumBias::Rows(&bias),
+                (true, _) => SumBias::Columns(&column_bias),
+            },
             rows: &scales,
             columns: &columns,
             scales: &[0.125],
@@ -81,6 +86,7 @@ fn products_of_bytes_are_the_sums_of_whole_numbers() {
     let sizes = [
         (1, 1, 1),
         (1, 200, 7),
+        (1, 1100, 67),
         (7, 64, 4),
         (13, 130, 1023),
         (6, 16, 1024),

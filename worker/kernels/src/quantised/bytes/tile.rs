@@ -56,6 +56,78 @@ pub(super) trait Dots {
     );
 }
 
+/// Most columns of a single row whose sums are kept in the level-1 cache.
+const STRIP: usize = 16 * PANEL;
+/// Rows of the right operand of a single row that are read along a strip, so that their pages stay known to the processor.
+const STREAMED: usize = 32;
+
+/// Computes a part of the only row of a product by a matrix, or stops early where the step was cancelled.
+///
+/// # Safety
+/// The contract is that of [`tile`].
+pub(super) unsafe fn row<D: Dots>(exec: Exec<'_>, p: &Product<'_>, columns: Range<usize>) {
+    let mut packed = [0u8; STREAMED * PANEL];
+    for start in columns.clone().step_by(STRIP) {
+        let strip = start..columns.end.min(start + STRIP);
+        let mut panel = Panel::new(p.right, start..start);
+        let mut sums = [0; STRIP];
+        let mut column_sums = [[0; PANEL]; STRIP / PANEL];
+        // A product over nothing is a panel of no rows.
+        for first in (0..p.k.max(1)).step_by(STREAMED) {
+            if exec.check().is_err() {
+                return;
+            }
+            let depth = STREAMED.min(p.k - first);
+            for (i, column_sums) in column_sums.iter_mut().enumerate() {
+                let from = strip.start + i * PANEL;
+                if from >= strip.end {
+                    break;
+                }
+                let columns = from..strip.end.min(from + PANEL);
+                panel.move_to(columns.clone());
+                // SAFETY: `packed` has room for the rows; the rest is the caller's contract.
+                unsafe {
+                    D::pack(
+                        p,
+                        &panel,
+                        first..first + depth,
+                        packed.as_mut_ptr(),
+                        column_sums,
+                    )
+                };
+                let part = Part {
+                    packed: packed.as_ptr(),
+                    first,
+                    groups: depth.div_ceil(4),
+                    adds: first > 0,
+                    column_sums: (first + depth == p.k).then_some(&*column_sums),
+                };
+                let to = SumRows {
+                    start: sums[i * PANEL..].as_mut_ptr(),
+                    stride: PANEL,
+                };
+                // SAFETY: the caller's contract; there is room for the sums of a panel.
+                unsafe { D::add(&part, p, 0, 1, &columns, to) };
+            }
+        }
+        let sums = &sums[..strip.len()];
+        // SAFETY: the columns are of the rectangle, which the caller owns.
+        unsafe {
+            match p.out {
+                Output::Sums(out) => {
+                    std::slice::from_raw_parts_mut(out.wrapping_add(strip.start), strip.len())
+                        .copy_from_slice(sums);
+                }
+                Output::Codes(out, how) => {
+                    let to = out.wrapping_add(strip.start);
+                    let to = std::slice::from_raw_parts_mut(to, strip.len());
+                    how.part_of_row(p.number, strip.start, sums, to);
+                }
+            }
+        }
+    }
+}
+
 /// Computes a rectangle of the output, or stops early where the step was cancelled.
 ///
 /// # Safety

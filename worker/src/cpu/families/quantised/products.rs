@@ -8,9 +8,9 @@ use convoke_graph::{DType, Tensor};
 use convoke_kernels::conv::{ConvEpilogue, ConvWeights, conv, conv_terms};
 use convoke_kernels::gemm::{Epilogue, Lhs, Rhs, Strided, gemm_batched};
 use convoke_kernels::quantised::{
-    Bytes, DEEPEST, Destination, PackedRows, Parameters, Requantisation, Take, Zeros, add_exact,
-    conv_of_bytes, exact_depth, multiplies_bytes, pack_rows, packed_row, product_of_bytes,
-    range_of, requantise,
+    Bytes, DEEPEST, Destination, PackedRows, Parameters, Requantisation, SumBias, Take, Zeros,
+    add_exact, conv_of_bytes, exact_depth, multiplies_bytes, pack_rows, packed_row,
+    product_of_bytes, range_of, requantise,
 };
 
 use super::super::conv::sizes;
@@ -369,7 +369,7 @@ fn requantised(
     call: &KernelCall<'_, '_>,
     (n, k): (usize, usize),
     (rows, columns): (usize, usize),
-    bias: Option<&[i32]>,
+    bias: SumBias<'_>,
     direct: impl FnOnce(Destination<'_>) -> Result<bool, KernelFailure>,
     sums: impl FnOnce() -> Result<Tensor, KernelFailure>,
 ) -> Result<Tensor, KernelFailure> {
@@ -410,11 +410,12 @@ pub(super) fn qlinear_matmul(spec: &Spec<'_>) -> FamilyAnswer {
         let b = Codes::new(&call, (3, 5), right(call.shape(3)?))?;
         let stack = Stack::new(call.shape(0)?, call.shape(3)?)?;
         let (_, n, k) = stack.sizes;
+        let bias = call.optional_slice::<i32>(8)?;
         one(requantised(
             &call,
             (n, k),
             (1, 4),
-            None,
+            bias.map_or(SumBias::None, SumBias::Columns),
             |codes| product_of_codes(&call, (&a, &b), &stack, codes),
             || product(&call, &a, &b),
         )?)
@@ -435,7 +436,7 @@ pub(super) fn qlinear_conv(spec: &Spec<'_>) -> FamilyAnswer {
             &call,
             (plane, terms),
             (4, 1),
-            bias,
+            bias.map_or(SumBias::None, SumBias::Rows),
             |codes| convolution_of_codes(&call, (&x, &w), codes),
             || convolution(&call, &x, &w),
         )?)

@@ -161,10 +161,19 @@ fn codes_are_requantised() {
     let y = one("QLinearMatMul", Attrs::default(), &operands).unwrap();
     let sums = sums((&a, &b), (2, 2, 3), |_| 10, |c| [1, -1][c]);
     let scale = |i: usize| 0.5 * [0.25, 2.][i % 2] / 8.;
-    let want = sums.iter().enumerate();
-    let want =
-        want.map(|(i, s)| ((*s as f32 * scale(i)).round_ties_even() - 5.).clamp(-128., 127.) as i8);
-    assert_eq!(y.as_slice::<i8>().unwrap(), want.collect::<Vec<_>>());
+    let want = |bias: [i32; 2]| -> Vec<i8> {
+        let all = sums
+            .iter()
+            .enumerate()
+            .map(|(i, s)| (s + bias[i % 2]) as f32 * scale(i));
+        let all = all.map(|y| (y.round_ties_even() - 5.).clamp(-128., 127.) as i8);
+        all.collect()
+    };
+    assert_eq!(y.as_slice::<i8>().unwrap(), want([0, 0]));
+    let bias = vec1(&[300i32, -20]);
+    let operands = [&operands[..], &[&bias]].concat();
+    let y = one("QLinearMatMul", Attrs::default(), &operands).unwrap();
+    assert_eq!(y.as_slice::<i8>().unwrap(), want([300, -20]));
 }
 
 #[test]
