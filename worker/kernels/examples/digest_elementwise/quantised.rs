@@ -7,8 +7,8 @@ use convoke_kernels::gemm::Batch;
 use convoke_kernels::narrow::{Narrow, NarrowFloat, NarrowInt};
 use convoke_kernels::quantised::{
     BlockWeights, Bytes, Destination, Format, Layout, Numbers, PackedRows, Parameters, Precision,
-    Quantisation, Requantisation, Take, ZeroPoints, Zeros, add_exact, dequantise, pack_rows,
-    packed_row, product_of_blocks, product_of_bytes, quantise, requantise, span,
+    Quantisation, Requantisation, SumBias, Take, ZeroPoints, Zeros, add_exact, dequantise,
+    pack_rows, packed_row, product_of_blocks, product_of_bytes, quantise, requantise, span,
 };
 
 /// A product of bytes, of the sizes where its panels end and in between.
@@ -108,7 +108,7 @@ pub fn quantised(exec: &Exec, digest: &mut Digest) -> Result {
     digest.add("add_exact", &sums);
     byte_products(exec, digest)?;
     let how = Requantisation {
-        bias: Some(&[5, -9]),
+        bias: SumBias::Rows(&[5, -9]),
         rows: &scales,
         columns: &scales,
         scales: &[0.7, 11.0],
