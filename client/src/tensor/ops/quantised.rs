@@ -194,7 +194,8 @@ impl Tensor {
         call::one("QLinearConv", attrs, &operands)
     }
 
-    /// The codes of a \[.., M, K\] times b \[.., K, N\]: \[.., M, N\].
+    /// The codes of a \[.., M, K\] times b \[.., K, N\], plus bias \[N\] in units of both scales: \[.., M,
+    /// N\].
     ///
     /// - `self`: operand a, u8, i8
     /// - `a_scale`: operand a_scale, f32, f16, bf16
@@ -204,6 +205,7 @@ impl Tensor {
     /// - `b_zero_point`: operand b_zero_point, u8, i8
     /// - `y_scale`: operand y_scale, f32, f16, bf16
     /// - `y_zero_point`: operand y_zero_point, u8, i8
+    /// - `bias`: operand bias, i32, may be left out
     #[track_caller]
     pub fn q_linear_matmul(
         &self,
@@ -214,6 +216,7 @@ impl Tensor {
         b_zero_point: &Tensor,
         y_scale: &Tensor,
         y_zero_point: &Tensor,
+        bias: Option<&Tensor>,
     ) -> Result<Tensor> {
         let attrs = call::attrs([]);
         let operands = [
@@ -225,6 +228,7 @@ impl Tensor {
             call::strict(b_zero_point),
             call::strict(y_scale),
             call::strict(y_zero_point),
+            call::optional(bias),
         ];
         call::one("QLinearMatMul", attrs, &operands)
     }

@@ -413,7 +413,7 @@ pub(super) const OPS: &[OpDef] = &[
             operand("b_zero_point", CODES).class(2),
             operand("y_scale", COMPUTED).class(4),
             operand("y_zero_point", CODES),
-            operand("B", &[I32]).optional(),
+            operand("bias", &[I32]).optional(),
         ],
         qlinear_matmul,
     )
