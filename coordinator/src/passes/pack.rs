@@ -40,9 +40,23 @@ pub fn run(f: Function) -> (Function, Option<String>) {
     (e.finish(), report)
 }
 
-/// Packed weights, by raw weight and by how it is read: whether transposed, in how many groups, as codes of how many bits, or,
-/// below zero, in which parts of a recurrent layer.
-type PackedWeights = BTreeMap<(ValueId, i64), ValueId>;
+/// How a packed value is read.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Form {
+    /// A matrix, or its transpose.
+    Matrix { trans: bool },
+    /// The filters of so many groups.
+    Filters { groups: i64 },
+    /// The parts of a recurrent layer, as decimal digits.
+    Parts(i64),
+    /// Codes of so many bits, of so many columns.
+    Codes { bits: usize, n: usize },
+    /// Parameters of so many blocks of each of so many columns.
+    Parameters { n: usize, blocks: usize },
+}
+
+/// Packed values, by raw value and form.
+type PackedWeights = BTreeMap<(ValueId, Form), ValueId>;
 
 /// Returns the node that computes a constant, and its first operand.
 fn source(e: &Edit, v: ValueId) -> Option<(&Node, ValueId)> {
@@ -71,25 +85,25 @@ fn gemm(e: &mut Edit, node: usize, packed: &mut PackedWeights) -> Option<()> {
     };
     let len = packing::packed_gemm_len(k, n)?;
     let mut from = weight;
-    let mut trans = 0;
+    let mut trans = false;
     // Look through a widening and a transposition, in either order.
     for _ in 0..2 {
         if let Some(v) = widened(e, from) {
             from = v;
         }
-        if let Some(v) = transposed(e, from).filter(|_| trans == 0) {
-            (from, trans) = (v, 1);
+        if let Some(v) = transposed(e, from).filter(|_| !trans) {
+            (from, trans) = (v, true);
         }
     }
     let attrs = match trans {
-        1 => Attrs::default().with("trans", Attr::Int(1)),
-        _ => Attrs::default(),
+        true => Attrs::default().with("trans", Attr::Int(1)),
+        false => Attrs::default(),
     };
     let operand = pack(
         e,
         node,
         packed,
-        (from, trans),
+        (from, Form::Matrix { trans }),
         FusedOp::PackGemmB,
         attrs,
         len,
@@ -123,7 +137,7 @@ fn conv(e: &mut Edit, node: usize, packed: &mut PackedWeights) -> Option<()> {
         e,
         node,
         packed,
-        (from, group),
+        (from, Form::Filters { groups: group }),
         FusedOp::PackConvW,
         attrs,
         len,
@@ -154,7 +168,7 @@ fn recurrent(e: &mut Edit, node: usize, op: RecurrentOp, packed: &mut PackedWeig
         (1, attrs.recurrent_parts(op), hidden),
     ] {
         let from = operands[operand];
-        let key = parts.iter().fold(0, |key, p| key * 10 - *p as i64);
+        let key = parts.iter().fold(0, |key, p| key * 10 + *p as i64);
         let parts_of = Attr::Ints(parts.iter().map(|p| *p as i64).collect());
         let attrs = Attrs::default().with("parts", parts_of);
         let len = packed_recurrent_len(directions, parts, hidden, k)?;
@@ -162,7 +176,7 @@ fn recurrent(e: &mut Edit, node: usize, op: RecurrentOp, packed: &mut PackedWeig
             e,
             node,
             packed,
-            (from, key),
+            (from, Form::Parts(key)),
             FusedOp::PackRecurrent,
             attrs,
             len,
@@ -206,7 +220,7 @@ fn blocks(e: &mut Edit, node: usize, packed: &mut PackedWeights) -> Option<()> {
         _ => 0,
     };
     e.f.ty(scales).fixed_shape()?;
-    let mut lay_out = |e: &mut Edit, v: ValueId, len: usize| {
+    let lay_out = |e: &mut Edit, packed: &mut PackedWeights, v: ValueId, len: usize| {
         let attrs = Attrs::default()
             .with("bits", Attr::Int(form.bits as i64))
             .with("N", Attr::Int(form.n as i64));
@@ -214,19 +228,25 @@ fn blocks(e: &mut Edit, node: usize, packed: &mut PackedWeights) -> Option<()> {
             e,
             node,
             packed,
-            (v, form.bits as i64),
+            (
+                v,
+                Form::Codes {
+                    bits: form.bits,
+                    n: form.n,
+                },
+            ),
             FusedOp::PackCodes,
             attrs,
             len,
         )
     };
-    let codes = lay_out(e, codes, code_len);
+    let codes = lay_out(e, packed, codes, code_len);
     let zeros = match (zeros, are_codes) {
-        (Some(v), Some(true)) => Some(lay_out(e, v, zero_len)),
-        (Some(v), _) => Some(block_by_block(e, node, v, &attrs)?),
+        (Some(v), Some(true)) => Some(lay_out(e, packed, v, zero_len)),
+        (Some(v), _) => Some(block_by_block(e, node, packed, v, &attrs)?),
         (None, _) => None,
     };
-    let scales = block_by_block(e, node, scales, &attrs)?;
+    let scales = block_by_block(e, node, packed, scales, &attrs)?;
     let node = &mut e.f.nodes[node];
     (node.inputs[1], node.inputs[2]) = (Some(codes), Some(scales));
     if let Some(zeros) = zeros {
@@ -240,10 +260,15 @@ fn blocks(e: &mut Edit, node: usize, packed: &mut PackedWeights) -> Option<()> {
 fn block_by_block(
     e: &mut Edit,
     at: usize,
+    packed: &mut PackedWeights,
     v: ValueId,
     attrs: &BlockWeightAttrs,
 ) -> Option<ValueId> {
     let (n, blocks, dtype) = (attrs.n, attrs.blocks(), e.f.ty(v).dtype);
+    let key = (v, Form::Parameters { n, blocks });
+    if let Some(turned) = packed.get(&key) {
+        return Some(*turned);
+    }
     let name = e.f.value(v).name.clone();
     let sizes = Tensor::from_slice(&[2], &[n as i64, blocks as i64]).ok()?;
     let shape = e.constant(&format!("{name}:blocks"), sizes);
@@ -259,7 +284,9 @@ fn block_by_block(
     );
     let ty = TensorType::fixed(dtype, &[blocks, n]);
     let transpose = MovementOp::Transpose;
-    Some(e.init_node(at, &turned, transpose, Attrs::default(), &[v], ty))
+    let turned = e.init_node(at, &turned, transpose, Attrs::default(), &[v], ty);
+    packed.insert(key, turned);
+    Some(turned)
 }
 
 /// Returns the constant weight of a fused node if it is not packed yet.
@@ -274,7 +301,7 @@ fn pack(
     e: &mut Edit,
     at: usize,
     packed: &mut PackedWeights,
-    key: (ValueId, i64),
+    key: (ValueId, Form),
     op: FusedOp,
     attrs: Attrs,
     len: usize,

@@ -667,27 +667,67 @@ fn the_weights_of_a_recurrent_layer_are_packed() {
 #[test]
 fn codes_of_blocks_are_packed_and_their_parameters_turned() {
     let of = "K=40; N=3; bits=4; block_size=16";
-    let check_zeros = |zeros: &str, made: &[&str], operand: &str| {
+    let check_zeros = |zeros: &str, operand: &str, made: &[&str], packed: &str| {
         let function = [
             "param x: f32[5, 40]",
             "weight w: u8[3, 3, 8]",
             "weight s: f32[9]",
-            &format!("weight z: {zeros}"),
-            &format!("y = MatMulNBits(x, w, s, z) {{{of}}}"),
+            zeros,
+            &format!("y = MatMulNBits(x, w, s{operand}) {{{of}}}"),
             "result y",
         ];
         let mut want = vec!["init w:packed = PackCodes(w) {N=3; bits=4}"];
         want.extend(made);
-        let turned = [
-            "init s:columns = Reshape(s, s:blocks)",
-            "init s:turned = Transpose(s:columns)",
-        ];
-        want.extend(turned);
-        let product =
-            format!("y = MatMulNBits(x, w:packed, s:turned, {operand}) {{{of}; packed=1}}");
+        let product = format!("y = MatMulNBits(x, w:packed, s:turned{packed}) {{{of}; packed=1}}");
         want.extend([product.as_str(), "result y = y\n"]);
         check(pack::run, &function.join("\n"), &want.join("\n"));
     };
-    let codes = ["init z:packed = PackCodes(z) {N=3; bits=4}"];
-    check_zeros("u8[6]", &codes, "z:packed");
+    let scales = [
+        "init s:columns = Reshape(s, s:blocks)",
+        "init s:turned = Transpose(s:columns)",
+    ];
+    check_zeros("", "", &scales, "");
+    let codes = [
+        "init z:packed = PackCodes(z) {N=3; bits=4}",
+        scales[0],
+        scales[1],
+    ];
+    check_zeros("weight z: u8[6]", ", z", &codes, ", z:packed");
+    let numbers = [
+        "init z:columns = Reshape(z, z:blocks)",
+        "init z:turned = Transpose(z:columns)",
+        scales[0],
+        scales[1],
+    ];
+    check_zeros("weight z: f32[3, 3]", ", z", &numbers, ", z:turned");
+}
+
+#[test]
+fn what_products_of_other_sizes_share_is_packed_for_each() {
+    check(
+        pack::run,
+        "param x: f32[1, 32]
+         param z: f32[1, 16]
+         weight w: u8[1024]
+         weight s: f32[128]
+         y = MatMulNBits(x, w, s) {K=32; N=64; bits=4; block_size=16}
+         u = MatMulNBits(z, w, s) {K=16; N=128; bits=4; block_size=16}
+         v = MatMulNBits(x, w, s) {K=32; N=64; bits=4; block_size=16}
+         result y
+         result u
+         result v",
+        "init w:packed = PackCodes(w) {N=64; bits=4}
+         init s:columns = Reshape(s, s:blocks)
+         init s:turned = Transpose(s:columns)
+         y = MatMulNBits(x, w:packed, s:turned) {K=32; N=64; bits=4; block_size=16; packed=1}
+         init w:packed.2 = PackCodes(w) {N=128; bits=4}
+         init s:columns.2 = Reshape(s, s:blocks.2)
+         init s:turned.2 = Transpose(s:columns.2)
+         u = MatMulNBits(z, w:packed.2, s:turned.2) {K=16; N=128; bits=4; block_size=16; packed=1}
+         v = MatMulNBits(x, w:packed, s:turned) {K=32; N=64; bits=4; block_size=16; packed=1}
+         result y = y
+         result u = u
+         result v = v
+         ",
+    );
 }

@@ -93,8 +93,9 @@ impl Block {
         Ok(Self::zeroed(len)?.with_cover(cover))
     }
 
-    /// The same block, which `cover` accounts for.
+    /// The same block, which `cover` accounts for. No other does yet, since each takes the memory over.
     pub fn with_cover(mut self, cover: Cover) -> Block {
+        debug_assert!(self.cover.is_none(), "a block has one cover");
         self.cover = Some(cover);
         self
     }

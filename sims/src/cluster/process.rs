@@ -356,7 +356,7 @@ pub(super) async fn worker(
         listen: ([0, 0, 0, 0], 7071).into(),
         advertise: None,
         host: machine.host.name(),
-        black_box: Some(BlackBox::of_deaths(machine.deaths())),
+        black_box: Some(BlackBox::of_deaths(machine.take_deaths())),
     };
     let running = match Worker::start(world, config, None).await {
         Ok(running) => Arc::new(running),

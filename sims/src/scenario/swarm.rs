@@ -103,6 +103,11 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         if needs_guest(&fault) && s.faults.iter().any(needs_guest) {
             continue;
         }
+        // Two deadly nodes could not be told apart.
+        let deadly = |f: &Fault| f.harm == Harm::Deadly;
+        if deadly(&fault) && s.faults.iter().any(deadly) {
+            continue;
+        }
         equip(&root, &mut d, &mut s, &mut fault);
         s.faults.push(fault);
     }

@@ -82,7 +82,7 @@ pub struct Machine {
     pub turns: Arc<Turns>,
     /// What its member asks to be called: as the host, unless it has the identity of another.
     member: Mutex<String>,
-    /// What its latest processes died of, as the next one tells.
+    /// What its last process died of, as the next one tells.
     deaths: Mutex<Vec<Death>>,
     common: SharedWorld,
     draw: Draw,
@@ -159,10 +159,10 @@ impl Machine {
         *deaths = vec![death];
     }
 
-    /// What the last process that a node ended died of.
-    pub fn deaths(&self) -> Vec<Death> {
-        let deaths = self.deaths.lock().unwrap_or_else(PoisonError::into_inner);
-        deaths.clone()
+    /// What the last process died of, if a node ended it and no process has told it yet.
+    pub fn take_deaths(&self) -> Vec<Death> {
+        let mut deaths = self.deaths.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *deaths)
     }
 
     /// Its next process is the member that `other`'s was when its files were as they are now.

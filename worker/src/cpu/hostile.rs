@@ -294,6 +294,12 @@ fn nothing_given_to_an_op_causes_a_panic() {
                 attrs = sizes
                     .iter()
                     .fold(attrs, |all, (name, v)| all.with(name, Attr::Int(*v)));
+                if let ("MatMulNBits", [_, Some(codes), ..]) = (def.name, &mut inputs[..])
+                    && dice.below(2) == 0
+                {
+                    attrs = attrs.with("packed", Attr::Int(1));
+                    *codes = Tensor::from_slice(&[128], &[0x93u8; 128]).unwrap();
+                }
             }
             // Random columns are never all positions of a random block: those of a block of one element are given.
             if let ("Col2Im", [Some(x), Some(image), Some(block)]) = (def.name, &mut inputs[..])

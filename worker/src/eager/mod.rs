@@ -31,7 +31,7 @@ use crate::executor::Engine;
 use crate::node::holdings::Holdings;
 use crate::node::records::{GrowingRecords, account_of};
 
-/// The periods in which a tensor is to be announced that came before its announcement.
+/// How many silent periods a tensor that came first waits for its announcement; a period is `STALL_BOUND / PERIODS`.
 const PERIODS: u32 = 4;
 
 /// Bytes of records that a session takes before it has done anything.

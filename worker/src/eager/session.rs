@@ -106,6 +106,8 @@ struct SessionState {
     asked: Vec<u64>,
     /// Whether the lane knows that there is something to report.
     reporting: bool,
+    /// Whether a batch of commands came since the last period ended.
+    heard: bool,
 }
 
 impl SessionState {
@@ -207,6 +209,7 @@ impl Session {
     /// Executes a batch of commands; fails where it cannot be understood.
     pub fn batch(&self, batch: &[u8]) -> Result<()> {
         let mut state = self.state();
+        state.heard = true;
         let mut left = DELIVERY;
         let mut reader = Reader::new(batch);
         while !reader.is_empty() {
@@ -583,11 +586,14 @@ impl Session {
         }
     }
 
-    /// Lets a period pass, see [`Core::age`]. Returns whether a tensor still waits for its announcement.
+    /// Lets a period pass, see [`Core::age`]. Returns whether a tensor still waits for its announcement. A period in which
+    /// commands came does not count: the announcement may be behind others on a slow link.
     pub fn age(&self, periods: u32, error: &Error) -> bool {
         let error = error.clone().at(self.engine.place());
         let mut state = self.state();
-        state.core.age(periods, &error);
+        if !std::mem::take(&mut state.heard) {
+            state.core.age(periods, &error);
+        }
         state.core.has_early()
     }
 

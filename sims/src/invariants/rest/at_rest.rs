@@ -55,8 +55,8 @@ pub fn left_over(cluster: &Cluster) -> Vec<String> {
     left
 }
 
-/// The steps that have begun and not retired. The steps of a partitioned body end with the lease around it, of which its
-/// driver does not keep its own.
+/// The steps that have begun and not retired. The steps of a partitioned body end with the lease around it: they count only
+/// while the body's driver still holds its end of the body's lease.
 pub fn unretired<'a>(
     cluster: &'a Cluster,
     steps: &'a Steps,
@@ -71,8 +71,8 @@ pub fn unretired<'a>(
     })
 }
 
-/// The tasks of an idle worker: its main function, five of its own, and three of its connection to the coordinator.
-const OF_WORKER: usize = 9;
+/// The tasks of an idle worker: its main function, six of its own, and three of its connection to the coordinator.
+const OF_WORKER: usize = 10;
 
 /// The tasks of an idle coordinator: its main function, and six of its own.
 const OF_COORDINATOR: usize = 7;

@@ -13,7 +13,7 @@ use convoke_kernels::quantised::{
 
 /// A product of bytes, of the sizes where its panels end and in between.
 fn byte_products(exec: &Exec, digest: &mut Digest) -> Result {
-    for (m, n, k) in [(1, 64, 4), (7, 100, 1027), (64, 3, 70)] {
+    for (m, n, k) in [(1, 64, 4), (1, 1100, 67), (7, 100, 1027), (64, 3, 70)] {
         let (a, b) = (data::<u8>(m * k, 255.0, 3), data::<u8>(k * n, 255.0, 4));
         let (mut packed, mut sums) = (vec![0; m * packed_row(k)], vec![0; m]);
         let left = Bytes {
@@ -118,6 +118,19 @@ pub fn quantised(exec: &Exec, digest: &mut Digest) -> Result {
     let mut codes = vec![0u8; n];
     requantise(exec, &sums, 100, &how, &mut codes)?;
     digest.add("requantise", &codes);
+    let column_bias: Vec<i32> = (0..100).map(|i| 37 * i - 900).collect();
+    let how = Requantisation {
+        bias: SumBias::Columns(&column_bias),
+        ..how
+    };
+    requantise(
+        exec,
+        &sums[..n / 100 * 100],
+        100,
+        &how,
+        &mut codes[..n / 100 * 100],
+    )?;
+    digest.add("requantise with a bias of columns", &codes);
     let (m, k, columns, block) = (5, 300, 20, 32);
     let packed = data::<u8>(columns * 10 * block / 2, 255.0, 5);
     // A number that is not finite would make every sum NaN.
@@ -145,5 +158,23 @@ pub fn quantised(exec: &Exec, digest: &mut Digest) -> Result {
     product_of_blocks(exec, &a[..k], 1, &weights, None, &mut alone)?;
     digest.add("product_of_blocks of one row", &alone);
     assert_eq!(alone, y[..columns], "one row, alone and among others");
+    let rows = 10 * block;
+    let mut laid_out = vec![0u8; columns.next_multiple_of(64) / 2 * rows];
+    pack_codes(exec, &packed, (columns, rows, 4, false), &mut laid_out)?;
+    digest.add("pack_codes", &laid_out);
+    let turned: Vec<f32> = (0..scales.len())
+        .map(|i| scales[i % columns * 10 + i / columns])
+        .collect();
+    let weights = BlockWeights {
+        packed: true,
+        codes: &laid_out,
+        scales: &turned,
+        ..weights
+    };
+    let mut of_packed = vec![0f32; m * columns];
+    product_of_blocks(exec, &a, m, &weights, None, &mut of_packed)?;
+    assert_eq!(of_packed, y, "packed weights");
+    product_of_blocks(exec, &a[..k], 1, &weights, None, &mut alone)?;
+    assert_eq!(alone, y[..columns], "one row by packed weights");
     Ok(())
 }
