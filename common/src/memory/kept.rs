@@ -242,7 +242,7 @@ mod tests {
         drop(many);
         assert_eq!(counted(&l), (0, 8 * SIZE));
         // What is larger than all that may be kept is released, and the rest stays, where the peak leaves room for both.
-        drop(l.reserve(Purpose::Weights, 20 * SIZE as u64).unwrap());
+        drop(l.reserve(Purpose::Weights, 20 * SIZE).unwrap());
         let many = [(); 8].map(|()| tensor(&p, SIZE).unwrap());
         drop(many);
         drop(tensor(&p, 9 * SIZE).unwrap());

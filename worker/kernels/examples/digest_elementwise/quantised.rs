@@ -8,7 +8,8 @@ use convoke_kernels::narrow::{Narrow, NarrowFloat, NarrowInt};
 use convoke_kernels::quantised::{
     BlockWeights, Bytes, Destination, Format, Layout, Numbers, PackedRows, Parameters, Precision,
     Quantisation, Requantisation, SumBias, Take, ZeroPoints, Zeros, add_exact, dequantise,
-    pack_rows, packed_row, product_of_blocks, product_of_bytes, quantise, requantise, span,
+    pack_codes, pack_rows, packed_row, product_of_blocks, product_of_bytes, quantise, requantise,
+    span,
 };
 
 /// A product of bytes, of the sizes where its panels end and in between.
