@@ -396,6 +396,7 @@ mod tests {
             .fold(Attrs::default(), |attrs, a| {
                 let value = match (a.kind, a.name) {
                     (_, "block_size") => Attr::Int(2),
+                    (_, "bits") => Attr::Int(4),
                     (_, "w_shape") => Attr::Ints(vec![1, 1, 1]),
                     (AttrKind::Float, _) => Attr::Float(1.0),
                     (_, "pooled_shape") => Attr::Ints(vec![1, 1]),
