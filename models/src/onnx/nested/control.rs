@@ -227,7 +227,7 @@ impl<'a> Importer<'a> {
                 let own: Vec<Form> = results.iter().map(|m| i.form(m)).collect();
                 let mut ids = Vec::new();
                 for (meaning, form) in results.into_iter().zip(forms.unwrap_or(&own)) {
-                    i.formed(name, meaning, form, &mut ids)?;
+                    i.formed(name, "If", meaning, form, &mut ids)?;
                 }
                 found.push(own);
                 Ok(ids)

@@ -18,10 +18,15 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// What is known where either sequence may be meant.
+    /// What is known where either sequence may be meant. The dtype of one that never has any tensors counts only where that
+    /// of the other is not known.
     pub(super) fn or(self, other: Held) -> Held {
+        let (first, second) = match (self.ranks, other.ranks) {
+            (None, Some(_)) => (other, self),
+            _ => (self, other),
+        };
         Held {
-            dtype: self.dtype.or(other.dtype),
+            dtype: first.dtype.or(second.dtype),
             ranks: either(self.ranks, other.ranks),
         }
     }
@@ -69,7 +74,8 @@ impl Form {
         }
     }
 
-    /// The form of what either may be meant; `None` where there is none, because one is a tensor and the other a sequence.
+    /// The form of what either may be meant; `None` where there is none, because one is a tensor and the other a sequence, or
+    /// because an optional value would be a scalar or a list of one number.
     pub(super) fn or(self, other: Form) -> Option<Form> {
         Some(match (self, other) {
             // A tensor of no type stands for the result of a node that was refused.
@@ -191,11 +197,12 @@ impl Importer<'_> {
         }
     }
 
-    /// Adds the values of a form that `meaning`, which is one of its cases, is made of to `ids`. What is of another form,
-    /// because a node was refused, becomes values of no type.
+    /// Adds the values of a form that `meaning`, which is one of its cases, is made of to `ids`, for node `name`, an `op`. What
+    /// is of another form, because a node was refused, becomes values of no type.
     pub(super) fn formed(
         &mut self,
         name: &str,
+        op: &str,
         meaning: Meaning,
         form: &Form,
         ids: &mut Vec<ValueId>,
@@ -203,7 +210,7 @@ impl Importer<'_> {
         let made = match (form, meaning) {
             (Form::Nothing, _) => vec![],
             (Form::Tensor(_), Meaning::Tensor(id)) => {
-                self.refuse_single(&Meaning::Tensor(id), name, "If");
+                self.refuse_single(&Meaning::Tensor(id), name, op);
                 vec![id]
             }
             (Form::Single(_), Meaning::Tensor(id)) => {
@@ -218,20 +225,22 @@ impl Importer<'_> {
             (Form::Packed(held), Meaning::Sequence(all)) => self.packed(name, |e| {
                 e.packed(&all, held.dtype.unwrap_or(DType::F32), held.ranks)
             })?,
-            (Form::Packed(held), Meaning::Packed(p)) if width(held.ranks) >= width(p.ranks) => {
-                self.packed(name, |e| e.widened(p, held.ranks))?
-            }
+            (Form::Packed(held), Meaning::Packed(p)) if width(held.ranks) >= width(p.ranks) => self
+                .packed(name, |e| {
+                    let p = e.of_dtype(p, held.dtype)?;
+                    e.widened(p, held.ranks)
+                })?,
             (Form::Optional(held), Meaning::Optional(has, what)) => {
                 ids.push(has);
-                return self.formed(name, *what, held, ids);
+                return self.formed(name, op, *what, held, ids);
             }
             (Form::Optional(held), Meaning::Nothing) => {
                 ids.push(self.says(name, false)?);
-                return self.placeholder(name, held, ids);
+                return self.placeholder(name, op, held, ids);
             }
             (Form::Optional(held), what) => {
                 ids.push(self.says(name, true)?);
-                return self.formed(name, what, held, ids);
+                return self.formed(name, op, what, held, ids);
             }
             _ => self.no_values(name, form),
         };
@@ -270,6 +279,7 @@ impl Importer<'_> {
     fn placeholder(
         &mut self,
         name: &str,
+        op: &str,
         form: &Form,
         ids: &mut Vec<ValueId>,
     ) -> Result<(), ModelError> {
@@ -279,7 +289,7 @@ impl Importer<'_> {
                 ids.push(self.some(&format!("{name}/nothing"), zeros)?);
                 Ok(())
             }
-            Form::Packed(_) => self.formed(name, Meaning::Sequence(vec![]), form, ids),
+            Form::Packed(_) => self.formed(name, op, Meaning::Sequence(vec![]), form, ids),
             other => {
                 let made = self.no_values(name, other);
                 ids.extend(made);

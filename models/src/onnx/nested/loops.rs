@@ -9,14 +9,16 @@ use super::super::builder::Body;
 use super::super::import::Importer;
 use super::super::inputs;
 use super::super::normalize::{Expansion, ImportFailure, ImportedNode};
+use super::super::proto::{GraphProto, NodeProto};
 use super::super::scope::Meaning;
 use super::control::{as_declared, is_list};
 use super::forms::{Form, Held};
 use super::sequences::{MOST, Meanings, SequenceNode, unsupported};
 use crate::error::ModelError;
 
-/// The most times that a body is imported until the forms of what it carries have settled: whether it is optional, whether its
-/// length is known, and the ranks, each of which may grow from one time to the next.
+/// The most times that a body that carries one value is imported until its form has settled: whether it is optional, whether
+/// its length is known, and the ranks, each of which may grow from one time to the next. Each further value may be one more
+/// place that what is known passes through.
 const ROUNDS: usize = MAX_RANK + 4;
 
 /// What an iteration yields.
@@ -61,12 +63,14 @@ impl<'a> Importer<'a> {
         if most.is_some_and(|most| most < 1) || condition == Some(0) {
             return Ok(true);
         }
-        // A loop that has to end itself is tried out.
-        let tries = match most {
-            Some(most) if most <= MOST as i64 => 1,
-            _ => MOST as i64,
-        };
         let g = n.control.graph("body")?;
+        let counted = most.filter(|most| *most <= MOST as i64);
+        // A loop that may end itself is tried out, since its condition may depend on what earlier iterations made.
+        let tries = match counted {
+            Some(_) if passes_on_condition(g) => 1,
+            Some(most) => most,
+            None => MOST as i64,
+        };
         let count = n.inputs.len().saturating_sub(2);
         let kept = self.kept_results(&n.control, g, (2, 1), count, 0)?;
         let refusals = self.b.refusals();
@@ -93,7 +97,7 @@ impl<'a> Importer<'a> {
                     None => return Ok(vec![]),
                 }
             }
-            is_unrolled = tries == 1;
+            is_unrolled = counted.is_some();
             Ok(vec![])
         })?;
         self.b.forget_refusals(refusals);
@@ -166,6 +170,7 @@ impl<'a> Importer<'a> {
             };
             carried = results.by_ref().take(count).collect();
             for (all, result) in collected.iter_mut().zip(results) {
+                self.refuse_single(&result, &name, n.control.node.op_type());
                 match result {
                     Meaning::Tensor(id) => all.push(id),
                     _ => return Err(n.error("it collects what is no tensor").into()),
@@ -205,14 +210,18 @@ impl<'a> Importer<'a> {
                 return Err(n.error("its body yields no condition"));
             };
             let carried = results.by_ref().take(count).collect();
-            let collected = results.map(|result| match result {
-                Meaning::Tensor(id) => Ok(id),
-                _ => Err(n.error("it collects what is no tensor")),
-            });
+            let mut collected = Vec::new();
+            for result in results {
+                i.refuse_single(&result, n.control.name, n.control.node.op_type());
+                match result {
+                    Meaning::Tensor(id) => collected.push(id),
+                    _ => return Err(n.error("it collects what is no tensor")),
+                }
+            }
             Ok(Iteration {
                 goes_on,
                 carried,
-                collected: collected.collect::<Result<_, _>>()?,
+                collected,
             })
         };
         // What is always empty has the dtype that the body declares.
@@ -256,28 +265,33 @@ impl<'a> Importer<'a> {
                 Meaning::Sequence(_) | Meaning::Packed(_) => {
                     let form = self.form(operand).open();
                     let mut ids = Vec::new();
-                    self.formed(n.control.name, operand.clone(), &form, &mut ids)?;
+                    self.formed(
+                        n.control.name,
+                        n.control.node.op_type(),
+                        operand.clone(),
+                        &form,
+                        &mut ids,
+                    )?;
                     form.of(&mut ids.into_iter())
                 }
                 other => other.clone(),
             });
         }
-        let length = match operands.first() {
-            Some(Meaning::Packed(p)) => {
-                let p = *p;
-                self.expanded(n, |e| {
-                    let count = e.count(p)?;
-                    e.scalar(count)
-                })?
-            }
-            _ => return Err(n.error("operand 0 is no sequence").into()),
+        let Some(Meaning::Packed(_)) = operands.first() else {
+            return Err(n.error("operand 0 is no sequence").into());
         };
+        let mut sequences = Vec::new();
         for operand in &operands {
             // Their tensors are read in the body, where a refusal would be reported once more.
             if let Meaning::Packed(p) = operand {
                 p.rank()?;
+                sequences.push(*p);
             }
         }
+        let length = self.expanded(n, |e| {
+            let count = e.common_count(&sequences)?;
+            e.scalar(count)
+        })?;
         let step = |i: &mut Self, [iteration, goes_on]: [ValueId; 2], carried: Vec<Meaning>| {
             let mut all = Vec::new();
             for operand in &operands {
@@ -290,6 +304,7 @@ impl<'a> Importer<'a> {
             let results = i.nested(g, all, &kept, n.control.name)?;
             let mut longer = Vec::new();
             for (result, all) in results.into_iter().zip(carried) {
+                i.refuse_single(&result, n.control.name, n.control.node.op_type());
                 longer.push(match (result, all) {
                     (Meaning::Tensor(x), Meaning::Packed(p)) if i.b.ty(x).is_some() => {
                         let mut made = None;
@@ -364,7 +379,8 @@ impl<'a> Importer<'a> {
         names: &[String],
         step: Step<'_, 'a>,
     ) -> Meanings {
-        for _ in 0..ROUNDS {
+        let mut settled = false;
+        for _ in 0..ROUNDS + forms.len() {
             let mut types = Vec::new();
             for form in &forms {
                 form.types(&mut || self.unknown_dim(), &mut types);
@@ -383,14 +399,24 @@ impl<'a> Importer<'a> {
                 let reason = "what it carries is of another kind or rank after an iteration";
                 general.push(both.ok_or_else(|| unsupported(reason))?);
             }
-            if general == forms {
+            settled = general == forms;
+            if settled {
                 break;
             }
             forms = general;
         }
+        if !settled {
+            return Err(unsupported("the forms of what it carries do not settle"));
+        }
         let mut initial = Vec::new();
         for (meaning, form) in carried.into_iter().zip(&forms) {
-            self.formed(n.control.name, meaning, form, &mut initial)?;
+            self.formed(
+                n.control.name,
+                n.control.node.op_type(),
+                meaning,
+                form,
+                &mut initial,
+            )?;
         }
         let types = initial.iter().map(|id| self.b.ty(*id).cloned()).collect();
         let body = self.settled(types, 1, |i, types| settled_body(i, n, types, &forms, step))?;
@@ -438,6 +464,27 @@ impl<'a> Importer<'a> {
     }
 }
 
+/// Whether the condition that a body yields is a constant, or the one that it is given.
+fn passes_on_condition(g: &GraphProto) -> bool {
+    let mut name = g.output.first().map_or("", |o| o.name());
+    // Each node of a chain is another one, so that a longer chain goes round in circles.
+    for _ in 0..=g.node.len() {
+        let made_by = |n: &&NodeProto| n.output.iter().any(|o| o == name);
+        match g.node.iter().find(made_by) {
+            Some(n) if n.op_type() == "Constant" => return true,
+            Some(n) if matches!(n.op_type(), "Identity" | "Cast") => {
+                name = n.input.first().map_or("", String::as_str);
+            }
+            Some(_) => return false,
+            None => {
+                let carried = g.input.iter().skip(2);
+                return carried.chain(g.input.first()).all(|i| i.name() != name);
+            }
+        }
+    }
+    false
+}
+
 fn settled_body<'a>(
     i: &mut Importer<'a>,
     n: &SequenceNode<'a, '_>,
@@ -449,7 +496,13 @@ fn settled_body<'a>(
         let made = i.iteration(n, types, forms, step)?;
         let mut results = vec![made.goes_on];
         for (meaning, form) in made.carried.into_iter().zip(forms) {
-            i.formed(n.control.name, meaning, form, &mut results)?;
+            i.formed(
+                n.control.name,
+                n.control.node.op_type(),
+                meaning,
+                form,
+                &mut results,
+            )?;
         }
         results.extend(made.collected);
         Ok(results)

@@ -172,6 +172,21 @@ impl Expansion<'_> {
         Ok(Packed { shapes, ranks, ..p })
     }
 
+    /// The same sequence with this dtype where it never has any tensors, so that nothing else decides its dtype.
+    pub(super) fn of_dtype(
+        &mut self,
+        p: Packed,
+        dtype: Option<DType>,
+    ) -> Result<Packed, ImportFailure> {
+        match dtype {
+            Some(dtype) if p.ranks.is_none() && self.b.ty(p.data).is_some() => {
+                let data = self.cast(p.data, dtype)?;
+                Ok(Packed { data, ..p })
+            }
+            _ => Ok(p),
+        }
+    }
+
     /// The number of elements of each tensor.
     fn sizes(&mut self, p: Packed) -> Made {
         let dims = self.slice(p.shapes, 1, 1, i64::MAX, 1)?;
@@ -196,7 +211,9 @@ impl Expansion<'_> {
         x: ValueId,
         at: Option<ValueId>,
     ) -> Result<Packed, ImportFailure> {
-        let rank = self.shape(x)?.len();
+        let ty = self.ty(x)?;
+        let rank = ty.shape.len();
+        let p = self.of_dtype(p, Some(ty.dtype))?;
         let p = self.widened(p, Some((rank, rank)))?;
         let (flat, row) = (self.flat(x)?, self.row(x, width(p.ranks))?);
         let Some(at) = at else {
@@ -276,6 +293,23 @@ impl Expansion<'_> {
     /// How many tensors there are, as a list of one number.
     pub(super) fn count(&mut self, p: Packed) -> Made {
         self.length(p.shapes, 0)
+    }
+
+    /// How many tensors each of some sequences has, at least one, as a list of one number. Sequences that differ in length are
+    /// refused when they run.
+    pub(super) fn common_count(&mut self, all: &[Packed]) -> Made {
+        let mut counts = Vec::with_capacity(all.len());
+        for p in all {
+            counts.push(self.count(*p)?);
+        }
+        match counts.as_slice() {
+            [] => Err(self.c.error("takes no sequence").into()),
+            [only] => Ok(*only),
+            [first, others @ ..] => {
+                let alike = self.equal_all(*first, others)?;
+                self.given(*first, alike)
+            }
+        }
     }
 
     /// The tensors joined along an axis that all have, or along a new one.
@@ -379,25 +413,26 @@ impl Expansion<'_> {
         kept: bool,
     ) -> Result<Packed, ImportFailure> {
         let rank = self.shape(x)?.len();
+        let lengths = self.cast(lengths, DType::I64)?;
+        // Lengths that are negative have another sum without their signs, and both sums have to be the length of the axis.
+        let length = self.length(x, axis as i64)?;
+        let signless = self.plain("Abs", &[lengths])?;
+        let signless = self.total(signless)?;
+        let total = self.total(lengths)?;
+        let fits = self.equal_all(length, &[signless, total])?;
+        let checked = self.given(x, fits)?;
         let size = self.plain("Shape", &[x])?;
         let outer = self.slice(size, 0, 0, axis as i64, 1)?;
         let inner = self.slice(size, 0, axis as i64 + 1, i64::MAX, 1)?;
-        let (rows, each) = (self.product(outer)?, self.product(inner)?);
-        let widths = self.plain("Mul", &[lengths, each])?;
-        let width = self.total(widths)?;
-        // Lengths that are negative have another sum without their signs, and both sums have to be the length of the axis.
-        let signless = self.plain("Abs", &[widths])?;
-        let signless = self.total(signless)?;
-        let mut checked = x;
-        for width in [signless, width] {
-            let size = self.joined(0, &[rows, width])?;
-            checked = self.with_zero(checked, size)?;
-        }
         let elements = self.flat(checked)?;
         let data = match axis {
             0 => elements,
             _ => {
-                let width = self.length(checked, 1)?;
+                let (rows, each) = (self.product(outer)?, self.product(inner)?);
+                let widths = self.plain("Mul", &[lengths, each])?;
+                // The length of what was checked, so that no table is made for another.
+                let length = self.length(checked, axis as i64)?;
+                let width = self.plain("Mul", &[length, each])?;
                 let places = self.places(rows, widths, width)?;
                 let places = self.flat(places)?;
                 self.op("ScatterElements", axis_of(0), &[elements, places, elements])?
@@ -447,7 +482,20 @@ impl Expansion<'_> {
         self.plain("Min", &[left, each])
     }
 
-    /// `x`, which is refused when it runs unless `has` holds.
+    /// Whether all of `others`, at least one, equal `x`.
+    fn equal_all(&mut self, x: ValueId, others: &[ValueId]) -> Made {
+        let mut all = None;
+        for other in others {
+            let is_equal = self.plain("Equal", &[x, *other])?;
+            all = Some(match all {
+                None => is_equal,
+                Some(all) => self.plain("And", &[all, is_equal])?,
+            });
+        }
+        Ok(all.ok_or_else(|| self.c.error("compares nothing"))?)
+    }
+
+    /// `x`, which is refused when it runs unless `has` holds, a scalar or a list of one bool.
     pub(super) fn given(&mut self, x: ValueId, has: ValueId) -> Made {
         let lacks = self.plain("Not", &[has])?;
         let lacks = self.cast(lacks, DType::I64)?;

@@ -499,6 +499,7 @@ impl<'a> Importer<'a> {
             self.count_iteration(&name)?;
             let results = self.nested(g, operands, &kept, &name)?;
             for (made, result) in made.iter_mut().zip(results) {
+                self.refuse_single(&result, &name, n.control.node.op_type());
                 match result {
                     Meaning::Tensor(id) => made.push(id),
                     _ => return Err(n.error("its body yields no tensor").into()),

@@ -10,10 +10,11 @@
 //! ```
 //!
 //! Where the kernel is a whole number of strides long, no product meets one of these zeros: elements of the result that are
-//! a stride apart are made by the same weights, so that each such *phase* is a channel of a smaller convolution.
+//! a stride apart are made by the same weights, so that each such *phase* is a channel of a smaller convolution. A channel of Y
+//! has `s` phases where there is one spatial axis, and `s * s` where there are two.
 //!
 //! ```text
-//! X ── Conv, s * s channels for each of Y ── phases between each other ── Y without its padding
+//! X ── Conv, a channel for each phase of Y ── phases between each other ── Y without its padding
 //! ```
 
 use convoke_graph::graph::{Attr, Attrs, ValueId};

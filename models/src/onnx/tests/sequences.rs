@@ -302,7 +302,7 @@ fn chosen(lengths: [usize; 2]) -> ModelProto {
 }
 
 #[test]
-fn branches_yield_sequences_of_one_length() {
+fn branches_may_yield_sequences_of_different_lengths() {
     assert_eq!(
         lines(&import(&chosen([2, 2]))),
         ["If(c, x)", "Concat(s[0], s[1])"]
@@ -313,7 +313,16 @@ fn branches_yield_sequences_of_one_length() {
     };
     let f = import(&chosen([1, 2]));
     assert_eq!(lines(&f)[0], "If(c, x)");
-    assert_eq!(f.nodes[0].outputs.len(), 2);
+    let types = f.nodes[0].outputs.iter().map(|id| f.ty(*id).to_string());
+    let types: Vec<String> = types.collect();
+    let [elements_of, shapes] = types.as_slice() else {
+        panic!("{types:?}");
+    };
+    assert!(elements_of.starts_with("f32["), "{elements_of}");
+    assert!(
+        shapes.starts_with("i64[") && shapes.ends_with(", 2]"),
+        "{shapes}"
+    );
     refused([256, 256], "its branches yield more than 255 tensors");
     refused([0, 0], "it joins no tensors");
     let mut empty = chosen([0, 0]);
@@ -548,6 +557,366 @@ fn a_list_of_many_sizes_splits_a_tensor() {
     assert_eq!(lines(&made)[1], "Neg(s[99])");
     let many = split(&["2000"], 2000).unwrap().function;
     assert!(!ops_of(&many).contains(&"Split"));
+}
+
+/// A model on `x: f32[n]`, `c: bool`, `k: i64` and what else is given.
+fn with_choice(
+    inputs: Vec<ValueInfoProto>,
+    initializers: Vec<TensorProto>,
+    nodes: Vec<NodeProto>,
+    y: &str,
+) -> ModelProto {
+    let own = [
+        value("x", F32, &["n"]),
+        value("c", BOOL, &[]),
+        value("k", I64, &[]),
+    ];
+    let inputs = own.into_iter().chain(inputs).collect();
+    model(17, graph(inputs, initializers, nodes, y))
+}
+
+/// A node whose result `w` is a scalar in one branch of an If, and a list of one number in the other.
+fn of_either_rank() -> NodeProto {
+    let branch = |dims: &[i64]| {
+        let t = tensor_attr("value", floats("", dims, &[1.]));
+        graph(
+            vec![],
+            vec![],
+            vec![node("Constant", "", "made", vec![t])],
+            "made",
+        )
+    };
+    let branches = vec![
+        graph_attr("then_branch", branch(&[])),
+        graph_attr("else_branch", branch(&[1])),
+    ];
+    node("If", "c", "w", branches)
+}
+
+/// The op that is refused because it takes or makes what is a scalar or a list of one number.
+fn refused_for_its_rank(m: &ModelProto) -> String {
+    let Err(ModelError::Unsupported { nodes }) = try_import(m) else {
+        panic!("supported");
+    };
+    for n in &nodes {
+        let reason = n.reason.as_deref().unwrap_or("");
+        assert!(
+            reason.contains("a scalar in one branch of an If"),
+            "{reason}"
+        );
+    }
+    nodes[0].op.clone()
+}
+
+fn loop_own() -> Vec<ValueInfoProto> {
+    vec![value("i", I64, &[]), value("going", BOOL, &[])]
+}
+
+#[test]
+fn a_loop_does_not_collect_or_carry_what_may_be_a_scalar_or_a_list() {
+    let collects = |most: &str| {
+        let nodes = vec![
+            node("Identity", "going", "goes", vec![]),
+            node("SequenceInsert", "s x", "t", vec![]),
+            of_either_rank(),
+        ];
+        let mut body = graph(vec![], vec![], nodes, "goes t w");
+        body.input = loop_own();
+        body.input.push(value("s", F32, &[]));
+        let nodes = vec![
+            node("SequenceEmpty", "", "empty", vec![]),
+            node(
+                "Loop",
+                &format!("{most} _ empty"),
+                "all y",
+                vec![graph_attr("body", body)],
+            ),
+        ];
+        let two = raw("two", I64, &[], 2i64.to_le_bytes().to_vec());
+        with_choice(vec![], vec![two], nodes, "all y")
+    };
+    assert_eq!(refused_for_its_rank(&collects("two")), "Loop");
+    assert_eq!(refused_for_its_rank(&collects("k")), "Loop");
+    // What is carried has the rank of a list from the first iteration on.
+    let nodes = vec![
+        node("Identity", "going", "goes", vec![]),
+        node("SequenceInsert", "s x", "t", vec![]),
+        of_either_rank(),
+    ];
+    let mut body = graph(vec![], vec![], nodes, "goes t w");
+    body.input = loop_own();
+    body.input
+        .extend([value("s", F32, &[]), value("v", F32, &[])]);
+    let nodes = vec![
+        node("SequenceEmpty", "", "empty", vec![]),
+        node(
+            "Loop",
+            "k _ empty first",
+            "all y",
+            vec![graph_attr("body", body)],
+        ),
+    ];
+    let first = floats("first", &[1], &[0.]);
+    let m = with_choice(vec![], vec![first], nodes, "all y");
+    assert_eq!(refused_for_its_rank(&m), "Loop");
+}
+
+/// A model that maps `s` and further sequences by a body of these nodes, which yields `w`.
+fn maps(
+    made: Vec<NodeProto>,
+    sequences: &[&str],
+    initializers: Vec<TensorProto>,
+    nodes: Vec<NodeProto>,
+) -> ModelProto {
+    let mut body = graph(vec![], vec![], nodes, "w");
+    let params = (0..sequences.len()).map(|at| value(&format!("p{at}"), F32, &["m"]));
+    body.input = params.collect();
+    let mapped = vec![graph_attr("body", body)];
+    let mapped = node("SequenceMap", &sequences.join(" "), "y", mapped);
+    let nodes = made.into_iter().chain([mapped]).collect();
+    let lists = vec![value("a", I64, &["p"]), value("b", I64, &["q"])];
+    with_choice(lists, initializers, nodes, "y")
+}
+
+#[test]
+fn a_map_does_not_yield_what_may_be_a_scalar_or_a_list() {
+    let check = |made: NodeProto| {
+        let m = maps(vec![made], &["s"], vec![], vec![of_either_rank()]);
+        assert_eq!(refused_for_its_rank(&m), "SequenceMap");
+    };
+    check(node("SequenceConstruct", "x x", "s", vec![]));
+    check(node("SplitToSequence", "x a", "s", vec![]));
+}
+
+/// The ops of all nodes that a value depends on.
+fn ops_behind(f: &Function, id: convoke_graph::graph::ValueId) -> Vec<&str> {
+    let mut known = vec![id];
+    let mut all = vec![];
+    for n in f.nodes.iter().rev() {
+        if n.outputs.iter().any(|o| known.contains(o)) {
+            known.extend(n.inputs.iter().flatten());
+            all.push(&*n.op);
+        }
+    }
+    all
+}
+
+#[test]
+fn sequences_of_a_map_are_refused_unless_they_are_of_one_length() {
+    let split =
+        |lengths: &str, out: &str| node("SplitToSequence", &format!("x {lengths}"), out, vec![]);
+    let check = |made: Vec<NodeProto>, sequences: &[&str], is_checked: bool| {
+        let body = vec![node("Neg", "p0", "w", vec![])];
+        let f = import(&maps(made, sequences, vec![], body));
+        let mapped = f.nodes.iter().find(|n| &*n.op == "Loop").unwrap();
+        let behind = ops_behind(&f, mapped.inputs[0].unwrap());
+        let compared = behind.iter().filter(|op| **op == "Equal").count();
+        assert_eq!(compared > 0, is_checked, "{behind:?}");
+    };
+    let lists = || vec![split("a", "s"), split("b", "t")];
+    check(lists(), &["s"], false);
+    check(lists(), &["s", "x"], false);
+    check(lists(), &["s", "t"], true);
+    let known = || {
+        vec![
+            split("a", "s"),
+            node("SequenceConstruct", "x x", "t", vec![]),
+        ]
+    };
+    check(known(), &["s", "t"], true);
+    check(known(), &["t", "s"], true);
+}
+
+/// Whether a run of what a function makes of lists of i64 fails, where its parameters are these. Only what the elements of such
+/// lists decide is computed.
+fn fails_when_run(f: &Function, given: &[(&str, Vec<i64>)]) -> bool {
+    use std::collections::HashMap;
+    let mut known: HashMap<_, Vec<i64>> = HashMap::new();
+    for (id, literal) in &f.literals {
+        if let Literal::Inline(t) = literal
+            && let Some(v) = t.to_i64s()
+        {
+            known.insert(*id, v);
+        }
+    }
+    for id in &f.params {
+        let of = |(name, _): &&(&str, _)| f.value(*id).name.as_ref() == *name;
+        if let Some((_, v)) = given.iter().find(of) {
+            known.insert(*id, v.clone());
+        }
+    }
+    for n in &f.nodes {
+        let inputs = n.inputs.iter().flatten();
+        let all: Option<Vec<&Vec<i64>>> = inputs.map(|id| known.get(id)).collect();
+        let pairs = |op: &dyn Fn(i64, i64) -> i64| {
+            let [a, b] = all.as_deref()? else { return None };
+            let length = if a.len() == 1 { b.len() } else { a.len() };
+            let at = |v: &[i64], i: usize| v[if v.len() == 1 { 0 } else { i }];
+            Some((0..length).map(|i| op(at(a, i), at(b, i))).collect())
+        };
+        let each = |op: &dyn Fn(i64) -> i64| {
+            let v = all.as_deref()?.first()?;
+            Some(v.iter().map(|v| op(*v)).collect())
+        };
+        let made = match &*n.op {
+            "Shape" => {
+                let dims = &f.ty(n.inputs[0].unwrap()).shape;
+                let (from, to) = (n.attrs.int("start", 0), n.attrs.int("end", i64::MAX));
+                let read = &dims[from as usize..(to as usize).min(dims.len())];
+                read.iter().map(|d| d.as_const()).collect()
+            }
+            "Abs" => each(&|v| v.abs()),
+            "Not" => each(&|v| 1 - v),
+            "Cast" => each(&|v| v),
+            "And" => pairs(&|a, b| a & b),
+            "Equal" => pairs(&|a, b| i64::from(a == b)),
+            "ReduceSum" => all.map(|all| vec![all[0].iter().sum()]),
+            "Gather" => match all.as_deref() {
+                Some([v, at]) => {
+                    let found: Option<Vec<i64>> =
+                        at.iter().map(|at| v.get(*at as usize).copied()).collect();
+                    if found.is_none() {
+                        return true;
+                    }
+                    found
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        if let (Some(made), Some(id)) = (made, n.outputs.first()) {
+            known.insert(*id, made);
+        }
+    }
+    false
+}
+
+#[test]
+fn lengths_of_parts_make_up_the_axis_even_where_there_are_no_elements() {
+    let check = |dims: [&str; 2], axis: i64, lengths: [i64; 2], fails: bool| {
+        let inputs = vec![value("x", F32, &dims), value("lengths", I64, &["p"])];
+        let split = vec![int("axis", axis)];
+        let nodes = vec![
+            node("SplitToSequence", "x lengths", "s", split),
+            node("SequenceLength", "s", "y", vec![]),
+            node("ConcatFromSequence", "s", "z", vec![int("axis", axis)]),
+        ];
+        let f = import(&model(17, graph(inputs, vec![], nodes, "y z")));
+        let given = [("lengths", lengths.to_vec())];
+        assert_eq!(fails_when_run(&f, &given), fails, "{dims:?} {lengths:?}");
+    };
+    for (dims, axis) in [(["4", "0"], 0), (["0", "4"], 1), (["4", "3"], 0)] {
+        check(dims, axis, [1, 3], false);
+        check(dims, axis, [4, 0], false);
+        check(dims, axis, [-1, 5], true);
+        check(dims, axis, [1, 1], true);
+        check(dims, axis, [2, 3], true);
+        check(dims, axis, [-2, -2], true);
+    }
+}
+
+/// A loop that runs `k` times and puts `k` into `s`, a sequence that is declared without a dtype.
+fn numbers(inner: bool) -> ModelProto {
+    let inserted = || node("SequenceInsert", "s k", "t", vec![]);
+    let body = |nodes: Vec<NodeProto>| {
+        let all = [node("Identity", "going", "goes", vec![])];
+        let all = all.into_iter().chain(nodes).collect();
+        let mut body = graph(vec![], vec![], all, "goes t");
+        body.input = loop_own();
+        let mut s = value("s", F32, &[]);
+        s.r#type = None;
+        body.input.push(s);
+        graph_attr("body", body)
+    };
+    let outer = match inner {
+        false => body(vec![inserted()]),
+        true => {
+            let within = body(vec![inserted()]);
+            body(vec![node("Loop", "k _ s", "t", vec![within])])
+        }
+    };
+    let empty = vec![int("dtype", i64::from(I64))];
+    let nodes = vec![
+        node("SequenceEmpty", "", "empty", empty),
+        node("Loop", "k _ empty", "all", vec![outer]),
+        node("SequenceAt", "all k", "y", vec![]),
+    ];
+    with_choice(vec![], vec![], nodes, "y")
+}
+
+#[test]
+fn what_is_put_into_an_empty_sequence_decides_its_dtype() {
+    for inner in [false, true] {
+        let f = import(&numbers(inner));
+        assert_eq!(f.ty(f.results[0].1).to_string(), "i64[]");
+    }
+}
+
+#[test]
+fn what_passes_through_many_carried_sequences_is_found() {
+    const PLACES: usize = 30;
+    let join = |name: &str| {
+        let all: Vec<String> = (0..PLACES).map(|at| format!("{name}{at}")).collect();
+        all.join(" ")
+    };
+    let mut nodes = vec![
+        node("Identity", "going", "goes", vec![]),
+        node("SequenceInsert", "s0 x", "t0", vec![]),
+    ];
+    for at in 1..PLACES {
+        let (from, to) = (format!("s{}", at - 1), format!("t{at}"));
+        nodes.push(node("Identity", &from, &to, vec![]));
+    }
+    let mut body = graph(vec![], vec![], nodes, &format!("goes {}", join("t")));
+    body.input = loop_own();
+    body.input
+        .extend((0..PLACES).map(|at| value(&format!("s{at}"), F32, &[])));
+    let empty = vec!["empty"; PLACES].join(" ");
+    let nodes = vec![
+        node("SequenceEmpty", "", "empty", vec![]),
+        node(
+            "Loop",
+            &format!("k _ {empty}"),
+            &join("u"),
+            vec![graph_attr("body", body)],
+        ),
+        node("SequenceAt", &format!("u{} k", PLACES - 1), "y", vec![]),
+    ];
+    let f = import(&with_choice(vec![], vec![], nodes, "y"));
+    assert_eq!(f.ty(f.results[0].1).shape.len(), 1);
+}
+
+#[test]
+fn a_loop_whose_condition_follows_from_what_it_carries_is_tried_out() {
+    let check = |most: i64, later: &str, is_unrolled: bool| {
+        let nodes = vec![
+            node("Not", "found", "goes", vec![]),
+            node("Identity", later, "finds", vec![]),
+            node("SequenceInsert", "s x", "t", vec![]),
+        ];
+        let mut body = graph(vec![], vec![], nodes, "goes finds t");
+        body.input = loop_own();
+        body.input
+            .extend([value("found", BOOL, &[]), value("s", F32, &[])]);
+        let nodes = vec![
+            node("SequenceEmpty", "", "empty", vec![]),
+            node(
+                "Loop",
+                "most _ no empty",
+                "last all",
+                vec![graph_attr("body", body)],
+            ),
+            node("SequenceLength", "all", "y", vec![]),
+        ];
+        let no = raw("no", BOOL, &[], vec![0]);
+        let most = raw("most", I64, &[], most.to_le_bytes().to_vec());
+        let f = import(&with_choice(vec![], vec![no, most], nodes, "y"));
+        assert_eq!(!ops_of(&f).contains(&"Loop"), is_unrolled);
+    };
+    // Whether the second iteration is the last one is known only when the model runs.
+    check(10, "c", false);
+    check(1, "c", true);
+    check(10, "found", true);
 }
 
 #[test]
