@@ -167,14 +167,12 @@ impl<T: Float> Buffers<'_, T> {
         // Only the function itself reads this tile, so the tile can be taken out of the buffers meanwhile.
         let y = std::mem::take(&mut self.0[to]);
         match stage.function {
-            ElementFunction::Unary(op, x) if own(x) => unary::float_block(op, y),
-            ElementFunction::Unary(op, x) => match self.read(x, inputs) {
-                (x, 1) => unary::float_apart(op, &x[..y.len()], y),
-                (x, _) => {
-                    y.fill(x[0]);
-                    unary::float_block(op, y);
+            ElementFunction::Unary(op, x) => {
+                if !own(x) {
+                    self.copy(x, inputs, y);
                 }
-            },
+                unary::float_block(op, y);
+            }
             ElementFunction::Coding(coding, x) => {
                 if !own(x) {
                     self.copy(x, inputs, y);
