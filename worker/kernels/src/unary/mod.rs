@@ -32,7 +32,7 @@ pub(crate) fn float_block<T: Float>(op: FloatUnary, y: &mut [T]) {
 }
 
 /// `y[i] = op(x[i])` for a run; both slices have the same length.
-pub(crate) fn float_apart<T: Float>(op: FloatUnary, x: &[T], y: &mut [T]) {
+fn float_apart<T: Float>(op: FloatUnary, x: &[T], y: &mut [T]) {
     if let (Some(x), Some(y)) = (T::as_wide(x), T::as_wide_mut(y)) {
         return ops::apart(op, x, y);
     }
