@@ -17,7 +17,9 @@ use crate::split::{GRAIN, tiles};
 /// Number of elements of a block, which stays in the first-level cache while it is computed.
 const BLOCK: usize = 1024;
 
-/// Replaces every element of a run by its function value.
+/// Replaces every element of a run by its function value. Chains of other ops, which call it from their loops, are quicker without
+/// its code in them.
+#[inline(never)]
 pub(crate) fn float_block<T: Float>(op: FloatUnary, y: &mut [T]) {
     if let Some(wide) = T::as_wide_mut(y) {
         return ops::replace(op, wide);
