@@ -24,7 +24,7 @@ UNITS = ("bytes", "_ms", "_ns", "_seconds", "_per_second", "_per_minute", "_perc
 PLAIN = {
     "aborts", "arriving_tensors", "attempt", "connections", "cores", "cut_edges", "functions", "held_programs", "leases", "limit", "live_handles", "live_steps", "max_abs",
     "max_abs_err", "nodes", "of", "open_steps", "operations", "opset", "parameters", "paused", "prompt_tokens", "received_datagrams", "received_programs", "refused", "sent_datagrams", "sessions", "shape", "size", "steps",
-    "steps_done", "steps_failed", "threads", "tokens", "unused_programs", "waiting", "waiting_receives",
+    "steps_done", "steps_failed", "threads", "tokens", "uncounted_nodes", "unused_programs", "waiting", "waiting_receives",
     "waiting_tensors", "weight", "workers",
 }
 

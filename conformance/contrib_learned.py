@@ -11,6 +11,18 @@ def numbers(draw, count, scale=1.0):
     return [float(v) for v in np.float32(draw.standard_normal(count) * scale)]
 
 
+WORDS = ["", "a", "b", "ab", "ba", "Ä", "a b", "naïve", "東京", "ab" * 20]
+
+
+def words(draw):
+    """Values that are words, some of which no table of `draw`'s has."""
+    return lambda shape, _: draw.choice(np.array(WORDS, object), shape)
+
+
+def some_words(draw, least=1):
+    return [str(word) for word in draw.permutation(WORDS)[: draw.integers(least, len(WORDS))]]
+
+
 def on_rows(draw, op, columns, outputs=1, values=None, dtype=np.float32, **attributes):
     """A case of an op on rows of features."""
     case = Contrib(draw, op, outputs, domain=DOMAIN, **attributes).symbol("n", 1, 6)
@@ -47,6 +59,59 @@ def one_hot(draw):
     return on_rows(
         draw, "OneHotEncoder", 2, values=lambda shape, _: draw.choice(known, shape), dtype=np.int64,
         cats_int64s=categories, zeros=1,
+    )
+
+
+def one_hot_words(draw):
+    categories = some_words(draw)
+    return on_rows(draw, "OneHotEncoder", 2, values=words(draw), dtype=object, cats_strings=categories, zeros=1)
+
+
+def by_category(draw):
+    categories = some_words(draw)
+    numbers = [int(v) for v in draw.permutation(15)[: len(categories)]]
+    attributes = {"cats_strings": categories, "cats_int64s": numbers, "default_int64": -7, "default_string": "none"}
+    if draw.random() < 0.5:
+        return on_rows(draw, "CategoryMapper", 3, values=words(draw), dtype=object, **attributes)
+    values = lambda shape, _: draw.integers(0, 15, shape)
+    return on_rows(draw, "CategoryMapper", 3, values=values, dtype=np.int64, **attributes)
+
+
+def by_label(draw):
+    """A table from words, integers or floats to words, integers or floats."""
+    keys = some_words(draw)
+    count, version = len(keys), int(draw.choice([2, 4]))
+    integers, halves = np.arange(12), np.array([np.nan, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0], np.float32)
+    # ONNX compares keys bit by bit. ONNX Runtime finds no NaN in the older version.
+    halves = halves if version == 4 else halves[1:]
+    columns = {
+        "strings": (object, words(draw), keys, "none"),
+        "int64s": (np.int64, lambda shape, _: draw.choice(integers, shape), draw.permutation(integers)[:count].tolist(), -7),
+        "floats": (np.float32, lambda shape, _: draw.choice(halves, shape), draw.permutation(halves)[:count].tolist(), 0.25),
+    }
+    # ONNX Runtime has no kernel from integers to integers.
+    pairs = [(a, b) for a in columns for b in columns if (a, b) != ("int64s", "int64s")]
+    source, target = pairs[draw.integers(len(pairs))]
+    dtype, values, listed, _ = columns[source]
+    _, _, results, default = columns[target]
+    attributes = {f"keys_{source}": listed, f"values_{target}": results}
+    attributes |= {"default_" + {"strings": "string", "int64s": "int64", "floats": "float"}[target]: default}
+    case = on_rows(draw, "LabelEncoder", 3, values=values, dtype=dtype, **attributes)
+    case.domain_opset = version
+    return case
+
+
+def of_words(draw):
+    """A classifier whose classes are words."""
+    columns, classes = int(draw.integers(1, 6)), some_words(draw, 3)
+    if draw.random() < 0.5:
+        return on_rows(
+            draw, "LinearClassifier", columns, 2, coefficients=numbers(draw, columns * len(classes)),
+            intercepts=numbers(draw, len(classes)), classlabels_strings=classes, post_transform=str(draw.choice(TRANSFORMS)),
+        )
+    return on_rows(
+        draw, "TreeEnsembleClassifier", columns, 2, post_transform=str(draw.choice(TRANSFORMS)), classlabels_strings=classes,
+        **Forest(draw, columns, len(classes), "class").attributes(),
     )
 
 
@@ -167,5 +232,6 @@ def trees(draw):
 FAMILIES = {
     "scale": (scale, 10), "normalise": (normalise, 10), "binarise": (binarise, 3), "impute": (impute, 12),
     "one_hot": (one_hot, 8), "join": (join, 5), "linear": (linear, 25), "support_vectors": (support_vectors, 15),
-    "pairs_of_classes": (pairs_of_classes, 20), "trees": (trees, 40),
+    "pairs_of_classes": (pairs_of_classes, 20), "trees": (trees, 40), "one_hot_words": (one_hot_words, 8),
+    "by_category": (by_category, 10), "by_label": (by_label, 30), "of_words": (of_words, 16),
 }

@@ -6,6 +6,7 @@ Usage: python conformance/generate_contrib_cases.py DIR [SEED]       (needs what
 Each case has two data sets, of different sizes where the inputs have symbolic dimensions.
 """
 
+import contrib_composed
 import contrib_learned
 import numpy as np
 from contrib_attention import attention, decoder_masked, group_query, multi_head, rotary, windowed
@@ -377,7 +378,7 @@ FAMILIES = {
     "forms": (forms, 30), "blocked": (Blocked, 40), "attention": (attention, 40), "multi_head": (multi_head, 40),
     "decoder_masked": (decoder_masked, 12), "group_query": (group_query, 60), "windowed": (windowed, 40), "rotary": (rotary, 20),
     "moe": (moe, 40), "qmoe": (qmoe, 50), "codes_embed_layer_norm": (codes_embed_layer_norm, 20), "linear_attention": (linear, 30), "causal_conv": (causal, 30),
-    "dynamic_lstm": (dynamic_lstm, 20), **contrib_learned.FAMILIES,
+    "dynamic_lstm": (dynamic_lstm, 20), **contrib_composed.FAMILIES, **contrib_learned.FAMILIES,
 }
 
 

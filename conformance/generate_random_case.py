@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 class Case:
     """A node, its constant operands, and inputs with symbolic dimensions whose sizes each data set draws anew."""
 
-    domain = ""
+    domain, domain_opset = "", 1
 
     def __init__(self, draw, op, opset, outputs=1, **attributes):
         self.draw, self.op, self.opset, self.attributes = draw, op, opset, attributes
@@ -61,7 +61,7 @@ class Case:
         graph = helper.make_graph([node], "random", inputs, results, self.constants)
         opsets = [helper.make_opsetid("", self.opset)]
         if self.domain:
-            opsets.append(helper.make_opsetid(self.domain, 1))
+            opsets.append(helper.make_opsetid(self.domain, self.domain_opset))
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
     def data(self):

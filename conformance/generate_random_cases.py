@@ -10,6 +10,7 @@ import sys
 
 import generate_random_arrays
 import generate_random_edges
+import generate_random_images
 import generate_random_layers
 import generate_random_sequences
 import numpy as np
@@ -246,7 +247,7 @@ FAMILIES = {
     "col2im": (col2im, 25), "tensor_scatter": (tensor_scatter, 25), "cum_prod": (cum_prod, 15),
     "center_crop_pad": (center_crop_pad, 25), "linear_attention": (linear_attention, 25),
     "causal_conv": (causal_conv, 15), **generate_random_arrays.FAMILIES, **generate_random_edges.FAMILIES,
-    **generate_random_layers.FAMILIES, **generate_random_sequences.FAMILIES,
+    **generate_random_images.FAMILIES, **generate_random_layers.FAMILIES, **generate_random_sequences.FAMILIES,
 }
 
 

@@ -318,15 +318,22 @@ pub struct LoadArgs {
 pub struct ModelArgs {
     #[command(flatten)]
     pub load: LoadArgs,
+    #[command(flatten)]
+    pub inputs: InputArgs,
+    /// Steps that run at once, each with memory of its own
+    #[arg(long, value_name = "K", env = "CONVOKE_IN_FLIGHT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub in_flight: u32,
+}
+
+/// The files that hold a model's inputs.
+#[derive(Debug, Args)]
+pub struct InputArgs {
     /// Inputs by name, as numpy.savez writes them
     #[arg(long, value_name = "FILE.npz", env = "CONVOKE_INPUTS")]
     pub inputs: Option<PathBuf>,
     /// One input, as numpy.save writes it; may be repeated, the variable holds one
     #[arg(long, value_name = "NAME=FILE.npy", env = "CONVOKE_INPUT", value_parser = parse_named)]
     pub input: Vec<(String, PathBuf)>,
-    /// Steps that run at once, each with memory of its own
-    #[arg(long, value_name = "K", env = "CONVOKE_IN_FLIGHT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub in_flight: u32,
 }
 
 #[derive(Debug, Args)]
@@ -436,8 +443,10 @@ pub struct CheckArgs {
     /// Weights that the model has no data for, by name; may be repeated, the variable holds one
     #[arg(long, value_name = "FILE.safetensors", env = "CONVOKE_WEIGHTS")]
     pub weights: Vec<PathBuf>,
+    #[command(flatten)]
+    pub inputs: InputArgs,
     /// Size of a dynamic axis for which the figures are given, as seq=512; several with commas between, or repeated
-    /// [default: 1]
+    /// [default: that of the inputs, else 1]
     #[arg(long, value_name = "AXIS=SIZE", env = "CONVOKE_DIM", value_delimiter = ',', value_parser = parse_bound)]
     pub dim: Vec<Bound>,
     /// Largest number of workers for which the memory is given

@@ -29,8 +29,9 @@ const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 /// OpenTelemetry's environment variable for the service name of traces.
 const SERVICE: &str = "OTEL_SERVICE_NAME";
 /// Filter for targets that are logged only if `--log` names them: tarpc warns of every connection that ends, which our
-/// own events describe better, and `run` reports itself that a step runs again.
-const QUIET: &str = "tarpc=off,convoke::rerun=off";
+/// own events describe better, `run` reports itself that a step runs again, and events of steps and timers are for
+/// simulation. A target stands for all that begin with it.
+const QUIET: &str = "tarpc=off,convoke::rerun=off,convoke::step_event=off,convoke::timer=off";
 /// Further filter for commands that are not daemons: they report the error of a failed step themselves.
 const QUIET_COMMAND: &str = "convoke::steps=off";
 /// Prefixes of the names of crates that log.
@@ -224,6 +225,29 @@ mod tests {
         for bad in ["loud", "info,loud", "convoke=loud"] {
             assert!(matches!(filter(bad, true), Err(Failure::Usage(_))), "{bad}");
         }
+    }
+
+    #[test]
+    fn events_for_simulation_are_logged_only_where_they_are_named() {
+        let logged = |wanted: &str| {
+            let log = Log::default();
+            let to = log.clone();
+            let lines = tracing_subscriber::fmt::layer().with_writer(move || to.clone());
+            let lines = lines.without_time().with_level(false).with_ansi(false);
+            let lines = lines.with_target(false);
+            let lines = lines.with_filter(filter(wanted, true).unwrap());
+            let subscriber = tracing_subscriber::registry().with(lines);
+            tracing::subscriber::with_default(subscriber, || {
+                tracing::trace!(target: convoke_common::timer::TARGET, "A");
+                tracing::trace!(target: convoke_rendezvous::step_events::TARGET, "B");
+                tracing::trace!(target: convoke_common::rpc::STEPS, "C");
+            });
+            let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+            text.matches(['A', 'B', 'C']).collect::<String>()
+        };
+        assert_eq!(logged("trace"), "C");
+        assert_eq!(logged("trace,convoke::timer=trace"), "AC");
+        assert_eq!(logged("trace,convoke::step_event=trace"), "BC");
     }
 
     #[test]

@@ -98,6 +98,40 @@ fn sizes_of_axes_are_assumed_or_given() {
 }
 
 #[test]
+fn sizes_of_axes_are_those_of_the_inputs_unless_they_are_given() {
+    let [model, inputs] = ["model.onnx", "test.npz"].map(|name| {
+        let file = fixture(&format!("mini_transformer/{name}"));
+        file.display().to_string()
+    });
+    let check = |flags: &[&str]| {
+        let args = [&["check", &model, "--json", "--inputs", &inputs], flags].concat();
+        run(args).expect(0).json()["figures"]["axes"].clone()
+    };
+    let axes = check(&[]);
+    let axes = axes.as_array().unwrap();
+    assert!(axes.iter().all(|a| a["assumed"] == false), "{axes:?}");
+    assert!(axes.iter().any(|a| a["size"] != 1), "{axes:?}");
+    let axis = axes[0]["axis"].as_str().unwrap();
+    let given = check(&["--dim", &format!("{axis}=7")]);
+    assert_eq!(given[0]["size"], 7);
+}
+
+#[test]
+fn nodes_whose_sizes_data_decides_are_told() {
+    let told = |name: &str| {
+        let model = fixture(name).display().to_string();
+        let text = run(["check", &model]).expect(0).stdout;
+        let counted = run(["check", &model, "--json"]).expect(0).json();
+        let nodes = counted["figures"]["uncounted_nodes"].as_u64().unwrap();
+        let least = text.contains("at least ") && text.contains("of unknown size");
+        assert_eq!(least, nodes > 0, "{text}");
+        nodes
+    };
+    assert_eq!(told("digits/model.onnx"), 0);
+    assert!(told("sequences/model.onnx") > 0);
+}
+
+#[test]
 fn what_is_missing_is_listed_by_op() {
     let scratch = Scratch::new("check");
     let file = scratch.path("model.onnx");
@@ -115,6 +149,7 @@ fn what_is_missing_is_listed_by_op() {
         (&of["op"], &of["opset"], &of["nodes"]),
         (&"Twist".into(), &17.into(), &2.into())
     );
+    assert_eq!(of["reason"], "no such op");
     assert_eq!(of["dtypes"], serde_json::json!(["f32"]));
     assert_eq!(of["first_nodes"], serde_json::json!(["n0", "n2"]));
     let done = run(["check", path]).expect(1);

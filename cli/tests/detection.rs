@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use common::cluster::{ANYWHERE, Processes};
+use common::cluster::Processes;
 use common::functions::tanh_chain;
 use common::waits::await_member;
 use common::{BOUND, run};
@@ -96,9 +96,9 @@ async fn status_says_where_tcp_does_not_pass() {
     let listen = taken.local_addr().unwrap().to_string();
     let mut processes = Processes::prepare("blocked", "1GiB");
     processes.start_coordinator();
-    [ANYWHERE, &listen, ANYWHERE]
-        .into_iter()
-        .for_each(|listen| processes.add_worker(listen));
+    processes.add_worker();
+    processes.add_worker_at(&listen);
+    processes.add_worker();
     let cluster = processes.connect().await;
     load(&cluster).await;
     // w1 dialled the coordinator and w0, and was dialled by w2 and the driver.

@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
 
 use common::clients::{client, told_cluster, told_worker};
-use common::cluster::{ANYWHERE, Processes};
+use common::cluster::Processes;
 use common::usage::Usage;
 use common::waits::{await_status, await_that};
 use common::{BOUND, finish, run};
@@ -409,7 +409,7 @@ async fn tensors_of_a_file_that_workers_see_are_read_by_them() {
     std::fs::create_dir(&root).unwrap();
     processes.variables = vec![("CONVOKE_ARTIFACT_ROOT", root.clone())];
     processes.start_coordinator();
-    (0..2).for_each(|_| processes.add_worker(ANYWHERE));
+    (0..2).for_each(|_| processes.add_worker());
     let cluster = processes.connect().await;
     let [a, b] = devices(&cluster).await;
     // The second file has other weights: those of the first are there already.

@@ -314,7 +314,7 @@ fn steps_that_fail() {
     ];
     fails(
         &split,
-        "error: index 99999 is out of range for axis 0 of length 160; valid indices are -160..160 \
+        "error: index 99999 is out of range for axis 0 of length 160; valid indices are -160 to 159 \
          [node '/embeddings/word_embeddings/Gather', op Gather(f32[160, 64], i64[1, 2]), worker w0, host embedded, \
          device cpu:0]; stopped: w1, w2",
     );
@@ -323,7 +323,7 @@ fn steps_that_fail() {
         done.json()["error"],
         serde_json::json!({
             "code": "kernel_failed",
-            "message": "index 99999 is out of range for axis 0 of length 160; valid indices are -160..160",
+            "message": "index 99999 is out of range for axis 0 of length 160; valid indices are -160 to 159",
             "advice": "",
             "site": {
                 "worker": "w0",

@@ -42,7 +42,7 @@ async fn a_failed_step_is_seen_without_its_caller() {
     let mut processes = Processes::prepare("failed-steps", "200MiB");
     processes.log_to_files("warn");
     processes.start_coordinator();
-    (0..2).for_each(|_| processes.add_worker(common::cluster::ANYWHERE));
+    (0..2).for_each(|_| processes.add_worker());
     let cluster = processes.connect().await;
     let device = cluster.device("w1").unwrap();
     let x = device.put([1f32, 2.]).unwrap();

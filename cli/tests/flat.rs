@@ -8,7 +8,7 @@
 mod common;
 
 use common::BOUND;
-use common::cluster::{ANYWHERE, Processes};
+use common::cluster::Processes;
 use common::functions::tanh_chain;
 use common::usage::Usage;
 use common::waits::await_status;
@@ -54,7 +54,7 @@ async fn ten_thousand_steps_leave_nothing_behind() {
     processes.start_coordinator();
     for i in 0..3 {
         processes.block_shared_memory(i);
-        processes.add_worker(ANYWHERE);
+        processes.add_worker();
     }
     let cluster = processes.connect().await;
     let mut models = vec![];

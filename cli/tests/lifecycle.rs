@@ -221,7 +221,7 @@ async fn a_kernel_that_hangs_while_its_worker_leaves_does_not_hold_it_up() {
     let mut processes = Processes::prepare("leaving-wedged", "1GiB");
     processes.drain_bound("100s");
     processes.start_coordinator();
-    processes.add_worker(ANYWHERE);
+    processes.add_worker();
     let cluster = processes.connect().await;
     let model = load(&cluster).await.unwrap();
     let running = call(&model);
@@ -340,7 +340,7 @@ async fn check_leave(name: &str, bound: Duration) -> convoke::Result<Outputs> {
     let mut processes = Processes::prepare(name, "1GiB");
     processes.drain_bound(&format!("{bound:?}"));
     processes.start_coordinator();
-    processes.add_worker(ANYWHERE);
+    processes.add_worker();
     let cluster = processes.connect().await;
     let model = load(&cluster).await.unwrap();
     let running = call(&model);

@@ -118,7 +118,7 @@ fn what_does_not_depend_on_a_failure_is_written() {
             .contains("error: 2 of 3 outputs failed: near, far\n"),
         "{some:#?}"
     );
-    let why = "index 9 is out of range for axis 0 of length 2; valid indices are -2..2 \
+    let why = "index 9 is out of range for axis 0 of length 2; valid indices are -2 to 1 \
                [node 'found', op Gather(f32[2, 3], i64[1]), worker w0";
     for name in ["near", "far"] {
         let line = format!("  {name}: {why}");

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::BOUND;
-use common::cluster::{ANYWHERE, Processes};
+use common::cluster::Processes;
 use common::functions::product_chain;
 use common::kernels::freeze;
 use common::waits::{await_member, is_free};
@@ -27,7 +27,7 @@ const BRIEF: (usize, usize) = (128, 2);
 fn one_worker(name: &str) -> Processes {
     let mut processes = Processes::prepare(name, "1GiB");
     processes.start_coordinator();
-    processes.add_worker(ANYWHERE);
+    processes.add_worker();
     processes
 }
 

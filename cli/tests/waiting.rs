@@ -117,7 +117,7 @@ async fn an_address_that_other_machines_cannot_reach_is_warned_of() {
     let mut processes = Processes::prepare("loopback", "100MiB");
     processes.log_to_files("warn");
     processes.start_coordinator();
-    processes.add_worker(common::cluster::ANYWHERE);
+    processes.add_worker();
     assert_eq!(log(&processes, "coordinator.log"), "");
     let more = ["--advertise", "192.0.2.77:7071"];
     let _far = start_worker(&processes, "far", &processes.address, &more);

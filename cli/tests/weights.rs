@@ -1,5 +1,5 @@
 //! Real processes that have weights and programs already: another client and a longer axis load nothing, no program is
-//! sent again, and memory counts once.
+//! sent again, and memory counts once. Workers that see the files read them.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![allow(
@@ -9,13 +9,16 @@
 
 mod common;
 
-use common::cluster::{ANYWHERE, Processes};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use common::cluster::Processes;
 use common::functions::{SIDE, WEIGHT, layers};
 use common::waits::await_status;
 use convoke::graph::Function;
 use convoke::{Attrs, Cluster, DType, HostTensor, Model, Operand, Source, Tensor};
 use convoke_common::memory::Purpose;
-use convoke_common::rpc::WorkerStatus;
+use convoke_common::rpc::{ClusterStatus, WorkerStatus};
 
 const LAYERS: usize = 8;
 const ALL: u64 = WEIGHT * LAYERS as u64;
@@ -23,7 +26,7 @@ const ALL: u64 = WEIGHT * LAYERS as u64;
 fn one_worker(name: &str, memory: &str) -> Processes {
     let mut processes = Processes::prepare(name, memory);
     processes.start_coordinator();
-    processes.add_worker(ANYWHERE);
+    processes.add_worker();
     processes
 }
 
@@ -166,7 +169,7 @@ async fn weights_that_nobody_uses_make_room_for_others() {
     // Handles and steps get that memory, too.
     let device = cluster.device("w0/cpu:0").unwrap();
     let handle = device
-        .put(HostTensor::zeros(DType::U8, &[60 << 20]).unwrap())
+        .put(HostTensor::zeros(DType::U8, &[50 << 20]).unwrap())
         .unwrap();
     handle.ready().await.unwrap();
     cluster.shutdown().await;
@@ -199,5 +202,127 @@ async fn a_constant_that_becomes_a_handle_is_never_overwritten() {
     let again = f.call(&[x]).await.unwrap().remove(0);
     let values: Vec<f32> = again.fetch().await.unwrap();
     assert!(values.iter().all(|v| *v == 2.));
+    cluster.shutdown().await;
+}
+
+/// A field of a message of protobuf, with its length.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    let len = u8::try_from(content.len()).unwrap();
+    assert!(len < 128);
+    [&[number << 3 | 2, len], content].concat()
+}
+
+/// A field of a message of protobuf that is a number below 128.
+fn number(field: u8, value: u8) -> Vec<u8> {
+    vec![field << 3, value]
+}
+
+/// The dimensions of the model's tensors: weights of a few elements travel within the program.
+const SHAPE: [u8; 3] = [64, 64, 16];
+/// The elements of each of them.
+const ELEMENTS: usize = 64 * 64 * 16;
+/// The bytes of each of them.
+const BYTES: u64 = 4 * ELEMENTS as u64;
+
+/// The ONNX model `y = x + w`, whose `w` is the whole file `model.onnx_data`.
+fn adding() -> Vec<u8> {
+    let tensor = |name: &[u8]| {
+        let shape = SHAPE.map(|n| field(1, &number(1, n))).concat();
+        let of = [number(1, 1), field(2, &shape)].concat();
+        [field(1, name), field(2, &field(1, &of))].concat()
+    };
+    let location = [field(1, b"location"), field(2, b"model.onnx_data")].concat();
+    let weight = [
+        SHAPE.map(|n| number(1, n)).concat(),
+        number(2, 1),
+        field(8, b"w"),
+        field(13, &location),
+        number(14, 1),
+    ];
+    let node = [
+        field(1, b"x"),
+        field(1, b"w"),
+        field(2, b"y"),
+        field(4, b"Add"),
+    ];
+    let graph = [
+        field(1, &node.concat()),
+        field(2, b"g"),
+        field(5, &weight.concat()),
+        field(11, &tensor(b"x")),
+        field(12, &tensor(b"y")),
+    ]
+    .concat();
+    let len = u8::try_from(graph.len() % 128).unwrap() | 128;
+    let len = [len, u8::try_from(graph.len() / 128).unwrap()];
+    let graph = [&[7 << 3 | 2], &len[..], &graph].concat();
+    [number(1, 8), field(8, &number(2, 17)), graph].concat()
+}
+
+/// A cache as Hugging Face's hub has it, in `hub`: the files of a snapshot are links to `blobs`.
+fn cache(hub: &Path) -> PathBuf {
+    let repo = hub.join("models--a--b");
+    let snapshot = repo.join("snapshots/x");
+    std::fs::create_dir_all(&snapshot).unwrap();
+    std::fs::create_dir(repo.join("blobs")).unwrap();
+    std::fs::write(repo.join("blobs/M"), adding()).unwrap();
+    let weight: Vec<u8> = (0..ELEMENTS)
+        .flat_map(|i| (i as f32).to_le_bytes())
+        .collect();
+    std::fs::write(repo.join("blobs/H"), weight).unwrap();
+    symlink("../../blobs/M", snapshot.join("model.onnx")).unwrap();
+    symlink("../../blobs/H", snapshot.join("model.onnx_data")).unwrap();
+    snapshot.join("model.onnx")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_reads_weights_in_a_cache_of_hugging_faces_hub() {
+    let mut processes = Processes::prepare("weights-hub", "1GiB");
+    let at = |name: &str| processes.scratch.path(name);
+    let (hub, copy, linked, outside) = (at("hub"), at("copy"), at("linked"), at("outside"));
+    let model = cache(&hub);
+    // Another worker has a copy of the cache, the next one a cache whose blob is a link that leads out of its root.
+    cache(&copy);
+    cache(&linked);
+    let blob = linked.join("models--a--b/blobs/H");
+    std::fs::rename(&blob, &outside).unwrap();
+    symlink(&outside, &blob).unwrap();
+    processes.start_coordinator();
+    for root in [&hub, &copy, &linked] {
+        processes.variables = vec![("CONVOKE_ARTIFACT_ROOT", root.to_str().unwrap().into())];
+        processes.add_worker();
+    }
+    let cluster = processes.connect().await;
+    for (worker, of_path) in [(0, true), (1, true), (2, false)] {
+        let load = cluster.load(&model).artifact_root(&hub);
+        let loaded = load.pin("*", format!("w{worker}")).await.unwrap();
+        let x = HostTensor::from_slice(&SHAPE.map(usize::from), &[0.5f32; ELEMENTS]).unwrap();
+        let y = loaded.call([("x", x)]).await.unwrap()["y"].clone();
+        let want: Vec<f32> = (0..ELEMENTS).map(|i| i as f32 + 0.5).collect();
+        assert!(y.as_slice::<f32>().unwrap() == want);
+        let has = |s: &ClusterStatus| {
+            let read = s.members[worker].status.as_ref().map(|w| w.loaded);
+            let read = read.map(|read| (read.shared_path, read.clients));
+            read == Some(if of_path { (BYTES, 0) } else { (0, BYTES) })
+        };
+        await_status(&cluster, "weights come from where they are", has).await;
+        loaded.unload().await.unwrap();
+    }
+    // A link of the snapshot that leads anywhere else is refused, before any worker hears of it.
+    let data = model.with_file_name("model.onnx_data");
+    for target in [
+        outside.to_str().unwrap(),
+        "../../../../outside",
+        "../../blobs/deeper/H",
+    ] {
+        let deeper = hub.join("models--a--b/blobs/deeper");
+        std::fs::create_dir_all(&deeper).unwrap();
+        std::fs::copy(&outside, deeper.join("H")).unwrap();
+        std::fs::remove_file(&data).unwrap();
+        symlink(target, &data).unwrap();
+        let load = cluster.load(&model).artifact_root(&hub);
+        let refused = load.await.map(drop).unwrap_err().to_string();
+        assert!(refused.contains("a link leads out"), "{target}: {refused}");
+    }
     cluster.shutdown().await;
 }

@@ -397,6 +397,11 @@ impl Ledger {
         used
     }
 
+    /// Bytes that nobody uses.
+    pub fn free(&self) -> u64 {
+        self.limit.saturating_sub(self.books().total)
+    }
+
     /// Bytes in use, without those that are kept, and the most bytes that were ever in use at once.
     pub fn total_and_peak(&self) -> (u64, u64) {
         let b = self.books();
@@ -483,6 +488,35 @@ mod tests {
         assert_eq!(l.total_and_peak(), (10, 100));
         drop(b);
         assert_eq!(l.total_and_peak().0, 0);
+    }
+
+    #[test]
+    fn a_ledger_that_keeps_nothing_lists_nothing_kept() {
+        let l = Ledger::new("w0", 100);
+        let _held = l.reserve(Purpose::Weights, 60).unwrap();
+        assert_eq!(l.used(), [(Purpose::Weights, 60)].into());
+    }
+
+    /// Frees nothing, and notes for how many bytes it was asked.
+    #[derive(Default)]
+    struct Asked(Mutex<Vec<u64>>);
+
+    impl Reclaim for Asked {
+        fn reclaim(&self, bytes: u64) -> bool {
+            self.0.lock().unwrap().push(bytes);
+            false
+        }
+    }
+
+    #[test]
+    fn no_more_is_asked_for_than_is_missing() {
+        let l = Ledger::new("w0", 100);
+        let asked = Arc::<Asked>::default();
+        let source: Arc<dyn Reclaim> = asked.clone();
+        l.reclaim_from(Arc::downgrade(&source));
+        let _held = l.reserve(Purpose::Weights, 60).unwrap();
+        assert!(l.reserve(Purpose::Leases, 45).is_err());
+        assert_eq!(*asked.0.lock().unwrap(), [5]);
     }
 
     #[test]

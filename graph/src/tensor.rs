@@ -120,17 +120,15 @@ enum Buffer {
     Covered(Shared<Inner>, usize, Cover),
 }
 
-impl Inner {
-    /// The bytes of the buffer, from the tensor's first byte on.
+impl Buffer {
+    /// All bytes of a buffer that is not another tensor's.
     #[inline]
     fn bytes(&self) -> &[u8] {
-        match &self.buffer {
+        match self {
             Buffer::Own(block) => block.bytes(),
             Buffer::Inline(words) => bytemuck::bytes_of(words),
             Buffer::Lent(lent) => lent.bytes(),
-            Buffer::View(of, offset) | Buffer::Covered(of, offset, _) => {
-                of.bytes().get(*offset..).unwrap_or_default()
-            }
+            Buffer::View(..) | Buffer::Covered(..) => &[],
         }
     }
 }
@@ -160,15 +158,24 @@ impl Tensor {
 
     /// Bytes that `shape` needs, which for strings are those of empty ones. Fails where its rank or its size is above the
     /// limits.
-    #[inline]
+    #[inline(always)]
     pub fn size_of(dtype: DType, shape: &[usize]) -> Result<usize, TensorError> {
-        if shape.len() > MAX_RANK {
-            return Err(TensorError::Rank { rank: shape.len() });
+        match byte_size(dtype, shape) {
+            Some(bytes) if shape.len() <= MAX_RANK => Ok(bytes),
+            _ => Err(Self::no_size(dtype, shape)),
         }
-        byte_size(dtype, shape).ok_or_else(|| TensorError::TooLarge {
-            dtype,
-            shape: shape.to_vec(),
-        })
+    }
+
+    /// Why a shape has no size.
+    #[cold]
+    fn no_size(dtype: DType, shape: &[usize]) -> TensorError {
+        match shape.len() {
+            rank if rank > MAX_RANK => TensorError::Rank { rank },
+            _ => TensorError::TooLarge {
+                dtype,
+                shape: shape.to_vec(),
+            },
+        }
     }
 
     /// Fails unless a tensor of this dtype and shape may have `bytes` bytes. Only strings leave a choice.
@@ -334,19 +341,30 @@ impl Tensor {
     #[inline]
     pub fn byte_len(&self) -> usize {
         // The size of every tensor was checked when it was made.
-        let (elements, dtype) = (self.elements(), self.0.dtype);
-        match dtype {
-            plain if plain as u8 <= DType::Bool as u8 => elements * plain.width(),
+        match self.0.dtype {
+            plain if plain as u8 <= DType::Bool as u8 => self.elements() * plain.width(),
+            _ => self.uneven_len(),
+        }
+    }
+
+    /// Number of bytes of strings, or of elements that share bytes.
+    #[inline(never)]
+    fn uneven_len(&self) -> usize {
+        match (self.0.dtype, self.elements()) {
             // Strings fill their buffer, unless there are none, which need no buffer.
-            DType::Str if elements > 0 => self.0.bytes().len(),
-            _ => dtype.least_bytes_for(elements).unwrap_or(0),
+            (DType::Str, 1..) => {
+                let (root, from) = self.root();
+                root.buffer.bytes().len().saturating_sub(from)
+            }
+            (dtype, elements) => dtype.least_bytes_for(elements).unwrap_or(0),
         }
     }
 
     /// The row-major bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        &self.0.bytes()[..self.byte_len()]
+        let (root, from) = self.root();
+        &root.buffer.bytes()[from..][..self.byte_len()]
     }
 
     /// The bytes for writing; `None` where another tensor or a peer shares the buffer.
@@ -366,6 +384,26 @@ impl Tensor {
             Buffer::Lent(_) => return None,
         };
         bytes.get_mut(..len)
+    }
+
+    /// The same tensor with another shape, which begins with its elements and goes on with unspecified ones in the rest of its
+    /// block.
+    ///
+    /// # Errors
+    /// The tensor itself, where its buffer is shared, or its block has no room for the shape.
+    pub fn grown(mut self, shape: &[usize]) -> Result<Tensor, Tensor> {
+        let need = Self::size_of(self.dtype(), shape).ok();
+        match Shared::get_mut(&mut self.0) {
+            Some(Inner {
+                dtype,
+                shape: own,
+                buffer: Buffer::Own(block),
+            }) if *dtype != DType::Str && need.is_some_and(|need| need <= block.len()) => {
+                *own = Shape::from_slice(shape);
+                Ok(self)
+            }
+            _ => Err(self),
+        }
     }
 
     /// Whether no other tensor shares the buffer, nor any peer.

@@ -275,6 +275,9 @@ fn by_op(nodes: &[UnsupportedNode]) -> String {
 /// The advice for ops that ONNX Runtime made.
 const BEFORE_ONNX_RUNTIME: &str = "load the model as it was before ONNX Runtime's optimizer or quantizer rewrote it, or at the level 'basic'";
 
+/// The advice for ops on channels in blocks, which only the optimizer's highest level makes.
+const BEFORE_BLOCKS: &str = "have ONNX Runtime's optimizer write the model at the level 'extended', which keeps ONNX's order of channels, or load it as it was before";
+
 /// The advice for any other op.
 const WITHOUT_THEM: &str =
     "export the model without them, or write kernels for them (docs/guide.md, \"Ops of your own\")";
@@ -317,6 +320,7 @@ fn advice_on(op: &str, reason: Option<&str>) -> &'static str {
         ) => BEFORE_PACKING,
         Some("EPContext") => BEFORE_COMPILATION,
         Some("Tokenizer") => SPLIT_BEFORE,
+        Some(blocked) if blocked.starts_with("nchwc.") => BEFORE_BLOCKS,
         Some(_) => BEFORE_ONNX_RUNTIME,
     }
 }

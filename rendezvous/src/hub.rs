@@ -165,10 +165,11 @@ impl Hub {
         self.eager.get()?.upgrade()
     }
 
-    /// Takes a batch of an eager session; fails if the batch is malformed.
-    pub fn batch(&self, from: &Peer, batch: &[u8]) -> Result<()> {
+    /// Takes a batch of an eager session, which came over the link `over` or within this process; fails if the batch is
+    /// malformed.
+    pub fn batch(&self, from: &Peer, over: Option<&Arc<Link>>, batch: &[u8]) -> Result<()> {
         match self.eager() {
-            Some(eager) => eager.batch(from, batch),
+            Some(eager) => eager.batch(from, over, batch),
             None => {
                 self.count(FrameRefusal::UnknownLease);
                 Ok(())

@@ -157,7 +157,7 @@ impl Link {
                     let there = hub.upgrade().filter(|_| !closed.is_cancelled());
                     for body in bodies(&frames) {
                         let Some(hub) = &there else { break };
-                        if let Err(e) = hub.batch(me, body) {
+                        if let Err(e) = hub.batch(me, None, body) {
                             tracing::error!(peer = me.name, "{e}");
                             closed.cancel();
                         }

@@ -350,10 +350,11 @@ async fn read_lane(
         if let Err(e) = recv.read_exact(&mut body).await {
             return e.to_string();
         }
-        let taken = take_frame(hub, &remote.peer, kind, &body).and_then(|told| match told {
-            Some(told) => remote.hear(world, hub, link, told),
-            None => Ok(()),
-        });
+        let taken =
+            take_frame(hub, &remote.peer, Some(link), kind, &body).and_then(|told| match told {
+                Some(told) => remote.hear(world, hub, link, told),
+                None => Ok(()),
+            });
         if let Err(e) = taken {
             refuse(remote, &e);
             return malformed(hub, &e);
@@ -371,11 +372,12 @@ async fn read_lane(
 pub(crate) fn take_frame(
     hub: &Hub,
     from: &Peer,
+    over: Option<&Arc<Link>>,
     kind: u8,
     body: &[u8],
 ) -> Result<Option<SharingFrame>> {
     if kind == EAGER {
-        hub.batch(from, body)?;
+        hub.batch(from, over, body)?;
         return Ok(None);
     }
     match Frame::decode(kind, body)? {

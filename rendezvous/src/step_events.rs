@@ -1,5 +1,5 @@
-//! Events of steps, emitted by `tracing` for tests that check order and time. Nothing subscribes to them in production:
-//! an event that is off costs a load and a branch.
+//! Events of steps, emitted by `tracing` for tests that check order and time. Nothing subscribes to them in production
+//! unless `--log` names their target: an event that is off costs a load and a branch.
 //!
 //! | `kind` | where | fields beside `lease` and `n` |
 //! |---|---|---|
@@ -19,7 +19,7 @@
 use convoke_graph::Tensor;
 
 /// The target of every step event.
-pub const TARGET: &str = "convoke::step";
+pub const TARGET: &str = "convoke::step_event";
 
 /// Emits an event of the step with this key.
 #[macro_export]

@@ -63,7 +63,7 @@ impl Inbox {
 }
 
 impl EagerService for Inbox {
-    fn batch(&self, _: &Peer, _: &[u8]) -> Result<()> {
+    fn batch(&self, _: &Peer, _: Option<&Arc<Link>>, _: &[u8]) -> Result<()> {
         Ok(())
     }
     fn claim(&self, _: &Peer, h: &TensorHeader) -> Result<(), FrameRefusal> {

@@ -1,14 +1,19 @@
 //! The record of a run: every step event of production code and the fate of every packet, in order, with a hash that is
 //! the same for two runs of one seed.
 //!
-//! Production code reports what happens to steps as `tracing` events of the target `convoke::step`
-//! ([`convoke_rendezvous::step_events`]). The [`Recorder`] notes them with virtual time and host.
+//! Production code reports what happens to steps as `tracing` events of the target `convoke::step_event`
+//! ([`convoke_rendezvous::step_events`]), and which timers run as events of [`convoke_common::timer`]. The [`Recorder`]
+//! notes them with virtual time and host.
 
 mod recorder;
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use convoke_common::timer::TimerKind;
 
 use crate::world::{Host, SimTime};
 
@@ -110,11 +115,43 @@ pub struct Packets {
     pub corrupted: u64,
 }
 
+/// How many timers of each kind run at each host; no entry for those of which none runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunningTimers(BTreeMap<(Host, TimerKind), u32>);
+
+impl RunningTimers {
+    fn count(&mut self, host: Host, kind: TimerKind, runs: bool) {
+        match (self.0.entry((host, kind)), runs) {
+            (entry, true) => *entry.or_default() += 1,
+            (Entry::Occupied(n), false) if *n.get() == 1 => drop(n.remove()),
+            (Entry::Occupied(mut n), false) => *n.get_mut() -= 1,
+            // A process that is gone lets go of its timers late.
+            (Entry::Vacant(_), false) => {}
+        }
+    }
+
+    fn stop(&mut self, host: Host) {
+        self.0.retain(|(of, _), _| *of != host);
+    }
+
+    /// One timer.
+    #[cfg(test)]
+    pub fn of(host: Host, kind: TimerKind) -> RunningTimers {
+        RunningTimers([((host, kind), 1)].into())
+    }
+
+    /// Whether a timer of this kind runs at a host.
+    pub fn has(&self, host: Host, kind: TimerKind) -> bool {
+        self.0.contains_key(&(host, kind))
+    }
+}
+
 #[derive(Default)]
 struct Log {
     hash: u64,
     events: Vec<Event>,
     packets: Packets,
+    running: RunningTimers,
 }
 
 impl Log {
@@ -179,6 +216,24 @@ impl EventLog {
         self.log().packets
     }
 
+    /// The timers that run at present.
+    pub fn running(&self) -> RunningTimers {
+        self.log().running.clone()
+    }
+
+    /// Notes that a host's process is gone, and its timers with it.
+    pub(crate) fn stop_timers(&self, host: Host) {
+        self.log().running.stop(host);
+    }
+
+    fn timer(&self, host: Host, kind: TimerKind, runs: bool) {
+        let mut log = self.log();
+        log.mix(self.time.now().as_nanos() as u64);
+        log.mix(host.number());
+        log.mix(kind as u64 * 2 + u64::from(runs));
+        log.running.count(host, kind, runs);
+    }
+
     /// Mixes something that a scenario did into the hash.
     pub fn note(&self, what: &str) {
         let mut log = self.log();
@@ -237,5 +292,30 @@ impl std::fmt::Debug for EventLog {
             .field("events", &log.events.len())
             .field("packets", &log.packets)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_run_until_they_are_over_or_their_process_is() {
+        let log = EventLog::default();
+        let (here, there) = (Host::Worker(1), Host::Coordinator);
+        let runs = |host| log.running().has(host, TimerKind::Probe);
+        log.timer(here, TimerKind::Probe, true);
+        log.timer(here, TimerKind::Probe, true);
+        log.timer(there, TimerKind::Probe, true);
+        log.timer(here, TimerKind::Probe, false);
+        assert!(runs(here) && runs(there));
+        log.timer(here, TimerKind::Probe, false);
+        assert!(!runs(here) && !log.running().has(there, TimerKind::Cause));
+        log.stop_timers(there);
+        // What a process that is gone still lets go of does not count for the next one.
+        log.timer(there, TimerKind::Probe, false);
+        assert!(!runs(there));
+        log.timer(there, TimerKind::Probe, true);
+        assert!(runs(there));
     }
 }

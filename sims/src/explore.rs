@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::faults::{Cells, OPERATIONS, Row};
+use crate::faults::{Cells, OPERATIONS, Row, StepState, TimerCells};
 use crate::invariants::Violation;
 use crate::run::{Report, run};
 use crate::scenario::{Scenario, smaller};
@@ -25,7 +25,7 @@ pub use folder::FailureFolder;
 pub use seeds::{CorpusEntry, SeedPlan, duration, fresh_from, read_corpus};
 pub use table::write_table;
 
-/// The number of seeds from which every cell of the table has to be met.
+/// The number of seeds from which every cell of the table fault × step state has to be met.
 pub const COMPLETE: u64 = 1000;
 
 /// The number of seeds from which every fault has to have met a step, most calls have to succeed, and scenarios aim at the
@@ -61,6 +61,10 @@ pub struct Summary {
     pub cells: Cells,
     /// What the aimed scenarios met.
     pub aimed_cells: Cells,
+    /// What the seeds and the aimed scenarios met while timers ran.
+    pub timers: TimerCells,
+    /// Whether scenarios aim at the cells with a timer, too.
+    pub aims_at_timers: bool,
     pub failures: Vec<Failure>,
 }
 
@@ -79,6 +83,7 @@ impl Summary {
     /// Adds the report of a seed, or of a scenario that aimed at a cell. The latter counts neither in what seeds met nor
     /// in how calls ended: it is made for one cell.
     fn add(&mut self, source: Source, report: Report) {
+        self.timers.add(&report.timers);
         if let Source::Aimed(_) = source {
             self.aimed += 1;
             self.aimed_cells.add(&report.cells);
@@ -99,11 +104,29 @@ impl Summary {
         }
     }
 
-    /// The cells that neither a seed nor an aimed scenario met.
+    /// The cells that neither a seed nor an aimed scenario met; those with a timer where scenarios aim at them.
     fn not_met(&self) -> Vec<Cell> {
         let mut all = self.cells.clone();
         all.add(&self.aimed_cells);
-        all.empty()
+        let mut cells = cells_of(&all);
+        if self.aims_at_timers {
+            cells.extend(cells_with_timers(&self.timers));
+        }
+        cells
+    }
+
+    /// The cells that scenarios aim at, after the seeds.
+    fn to_aim_at(&self) -> Vec<Cell> {
+        match self.seeds {
+            ROWS.. => {
+                let mut cells = cells_of(&self.cells);
+                if self.aims_at_timers {
+                    cells.extend(cells_with_timers(&self.timers));
+                }
+                cells
+            }
+            _ => vec![],
+        }
     }
 
     /// Whether nothing was violated and, given enough seeds, these met every fault, or every cell, and most calls
@@ -141,6 +164,25 @@ impl Summary {
     }
 }
 
+/// The empty cells of the table fault × step state.
+fn cells_of(cells: &Cells) -> Vec<Cell> {
+    let timer = None;
+    let empty = cells.empty().into_iter();
+    empty
+        .map(|(row, state)| Cell { row, state, timer })
+        .collect()
+}
+
+/// The empty cells of the table timer × fault × step state.
+fn cells_with_timers(timers: &TimerCells) -> Vec<Cell> {
+    let cell = |(timer, row, state)| Cell {
+        row,
+        state,
+        timer: Some(timer),
+    };
+    timers.empty().into_iter().map(cell).collect()
+}
+
 /// Adds the counts of a run by outcome.
 fn add_counts(all: &mut BTreeMap<String, u64>, one: BTreeMap<String, u64>) {
     for (outcome, n) in one {
@@ -167,7 +209,10 @@ pub fn explore(
     folder: Option<&FailureFolder>,
 ) -> anyhow::Result<Summary> {
     let begun = Instant::now();
-    let summary = Mutex::new(Summary::default());
+    let summary = Mutex::new(Summary {
+        aims_at_timers: plan.timers,
+        ..Summary::default()
+    });
     let take = |source, report| {
         let mut s = lock(&summary);
         let known = s.failures.len();
@@ -190,13 +235,16 @@ pub fn explore(
         let mut s = lock(&summary);
         s.wall_minutes = begun.elapsed().as_secs_f64() / 60.;
         s.hours_per_minute = s.simulated_hours / s.wall_minutes.max(1e-9);
-        match s.seeds >= ROWS {
-            true => s.cells.empty(),
-            false => vec![],
-        }
+        s.to_aim_at()
     };
     let cells = Mutex::new(cells.into_iter());
-    run_all(jobs, || lock(&cells).next().map(Batch::aimed), take);
+    // A scenario that aims at one cell may meet others, at which no further one aims.
+    let next = || {
+        let open = lock(&summary).not_met();
+        let cell = lock(&cells).find(|cell| open.contains(cell));
+        cell.map(Batch::aimed)
+    };
+    run_all(jobs, next, take);
     let mut summary = summary.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(first) = plan.fresh {
         let known = plan.corpus.len() as u64 + (plan.range.end - plan.range.start);
@@ -291,8 +339,8 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.source {
             Source::Seeds(kind) => writeln!(f, "{} seed {} violates:", kind.name(), self.seed)?,
-            Source::Aimed((row, state)) => {
-                let cell = format!("{} × {}", row.name(), state.name());
+            Source::Aimed(cell) => {
+                let cell = cell.name();
                 writeln!(f, "scenario {} aimed at {cell} violates:", self.seed)?;
             }
         }
@@ -336,16 +384,16 @@ impl std::fmt::Display for Summary {
             100. * self.share_of_ok()
         )?;
         writeln!(f, "{}", self.cells)?;
+        let states = StepState::ALL.map(StepState::name).join(", ");
+        writeln!(f, "while timers ran, by step state ({states}):\n")?;
+        writeln!(f, "{}", self.timers)?;
         if self.aimed > 0 {
             let what = "scenarios aimed at cells that no seed had met";
             writeln!(f, "{} {what}", self.aimed)?;
         }
         let empty = self.not_met();
         if !empty.is_empty() {
-            let names: Vec<String> = empty
-                .iter()
-                .map(|(r, s)| format!("{} × {}", r.name(), s.name()))
-                .collect();
+            let names: Vec<String> = empty.into_iter().map(Cell::name).collect();
             writeln!(f, "not met: {}", names.join(", "))?;
         }
         for failure in &self.failures {
@@ -373,7 +421,6 @@ impl std::fmt::Display for Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::faults::StepState;
     use crate::scenario::ScenarioKind;
 
     /// A summary of `seeds` seeds in which every fault except `unmet` met a step, and `ok` of 100 calls succeeded.
@@ -414,14 +461,31 @@ mod tests {
     }
 
     #[test]
+    fn scenarios_aim_at_cells_with_timers_where_that_is_asked() {
+        let mut summary = account(ROWS, None, 70);
+        let with_timers = |cells: Vec<Cell>| cells.iter().any(|cell| cell.timer.is_some());
+        let found = |s: &Summary| (with_timers(s.to_aim_at()), with_timers(s.not_met()));
+        assert_eq!(found(&summary), (false, false));
+        assert!(!summary.to_aim_at().is_empty());
+        summary.aims_at_timers = true;
+        assert_eq!(found(&summary), (true, true));
+        summary.seeds = ROWS - 1;
+        assert!(summary.to_aim_at().is_empty());
+    }
+
+    #[test]
     fn aimed_scenarios_count_neither_as_seeds_nor_as_calls() {
         let mut summary = account(200, Some(Row::Hang), 70);
-        let cell = (Row::Hang, StepState::Abort);
+        let cell = Cell {
+            row: Row::Hang,
+            state: StepState::Abort,
+            timer: None,
+        };
         let mut report = Report {
             calls: [("kernel_failed".to_owned(), 1000)].into(),
             ..Report::default()
         };
-        report.cells.hit(cell.0, cell.1);
+        report.cells.hit(cell.row, cell.state);
         report.violations.push(Violation {
             invariant: "results are right".into(),
             at: 1,
@@ -434,7 +498,7 @@ mod tests {
         assert_eq!(summary.cells.empty_rows(), [Row::Hang]);
         assert_eq!(
             summary.failures[0].scenario(),
-            Scenario::aimed(cell.0, cell.1, 0)
+            Source::Aimed(cell).scenario(0)
         );
     }
 }

@@ -90,7 +90,8 @@ struct Exploration {
     /// Processes that run seeds at the same time; by default one for each core.
     #[arg(long)]
     jobs: Option<usize>,
-    /// A manual whose table of faults gets the counts of this exploration.
+    /// A manual whose tables of faults get the counts of this exploration. From 200 seeds on, scenarios then also aim at the
+    /// cells of the table timer × fault × step state that nothing met.
     #[arg(long)]
     table: Option<PathBuf>,
     /// Prints the summary as JSON.
@@ -112,6 +113,7 @@ impl Exploration {
             range: self.from..self.from.saturating_add(count),
             fresh: self.fresh.as_deref().map(fresh_from),
             lasts: self.lasts,
+            timers: self.table.is_some(),
         })
     }
 

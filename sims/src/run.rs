@@ -15,7 +15,7 @@ use tracing::Level;
 use crate::cluster::{Cluster, Host, HostState, Setup, Task};
 use crate::draw::Draw;
 use crate::event_log::Event;
-use crate::faults::{Air, Cells, Injector};
+use crate::faults::{Air, Cells, Injector, TimerCells};
 use crate::invariants::{
     CALL_BOUND, Canary, Findings, Invariants, KEPT_BOUND, REST_BOUND, SETTLE_BOUND, Stage, View,
     Violation, deserted, keeps, left_over, of_coordinator, unretired,
@@ -53,6 +53,7 @@ pub struct Report {
     /// The number of calls by outcome: the error's code, `ok`, `dropped` or `lost`.
     pub calls: BTreeMap<String, u64>,
     pub cells: Cells,
+    pub timers: TimerCells,
     pub violations: Vec<Violation>,
 }
 
@@ -195,9 +196,10 @@ impl<'a> Run<'a> {
 
     /// Lets one millisecond pass, takes in its events, and checks all invariants.
     fn tick(&mut self) {
+        let running = self.cluster.trace().running();
         self.cluster.tick();
         self.events = self.steps.peek(self.cluster.trace());
-        self.injector.note(&self.events, &self.steps);
+        self.injector.note(&self.events, &self.steps, &running);
         self.steps.apply(&self.events);
         for (at, host, _) in &self.cluster.ends()[self.ends..] {
             self.steps.gone(*host, *at);
@@ -434,8 +436,11 @@ impl<'a> Run<'a> {
             let down = |r: &Run<'_>| up.iter().all(|h| r.cluster.state(*h) == HostState::Down);
             self.wait(STOP_BOUND, down);
             if part == 0 {
-                self.wait(REST_BOUND, |r| deserted(&r.cluster).is_empty());
+                let at_rest = |r: &Run<'_>| deserted(&r.cluster).is_empty();
+                self.wait(REST_BOUND, at_rest);
                 let held = self.of_coordinator(true);
+                // While the coordinator answered, it may have begun to measure links, for which it has tasks.
+                self.wait(REST_BOUND, at_rest);
                 self.look(Stage::Deserted, &held, &[]);
             }
         }
@@ -468,7 +473,8 @@ impl<'a> Run<'a> {
             simulated: self.cluster.elapsed().as_millis() as u64,
             steps,
             calls,
-            cells: self.injector.cells,
+            cells: self.injector.tally.cells,
+            timers: self.injector.tally.timers,
             violations: self.found.violations,
         }
     }

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use convoke_common::grant::MOST_BODIES;
 use convoke_common::ids::LeaseId;
+use convoke_common::timer::TimerKind;
 
-use crate::event_log::{Event, EventLog, Kind};
+use crate::event_log::{Event, EventLog, Kind, RunningTimers};
 use crate::faults::StepState;
 use crate::world::Host;
 
@@ -196,6 +197,18 @@ impl Steps {
         lease.participants.iter().chain(around).copied().collect()
     }
 
+    /// The kinds of timers that run at a participant of a lease, or at the coordinator. While the lease is installed its
+    /// participants are the workers that install it: the others are known once its driver has it.
+    pub fn timers(&self, lease: u64, running: &RunningTimers) -> Vec<TimerKind> {
+        let mut at = BTreeSet::from([Host::Coordinator]);
+        if let Some(lease) = self.leases.get(&lease) {
+            at.extend(self.members(lease));
+            at.extend(&lease.installing);
+        }
+        let runs = |kind: &TimerKind| at.iter().any(|host| running.has(*host, *kind));
+        TimerKind::ALL.into_iter().filter(runs).collect()
+    }
+
     fn apply_to_step(&mut self, e: &Event) {
         let key = (e.lease, e.n);
         let edge_here = || {
@@ -336,4 +349,47 @@ fn states_of(step: &Step, lease: &Lease, host: Host) -> Vec<StepState> {
 /// Parses the name of a worker.
 pub fn worker(name: &str) -> Option<Host> {
     name.strip_prefix('w')?.parse().ok().map(Host::Worker)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An event about the lease 1.
+    fn event(host: Host, kind: Kind) -> Event {
+        Event {
+            at: Duration::ZERO,
+            host,
+            kind,
+            lease: 1,
+            by_driver: false,
+            n: 0,
+            slot: None,
+            peer: None,
+            checksum: None,
+            code: None,
+            participants: None,
+        }
+    }
+
+    #[test]
+    fn the_timers_of_a_lease_run_at_those_who_install_it_and_then_at_its_participants() {
+        let (one, other, client) = (Host::Worker(0), Host::Worker(1), Host::Client(0));
+        let at = |steps: &Steps, host| {
+            let running = RunningTimers::of(host, TimerKind::Wedge);
+            steps.timers(1, &running) == [TimerKind::Wedge]
+        };
+        let mut steps = Steps::default();
+        assert!(at(&steps, Host::Coordinator) && !at(&steps, one));
+        steps.apply(&[event(one, Kind::Install)]);
+        assert_eq!(steps.states(one), [((1, 0), StepState::Prepare)]);
+        assert!(at(&steps, one) && !at(&steps, other) && at(&steps, Host::Coordinator));
+        let lease = Event {
+            participants: Some("w0,w1".to_owned()),
+            ..event(client, Kind::Lease)
+        };
+        steps.apply(&[event(one, Kind::Installed), lease]);
+        assert!(at(&steps, one) && at(&steps, other) && at(&steps, client));
+        assert!(!at(&steps, Host::Worker(2)));
+    }
 }

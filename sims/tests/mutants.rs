@@ -5,8 +5,9 @@
 //!
 //! The scenario of a seed changes whenever scenarios are drawn in another way. So a mutant is tied to a kind of
 //! scenario and not to seeds: the seeds that draw that kind are tried in order, up to a limit, until one kills the
-//! mutant. A mutant that few seeds would kill has a scenario of its own. The printed table names the seed or scenario
-//! that kills each mutant. To see what a mutant does to arbitrary seeds, run
+//! mutant. A mutant that few seeds would kill has a scenario of its own, and one where simulation does not come has a
+//! unit test, beside which `mutant_is_killed!` proves that it fails with the mutant. The printed table names the seed,
+//! scenario or test that kills each mutant. To see what a mutant does to arbitrary seeds, run
 //!
 //! `CONVOKE_MUTANT=NAME cargo run --release -p convoke-sims --features mutants -- explore --seeds 100`
 
@@ -181,6 +182,7 @@ fn every_worker_of_a_call_is_lost() -> Scenario {
             state: StepState::Waiting,
             nth: 1,
             after: 0,
+            timer: None,
         },
         ..s.faults[0].clone()
     };
@@ -198,7 +200,7 @@ fn a_node_ends_its_workers() -> Scenario {
     s
 }
 
-const MUTANTS: [Mutant; 44] = [
+const MUTANTS: [Mutant; 51] = [
     mutant(
         "abandoned-install",
         "an install that failed is not undone at the workers that had finished",
@@ -292,11 +294,47 @@ const MUTANTS: [Mutant; 44] = [
         &[ENDS],
         anywhere,
     ),
+    mutant_in(
+        "former-incarnation-granted",
+        "a plan is granted to a worker that was restarted since it was made",
+        &[],
+        Shows::UnitTest(
+            "coordinator/src/membership/tests/plans.rs",
+            "a_plan_is_for_the_workers_it_was_made_for",
+        ),
+    ),
+    mutant_in(
+        "former-session-served",
+        "what a client sends over a new link goes to the session of its former one",
+        &[],
+        Shows::UnitTest(
+            "worker/src/eager/tests/links.rs",
+            "a_client_that_is_back_on_another_link_has_a_session_of_its_own_there",
+        ),
+    ),
+    mutant_in(
+        "given-up-unheeded",
+        "a lease that its driver gave up under way is granted all the same",
+        &[],
+        Shows::UnitTest(
+            "coordinator/src/membership/tests/plans.rs",
+            "what_a_plan_was_granted_ends_when_its_driver_gives_it_up",
+        ),
+    ),
     mutant(
         "join-unanswered",
         "whoever joins has no answer",
         &[READY],
         anywhere,
+    ),
+    mutant_in(
+        "late-timer-counts",
+        "a process that was stopped takes its own silence for that of its peers",
+        &[],
+        Shows::UnitTest(
+            "common/src/detection/core/tests.rs",
+            "a_process_that_was_stopped_starts_its_windows_anew",
+        ),
     ),
     mutant(
         "lost-keep-their-names",
@@ -334,6 +372,15 @@ const MUTANTS: [Mutant; 44] = [
         &[DEADLY],
         Shows::In("a node ends its workers", a_node_ends_its_workers),
     ),
+    mutant_in(
+        "quarantine-unheeded-on-install",
+        "a node that was quarantined since it was planned is installed",
+        &[],
+        Shows::UnitTest(
+            "coordinator/src/membership/tests/plans.rs",
+            "a_plan_of_a_node_that_was_quarantined_since_is_not_installed",
+        ),
+    ),
     mutant(
         "quiesce-lost",
         "a step that is aborted under a kernel never says that it is done",
@@ -351,6 +398,15 @@ const MUTANTS: [Mutant; 44] = [
         "a lease whose release the coordinator missed is never released",
         &[REST],
         where_the_coordinator_is_long_away,
+    ),
+    mutant_in(
+        "release-outrun",
+        "a worker forgets that a lease was released while it installed it",
+        &[],
+        Shows::UnitTest(
+            "worker/src/node/holdings/tests.rs",
+            "a_lease_that_is_released_during_its_install_is_not_held",
+        ),
     ),
     mutant(
         "release-unconfirmed",
@@ -411,6 +467,15 @@ const MUTANTS: [Mutant; 44] = [
         "a window entry is used again before the step in it has quiesced",
         &[ONE_LIFE],
         anywhere,
+    ),
+    mutant_in(
+        "staging-buffer-lost",
+        "a staging buffer stays lent when its tensor is refused during the copy",
+        &[],
+        Shows::UnitTest(
+            "rendezvous/src/sharing/staging/tests.rs",
+            "a_buffer_whose_tensor_is_refused_during_the_copy_is_free_again",
+        ),
     ),
     mutant(
         "store-stays-closed",
@@ -556,6 +621,23 @@ fn the_table_has_every_mutant_once() {
     found.sort();
     let named: Vec<&str> = MUTANTS.iter().map(|m| m.name).collect();
     assert_eq!(found, named);
+    for mutant in &MUTANTS {
+        if let Shows::UnitTest(file, test) = mutant.shows {
+            let text = std::fs::read_to_string(root.join(file)).expect(file);
+            let call = "mutant_is_killed!(";
+            let mut proofs = text.match_indices(call);
+            let proves = |(at, _): (usize, &str)| {
+                let (before, proof) = (&text[..at], &text[at + call.len()..]);
+                let (given, _) = proof.split_once(')').expect("a call of the macro");
+                let words: Vec<&str> = given.split_whitespace().collect();
+                // Nothing would run the proof if its function were no test.
+                let function = before.rsplit_once("\nfn ").map_or("", |(head, _)| head);
+                let is_test = function.ends_with("\n#[test]");
+                is_test && words == [format!("\"{}\",", mutant.name).as_str(), test]
+            };
+            assert!(proofs.any(proves), "{file}: {test}");
+        }
+    }
 }
 
 #[test]

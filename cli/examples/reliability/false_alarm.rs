@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use convoke::Retry;
 use convoke_common::rpc::MemberState;
 
-use crate::common::cluster::{ANYWHERE, Processes};
+use crate::common::cluster::Processes;
 use crate::load::{call, ring};
 
 /// The argument of the process that keeps the machine busy.
@@ -74,7 +74,7 @@ pub async fn run(time: Duration) -> bool {
     let mut processes = Processes::prepare("false-alarm", "1GiB");
     processes.log_to_files(FILTER);
     processes.start_coordinator();
-    (0..3).for_each(|_| processes.add_worker(ANYWHERE));
+    (0..3).for_each(|_| processes.add_worker());
     let cluster = processes.connect().await;
     let model = ring(&cluster).await.unwrap();
     let before = cluster.status().await.unwrap();

@@ -10,7 +10,7 @@ use convoke::{CallOptions, Cluster, Code, Model, Retry};
 use convoke_common::rpc::{ClusterStatus, MemberState, MemberStatus, WorkerStatus};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::cluster::{ANYWHERE, Processes};
+use crate::common::cluster::Processes;
 use crate::common::functions::{product_chain, square};
 use crate::common::kernels::{freeze, in_kernel};
 use crate::common::waits::{await_member, await_status, is_free, live_steps};
@@ -33,7 +33,7 @@ pub async fn time(rounds: usize, only: &str) -> bool {
     let mut processes = Processes::prepare("timings", "1GiB");
     processes.drain_bound("100ms");
     processes.start_coordinator();
-    (0..3).for_each(|_| processes.add_worker(ANYWHERE));
+    (0..3).for_each(|_| processes.add_worker());
     let cluster = processes.connect().await;
     let mut rig = Rig { processes, cluster };
     println!("| fault | detection p50 | p99 | recovery p50 | p99 | n |\n|---|---|---|---|---|---|");

@@ -12,7 +12,7 @@ use convoke::{CallOptions, HostTensor as Tensor, Retry, Token};
 
 use self::hosts::Network;
 use self::switch::{Bottleneck, Impairment};
-use crate::common::cluster::Processes;
+use crate::common::cluster::{COORDINATOR_PORT, Processes};
 use crate::common::functions::tanh_chain;
 
 /// The elements of the tensor that a step passes from the driver to a worker, on to another one, and back: 2 MiB.
@@ -134,11 +134,11 @@ pub fn run(time: Duration) -> bool {
 fn steps_per_second(network: &Network, time: Duration) -> f64 {
     let mut processes = Processes::prepare("network", "1GiB");
     let home = &network.hosts[0];
-    processes.address = format!("{}:0", home.address);
+    processes.address = format!("{}:{COORDINATOR_PORT}", home.address);
     home.run(|| processes.start_coordinator());
     for (i, host) in network.hosts[1..].iter().enumerate() {
         processes.block_shared_memory(i);
-        host.run(|| processes.add_worker(&format!("{}:0", host.address)));
+        host.run(|| processes.add_worker_at(&format!("{}:0", host.address)));
     }
     let (address, token) = (&processes.address, processes.client_token());
     home.run(|| {

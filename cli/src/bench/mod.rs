@@ -16,19 +16,11 @@
 
 pub mod args;
 mod catalogue;
-mod cold;
-mod compile;
 mod cpu;
-mod devices;
-mod eager;
-mod exec;
-mod fan;
 mod floor;
+mod measure;
 mod places;
-mod remote;
 mod report;
-mod steps;
-mod transfers;
 mod turns;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -135,7 +127,7 @@ impl Run {
         end_anyway(folder.path.clone())?;
         signals.or(self.alone(&folder.path)).await?;
         if !self.at(Setting::Embedded).is_empty() {
-            exec::register()?;
+            measure::exec::register()?;
             let embedded = Embedded::new(1)
                 .threads(1)
                 .memory(machine::default_memory());

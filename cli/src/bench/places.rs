@@ -7,9 +7,9 @@ use convoke_common::error::Error;
 
 use super::catalogue::{Bench, Subject, of_device};
 use super::floor::{Relay, Tcp};
+use super::measure::{cold, compile, devices, eager, exec, fan, remote, steps, transfers};
 use super::report::{Baseline, Measurement};
 use super::turns::Samples;
-use super::{cold, compile, devices, eager, exec, fan, remote, steps, transfers};
 use crate::args::LogArgs;
 use crate::process::children::Process;
 use crate::text::failure::Failure;

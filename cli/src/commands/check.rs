@@ -1,24 +1,25 @@
 //! `convoke check`: says whether a model runs, what it takes and what is missing. No cluster is needed, and no weight is
 //! loaded.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use convoke::{Error, Phase};
 use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
 use convoke_common::rpc::{Intent, Numerics, PlanOptions, PlanSummary, WorkerCount};
-use convoke_coordinator::place::{ClusterModel, PresentConstants, WorkerModel};
+use convoke_coordinator::place::{ClusterModel, MOST_BYTES, PresentConstants, WorkerModel};
 use convoke_coordinator::plan::plan;
 use convoke_graph::Printable;
 use convoke_graph::dim::Bindings;
-use convoke_graph::graph::Function;
+use convoke_graph::graph::{Function, ValueId};
 use convoke_graph::ops;
 use convoke_graph::program::{Axes, NUMERICS_PROFILE};
 use convoke_models::{LoadOptions, ModelError, UnsupportedNode, onnx, unsupported_ops};
 use serde::Serialize;
 
 use crate::args::CheckArgs;
+use crate::commands::model::{Arrays, given};
 use crate::commands::plan::cut_bytes;
 use crate::text::failure::Failure;
 use crate::text::output;
@@ -27,9 +28,6 @@ use crate::text::values::bytes;
 
 /// The most node names that are listed for an op; the number of nodes is given as well.
 const NAMED: usize = 10;
-
-/// What the planner counts for one tensor whose size exceeds all memory: its axes are larger than anything that runs.
-const UNBOUNDED: u64 = 1 << 56;
 
 /// What the workers offer for which the memory is predicted: more than any model needs, so that each model is split by
 /// time alone.
@@ -56,7 +54,7 @@ struct Unsupported {
     dtypes: Vec<String>,
     nodes: usize,
     first_nodes: Vec<String>,
-    reason: Option<String>,
+    reason: String,
     advice: String,
 }
 
@@ -66,8 +64,10 @@ struct Figures {
     /// Elements of the weights.
     parameters: u64,
     weights_bytes: u64,
-    /// Floating-point operations of one step.
+    /// Floating-point operations of one step, but for those of nodes that are not counted.
     operations: f64,
+    /// Nodes whose operands or results have sizes that data decides, so that their operations are not counted.
+    uncounted_nodes: usize,
     /// The size of each dynamic axis for which the figures hold.
     axes: Vec<Axis>,
     splits: Vec<Split>,
@@ -93,12 +93,13 @@ struct Split {
 
 /// Checks a model, and prints the report.
 pub fn check(args: CheckArgs, json: bool) -> Result<(), Failure> {
-    let report = match load(&args)? {
+    let arrays = Arrays::open(&args.inputs)?;
+    let report = match load(&args, &arrays)? {
         Ok(function) => Report {
             model: args.model.display().to_string(),
             runs: true,
             unsupported: vec![],
-            figures: Some(figures(&function, &args)?),
+            figures: Some(figures(&function, &args, &arrays)?),
             error: None,
         },
         Err(nodes) => Report {
@@ -134,11 +135,15 @@ fn refused(nodes: Vec<UnsupportedNode>) -> Error {
 }
 
 /// Imports the model; returns its nodes that are not supported, where there are any.
-fn load(args: &CheckArgs) -> Result<Result<Function, Vec<UnsupportedNode>>, Failure> {
+fn load(
+    args: &CheckArgs,
+    arrays: &Arrays,
+) -> Result<Result<Function, Vec<UnsupportedNode>>, Failure> {
     let progress = Progress::new();
     let told = progress.clone();
     let options = LoadOptions {
         weights: args.weights.clone(),
+        inputs: given(arrays.shapes()),
         progress: Some(Arc::new(move |p: convoke_models::Progress| {
             told.phase(Phase::Hashing {
                 done: p.done,
@@ -167,14 +172,14 @@ fn groups(nodes: &[UnsupportedNode]) -> Vec<Unsupported> {
             .take(NAMED)
             .map(|n| (*n).to_owned())
             .collect(),
-        reason: group.reason.map(str::to_owned),
+        reason: group.reason.unwrap_or("no such op").to_owned(),
         advice: group.advice().to_owned(),
     });
     group.collect()
 }
 
-/// The size of each dynamic axis: as it was given, else 1.
-fn axes(function: &Function, args: &CheckArgs) -> Result<Vec<Axis>, Failure> {
+/// The size of each dynamic axis: as it was given, else that of the inputs, else 1.
+fn axes(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Vec<Axis>, Failure> {
     let mut symbols = BTreeSet::new();
     for param in &function.params {
         let shape = &function.ty(*param).shape;
@@ -192,19 +197,33 @@ fn axes(function: &Function, args: &CheckArgs) -> Result<Vec<Axis>, Failure> {
         );
         return Err(Failure::Usage(msg));
     }
+    let mut sizes: BTreeMap<Arc<str>, i64> = BTreeMap::new();
+    for (name, shape) in arrays.shapes() {
+        let of = |param: &&ValueId| *function.value(**param).name == *name;
+        let declared = function.params.iter().find(of);
+        let declared = declared.map_or(&[][..], |param| &function.ty(*param).shape);
+        for (dim, size) in declared.iter().zip(shape) {
+            if let Some(symbol) = dim.as_symbol() {
+                sizes.insert(symbol.clone(), *size as i64);
+            }
+        }
+    }
+    for d in &args.dim {
+        sizes.insert(d.symbol.as_str().into(), d.most);
+    }
     let axis = |symbol: &Arc<str>| {
-        let given = args.dim.iter().find(|d| *d.symbol == **symbol);
+        let size = sizes.get(symbol).copied();
         Axis {
             axis: symbol.to_string(),
-            size: given.map_or(1, |d| d.most),
-            assumed: given.is_none(),
+            size: size.unwrap_or(1),
+            assumed: size.is_none(),
         }
     };
     Ok(symbols.iter().map(axis).collect())
 }
 
-fn figures(function: &Function, args: &CheckArgs) -> Result<Figures, Failure> {
-    let axes = axes(function, args)?;
+fn figures(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Figures, Failure> {
+    let axes = axes(function, args, arrays)?;
     let bounds = Axes {
         bounds: axes
             .iter()
@@ -227,6 +246,15 @@ fn figures(function: &Function, args: &CheckArgs) -> Result<Figures, Failure> {
     }
     let costs = function.nodes.iter();
     let costs = costs.map(|node| ops::node_cost(function, node, &bindings).flops);
+    let sized = |id: &ValueId| {
+        let mut shape = function.ty(*id).shape.iter();
+        shape.all(|d| d.eval(&bindings).is_some())
+    };
+    let uncounted = function.nodes.iter().filter(|node| {
+        let operands = node.inputs.iter().flatten();
+        !operands.chain(&node.outputs).all(sized)
+    });
+    let uncounted_nodes = uncounted.count();
     let mut splits = vec![];
     for workers in 1..=args.workers as usize {
         let summary = match split(function, workers, &bounds) {
@@ -246,6 +274,7 @@ fn figures(function: &Function, args: &CheckArgs) -> Result<Figures, Failure> {
         parameters: weights.0,
         weights_bytes: weights.1,
         operations: costs.sum(),
+        uncounted_nodes,
         axes,
         splits,
     })
@@ -315,7 +344,7 @@ fn counted(nodes: usize) -> String {
 
 /// What a worker needs, where a machine may have that much.
 fn needed(n: u64) -> String {
-    match n < UNBOUNDED {
+    match n < MOST_BYTES {
         true => bytes(n),
         false => "unbounded: give smaller sizes with --dim".into(),
     }
@@ -333,7 +362,7 @@ fn text(r: &Report) -> String {
                 },
                 u.nodes.to_string(),
                 u.first_nodes.first().cloned().unwrap_or_default(),
-                u.reason.clone().unwrap_or_else(|| "no such op".into()),
+                u.reason.clone(),
             ]
         };
         let rows: Vec<Vec<String>> = r.unsupported.iter().map(row).collect();
@@ -344,16 +373,26 @@ fn text(r: &Report) -> String {
         return format!("{} does not run\n{table}{advice}", r.model);
     };
     let mut text = format!(
-        "{} runs: {}, {} parameters, {} of weights, {}FLOP per step\n",
+        "{} runs: {}, {} parameters, {} of weights, {}{}FLOP per step\n",
         r.model,
         counted(f.nodes),
         thousands(f.parameters as f64),
         bytes(f.weights_bytes),
+        match f.uncounted_nodes {
+            0 => "",
+            _ => "at least ",
+        },
         match thousands(f.operations) {
             plain if plain.contains(' ') => plain,
             plain => format!("{plain} "),
         }
     );
+    if f.uncounted_nodes > 0 {
+        text.push_str(&format!(
+            "{} of unknown size: data decides how many operations these take\n",
+            counted(f.uncounted_nodes)
+        ));
+    }
     let row = |s: &Split| {
         let needs: Vec<String> = s.needed_bytes.iter().map(|n| needed(*n)).collect();
         vec![s.workers.to_string(), needs.join(", "), bytes(s.cut_bytes)]
@@ -372,7 +411,7 @@ fn text(r: &Report) -> String {
     }
     if !assumed.is_empty() {
         text.push_str(&format!(
-            "assumed: {assumed}; give other sizes with --dim AXIS=SIZE\n"
+            "assumed: {assumed}; give other sizes with --dim AXIS=SIZE, or inputs with --inputs FILE.npz\n"
         ));
     }
     text
@@ -397,6 +436,6 @@ mod tests {
         assert_eq!([0, 1, 2].map(counted), ["0 nodes", "1 node", "2 nodes"]);
         assert_eq!(needed(3 << 30), "3.0 GiB");
         let unbounded = "unbounded: give smaller sizes with --dim";
-        assert_eq!([UNBOUNDED, 2 * UNBOUNDED].map(needed), [unbounded; 2]);
+        assert_eq!([MOST_BYTES, 2 * MOST_BYTES].map(needed), [unbounded; 2]);
     }
 }

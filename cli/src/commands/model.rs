@@ -7,9 +7,10 @@ use convoke::numpy::{Npz, npy_type, read_npy};
 use convoke::{ArrayType, Cluster, Code, Error, HostTensor as Tensor, ModelBuilder, Signature};
 use convoke_graph::tensor::TensorError;
 use convoke_graph::{DType, Element, Printable};
+use convoke_models::onnx::GivenInput;
 use half::bf16;
 
-use crate::args::{LoadArgs, ModelArgs};
+use crate::args::{InputArgs, LoadArgs};
 use crate::process::machine;
 use crate::text::failure::Failure;
 use crate::text::values::Bound;
@@ -33,7 +34,7 @@ pub struct Arrays {
 
 impl Arrays {
     /// Opens the files that the flags name.
-    pub fn open(args: &ModelArgs) -> Result<Arrays, Failure> {
+    pub fn open(args: &InputArgs) -> Result<Arrays, Failure> {
         let mut all = Arrays {
             archive: args.inputs.as_ref().map(Npz::open).transpose()?,
             files: vec![],
@@ -213,6 +214,23 @@ fn sequences<'n>(inputs: impl Iterator<Item = (&'n str, usize)>) -> BTreeMap<&'n
         .collect()
 }
 
+/// What inputs of these names and shapes say of a model's inputs: `NAME[0]`, `NAME[1]` and so on are a sequence.
+pub fn given<'n>(
+    inputs: impl Iterator<Item = (&'n str, &'n [usize])>,
+) -> BTreeMap<String, GivenInput> {
+    let inputs: Vec<(&str, &[usize])> = inputs.collect();
+    let ranks = inputs.iter().map(|(name, shape)| (*name, shape.len()));
+    let sequences = sequences(ranks).into_iter();
+    let sequences = sequences.map(|(name, ranks)| (name, GivenInput::Sequence(ranks)));
+    let tensors = inputs.iter().filter(|(name, _)| numbered(name).is_none());
+    let tensors = tensors.map(|(name, shape)| match shape {
+        [length] => (*name, GivenInput::List(*length)),
+        shape => (*name, GivenInput::Tensor(shape.len())),
+    });
+    let all = sequences.chain(tensors);
+    all.map(|(name, given)| (name.to_owned(), given)).collect()
+}
+
 /// Makes the builder that loads the model, without pins and a number of workers. Of `inputs`, names and shapes say what
 /// sequences hold, what the model need not declare, and which of its constants they replace.
 pub fn builder<'n>(
@@ -229,16 +247,12 @@ pub fn builder<'n>(
     for w in &args.weights {
         b = b.weights(w);
     }
-    let inputs: Vec<(&str, &[usize])> = inputs.collect();
-    let ranks = inputs.iter().map(|(name, shape)| (*name, shape.len()));
-    for (name, ranks) in sequences(ranks) {
-        b = b.sequence(name, ranks);
-    }
-    for (name, shape) in inputs {
-        b = match shape {
-            _ if numbered(name).is_some() => b,
-            [length] => b.list(name, *length),
-            shape => b.input(name, shape.len()),
+    for (name, given) in given(inputs) {
+        b = match given {
+            GivenInput::Tensor(rank) => b.input(name, rank),
+            GivenInput::List(length) => b.list(name, length),
+            GivenInput::Sequence(ranks) => b.sequence(name, ranks),
+            GivenInput::Nothing => b,
         };
     }
     if let Some(root) = &args.artifact_root {

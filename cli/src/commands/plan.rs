@@ -37,7 +37,7 @@ struct Report<'a> {
 
 /// Plans the model without loading weights, and prints the plan.
 pub async fn plan(args: PlanArgs, json: bool) -> Result<(), Failure> {
-    let arrays = Arrays::open(&args.model)?;
+    let arrays = Arrays::open(&args.model.inputs)?;
     let summary = with_cluster(&args.cluster, async |cluster| {
         let progress = Progress::new();
         let told = progress.clone();

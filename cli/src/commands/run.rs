@@ -162,7 +162,7 @@ impl From<RetryWhen> for Retry {
 
 /// Runs a model and reports the results.
 pub async fn run(args: RunArgs, json: bool) -> Result<(), Failure> {
-    let mut arrays = Arrays::open(&args.model)?;
+    let mut arrays = Arrays::open(&args.model.inputs)?;
     // This is checked first, so that minutes of computing are not lost because the folder is not writable.
     if let Some(path) = &args.outputs {
         check_writable(path)?;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::net::Ipv4Addr;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use convoke::{Cluster, Token};
 use rustix::process::Signal;
@@ -12,13 +14,26 @@ use super::{Daemon, Scratch, convoke};
 /// A loopback address whose port the system chooses.
 pub const ANYWHERE: &str = "127.0.0.1:0";
 
+/// Where a coordinator listens.
+pub const COORDINATOR_PORT: u16 = 17070;
+
+/// A loopback address that no other cluster of this machine's tests has.
+fn own_address() -> Ipv4Addr {
+    static LAST: AtomicU8 = AtomicU8::new(0);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, high, low, LAST.fetch_add(1, Ordering::Relaxed) + 1)
+}
+
 /// A coordinator and the workers w0, w1, …, each with one compute thread. They end with the test.
 pub struct Processes {
     pub coordinator: Option<Daemon>,
     pub address: String,
     pub workers: Vec<Option<Daemon>>,
+    /// The loopback address of this cluster alone. Its ports are not of those that the system hands out, so that each
+    /// process finds its own free when it is started again.
+    pub host: Ipv4Addr,
     memory: String,
-    /// The address at which each worker listens; after its first start, with the port that the system chose.
+    /// The address at which each worker listens.
     listens: Vec<String>,
     /// The address at which a worker reaches the coordinator, if it is not the coordinator's own.
     joins: BTreeMap<usize, String>,
@@ -37,16 +52,18 @@ impl Processes {
     pub fn start(name: &str, workers: usize, memory: &str) -> Processes {
         let mut cluster = Processes::prepare(name, memory);
         cluster.start_coordinator();
-        (0..workers).for_each(|_| cluster.add_worker(ANYWHERE));
+        (0..workers).for_each(|_| cluster.add_worker());
         cluster
     }
 
     /// Makes a cluster of which no process runs yet.
     pub fn prepare(name: &str, memory: &str) -> Processes {
+        let host = own_address();
         Processes {
             coordinator: None,
-            address: ANYWHERE.into(),
+            address: format!("{host}:{COORDINATOR_PORT}"),
             workers: vec![],
+            host,
             memory: memory.into(),
             listens: vec![],
             joins: BTreeMap::new(),
@@ -79,7 +96,7 @@ impl Processes {
         std::fs::create_dir_all(socket).unwrap();
     }
 
-    /// Starts the coordinator, at its former address if it ran before.
+    /// Starts the coordinator.
     pub fn start_coordinator(&mut self) {
         let args = [
             "coordinator",
@@ -90,19 +107,23 @@ impl Processes {
             "--token-dir",
             &self.path("tokens"),
         ];
-        let (coordinator, listen) = self.daemon("coordinator", &args);
-        self.address = listen;
-        self.coordinator = Some(coordinator);
+        self.coordinator = Some(self.daemon("coordinator", &args));
+    }
+
+    /// Starts one more worker.
+    pub fn add_worker(&mut self) {
+        let port = usize::from(COORDINATOR_PORT) + 1 + self.workers.len();
+        self.add_worker_at(&format!("{}:{port}", self.host));
     }
 
     /// Starts one more worker, which listens at this address.
-    pub fn add_worker(&mut self, listen: &str) {
+    pub fn add_worker_at(&mut self, listen: &str) {
         self.listens.push(listen.to_owned());
         self.workers.push(None);
         self.start_worker(self.workers.len() - 1);
     }
 
-    /// Starts worker `i`, at its former address if it ran before.
+    /// Starts worker `i`.
     pub fn start_worker(&mut self, i: usize) {
         let name = format!("w{i}");
         let args = [
@@ -126,13 +147,11 @@ impl Processes {
             "--cache",
             "0",
         ];
-        let (worker, listen) = self.daemon(&name, &args);
-        self.listens[i] = listen;
-        self.workers[i] = Some(worker);
+        self.workers[i] = Some(self.daemon(&name, &args));
     }
 
-    /// Starts a coordinator or worker; returns it and the address at which it listens.
-    fn daemon(&self, name: &str, args: &[&str]) -> (Daemon, String) {
+    /// Starts a coordinator or worker.
+    fn daemon(&self, name: &str, args: &[&str]) -> Daemon {
         let (filter, to_file) = &self.log;
         let how = ["--attached", "--json", "--log", filter];
         let log = match to_file {
@@ -146,9 +165,12 @@ impl Processes {
         };
         let mut command = convoke(args.iter().chain(&how));
         let daemon = Daemon::spawn(command.stderr(log).envs(self.variables.iter().cloned()));
-        let ready: serde_json::Value = serde_json::from_str(&daemon.line()).unwrap();
-        let listen = ready["listen"].as_str().unwrap().to_owned();
-        (daemon, listen)
+        let ready = daemon.line();
+        assert!(
+            ready.contains("\"listen\""),
+            "{name} did not start: {ready}"
+        );
+        daemon
     }
 
     pub fn path(&self, name: &str) -> String {

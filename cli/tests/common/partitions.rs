@@ -20,7 +20,7 @@ use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 
 use super::BOUND;
-use super::cluster::{ANYWHERE, Processes};
+use super::cluster::Processes;
 use super::functions::tanh_chain;
 use super::waits::{await_status, is_free};
 
@@ -58,7 +58,7 @@ struct Relay {
 
 impl Relay {
     async fn to(coordinator: SocketAddr) -> Relay {
-        let outside = Arc::new(UdpSocket::bind(ANYWHERE).await.unwrap());
+        let outside = Arc::new(UdpSocket::bind((coordinator.ip(), 0)).await.unwrap());
         let address = outside.local_addr().unwrap().to_string();
         let cut = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
@@ -92,7 +92,8 @@ async fn relay(outside: Arc<UdpSocket>, coordinator: SocketAddr, cut: Arc<Atomic
         let way = match ways.get(&from) {
             Some(way) => way.clone(),
             None => {
-                let way = Arc::new(UdpSocket::bind(ANYWHERE).await.unwrap());
+                // The coordinator takes the host that it sees for that of the member.
+                let way = Arc::new(UdpSocket::bind((coordinator.ip(), 0)).await.unwrap());
                 way.connect(coordinator).await.unwrap();
                 ways.insert(from, way.clone());
                 back.spawn(answers(way.clone(), outside.clone(), from, cut.clone()));
@@ -194,7 +195,7 @@ impl Rig {
         for i in 0..WORKERS {
             relays.push(Relay::to(coordinator).await);
             processes.join_through(i, &relays[i].address);
-            tokio::task::block_in_place(|| processes.add_worker(ANYWHERE));
+            tokio::task::block_in_place(|| processes.add_worker());
         }
         relays.push(Relay::to(coordinator).await);
         let cluster = processes.connect_through(&relays[WORKERS].address).await;

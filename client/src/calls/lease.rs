@@ -11,6 +11,7 @@ use convoke_common::ids::Incarnation;
 use convoke_common::memory::{Pool, Purpose};
 use convoke_common::rpc::{self, Intent, LeaseGrant, PlanAnswer};
 use convoke_common::rpc_transport::call_context;
+use convoke_common::timer::{Timer, TimerKind};
 use convoke_graph::Tensor;
 use convoke_graph::dim::Bindings;
 use convoke_graph::program::FetchFrom;
@@ -387,18 +388,20 @@ impl Inner {
         bindings: &Bindings,
         attempts: &mut Attempts,
     ) -> Result<CallPermit> {
+        let deadline = attempts.deadline();
+        let _timer = deadline.map(|at| Timer::arm(TimerKind::Deadline, at));
         loop {
             let leased = async {
                 tokio::select! {
                     biased;
-                    leased = self.leased(bindings, attempts.avoid(), attempts.deadline()) => leased,
+                    leased = self.leased(bindings, attempts.avoid(), deadline) => leased,
                     () = self.unloading.notified() => {
                         let msg = "the model was unloaded while it was planned and loaded";
                         Err(Error::new(Code::Cancelled, msg).into())
                     }
                 }
             };
-            let leased = match attempts.deadline() {
+            let leased = match deadline {
                 None => leased.await,
                 Some(at) => tokio::time::timeout_at(at, leased).await.unwrap_or_else(|_| {
                     let msg = "the call did not end by its deadline: the model was still planned and loaded";

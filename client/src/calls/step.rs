@@ -5,6 +5,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use convoke_common::error::{Code, Error, Result};
+use convoke_common::timer::{Timer, TimerKind};
 use convoke_graph::Tensor as HostTensor;
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::TensorType;
@@ -197,6 +198,7 @@ impl CompiledFunction {
             let mut id = session.reserve(call.at);
             while id.as_ref().is_err_and(|e| e.code == Code::WouldBlock) {
                 let room = session.room(WorkerSession::HALF);
+                let _timer = deadline.map(|at| Timer::arm(TimerKind::Deadline, at));
                 let room = match deadline {
                     None => room.await,
                     Some(deadline) => match tokio::time::timeout_at(deadline, room).await {

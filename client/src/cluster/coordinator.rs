@@ -26,6 +26,7 @@ use convoke_common::identity::{OutboundConnection, Role, dial};
 use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::mutant;
 use convoke_common::rpc::{self, CoordinatorClient, RETURN_BOUND};
+use convoke_common::timer::{Timer, TimerKind};
 use convoke_common::world::quic::{Connection, ConnectionError};
 use convoke_common::world::{Endpoint, World};
 use tokio::sync::{Notify, watch};
@@ -379,9 +380,11 @@ impl CoordinatorLink {
             ConnectionState::Away(_) => false,
             ConnectionState::Gone(_) => true,
         };
-        if !later(&state.borrow()) {
+        let is_away = !later(&state.borrow());
+        if is_away {
             self.wanted.notify_one();
         }
+        let _timer = is_away.then(|| Timer::arm(TimerKind::Return, until));
         let waited = timeout_at(until, state.wait_for(later)).await;
         let found = waited.map(|found| found.map(|s| s.clone()));
         let found = match found {

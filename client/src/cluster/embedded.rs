@@ -84,7 +84,7 @@ impl Embedded {
 
     /// Starts the cluster, and connects to it.
     pub async fn start(self) -> Result<Cluster> {
-        let world = World::real(Arc::new(NoCompute));
+        let world = World::of_one_process(Arc::new(NoCompute));
         let net = NetThread::start("convoke-net", world.clone())?;
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = self.threads.unwrap_or((cores / self.workers).max(1));

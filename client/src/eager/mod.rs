@@ -26,11 +26,11 @@ use convoke_common::ids::{Incarnation, LeaseId, StepKey};
 use convoke_common::rpc::{ClusterStatus, MemberState};
 use convoke_graph::Tensor as HostTensor;
 use convoke_graph::ops::{self, CustomOp, OpDef};
-use convoke_rendezvous::Peer;
 use convoke_rendezvous::eager::EagerService;
 use convoke_rendezvous::eager::wire::{Reader, Report};
 use convoke_rendezvous::frame::TensorHeader;
 use convoke_rendezvous::hub::FrameRefusal;
+use convoke_rendezvous::{Link, Peer};
 use tokio::sync::oneshot;
 
 pub(crate) use self::prepared::{Key, RememberedPlace};
@@ -425,7 +425,7 @@ impl Drop for Sessions {
 }
 
 impl EagerService for Sessions {
-    fn batch(&self, from: &Peer, batch: &[u8]) -> Result<()> {
+    fn batch(&self, from: &Peer, _: Option<&Arc<Link>>, batch: &[u8]) -> Result<()> {
         let none = || Error::new(Code::ProtocolViolation, "a report of no session");
         let session = self.of(from).ok_or_else(none)?;
         let mut reader = Reader::new(batch);
@@ -492,7 +492,7 @@ impl EagerService for Sessions {
 
     fn lost(&self, peer: &Peer, error: &Error) {
         if let Some(session) = self.of(peer) {
-            session.lost(error);
+            session.link_ended(error);
         }
     }
 }

@@ -464,6 +464,18 @@ impl WorkerSession {
         }
     }
 
+    /// Notes that a link to the worker ended. It may have been a former one, which this session does not use.
+    pub(super) fn link_ended(&self, error: &Error) {
+        let uses_another = match &self.state().way {
+            DialState::Dialling(_) => true,
+            DialState::Up(link) => !link.is_closed(),
+            DialState::Lost(_) => false,
+        };
+        if !uses_another {
+            self.lost(error);
+        }
+    }
+
     /// Ends the session, since its link ended or could not be made.
     pub(super) fn lost(&self, error: &Error) {
         let mut state = self.state();

@@ -20,6 +20,7 @@ pub fn title(family: &str) -> &'static str {
         "movement" => "Elements in another order",
         "norm" => "Normalisations",
         "pool" => "Pooling over windows",
+        "position" => "Positions of tokens in sequences",
         "quantised" => "Quantised numbers",
         "random" => "Random numbers that follow from a seed alone",
         "recurrent" => "Recurrent layers",
@@ -54,7 +55,7 @@ pub const INTERNAL: &[&str] = &[
 ];
 
 /// Attributes that models have and that decide nothing here: those of training, hints, the dtype of statistics (f32),
-/// and a number that the call gives anyway; and one that optimisation alone sets.
+/// and a number that the call gives anyway; one that optimisation alone sets, and one that imported loops have.
 pub const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("BatchNormalization", "momentum"),
     ("BatchNormalization", "training_mode"),
@@ -62,6 +63,7 @@ pub const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("Cast", "saturate"),
     ("CastLike", "round_mode"),
     ("CastLike", "saturate"),
+    ("Concat", "grows"),
     ("Dropout", "seed"),
     ("GRU", "hidden_size"),
     ("GRU", "packed_input_size"),
@@ -166,6 +168,7 @@ const FLAGS: &[&str] = &[
     "exclusive",
     "fmod",
     "input_forget",
+    "interleaved",
     "inverse",
     "is_case_sensitive",
     "keepdims",
@@ -254,6 +257,7 @@ pub fn meaning(op: &str, attr: &str) -> &'static str {
         (_, "case_change_action") => "`NONE`, `LOWER` or `UPPER`",
         (_, "columns") => "the length of the result's last axis",
         (_, "delimiter") => "what stands between parts; white space where it is empty",
+        (_, "pixel_format") => "`RGB`, `BGR` or `Grayscale`",
         (_, "is_case_sensitive") => "stop words are left out only in their own case",
         (_, "locale") => "the language, whose rules of case must be those of Unicode",
         (_, "max_gram_length") => "the most items of a gram",
@@ -326,6 +330,9 @@ pub fn meaning(op: &str, attr: &str) -> &'static str {
         (_, "fmod") => "the remainder has A's sign",
         (_, "group") => "groups of channels",
         (_, "high") => "the end of the interval",
+        (_, "interleaved") => {
+            "the elements of a pair are neighbours, and not half of the rotated elements apart"
+        }
         (_, "inverse") => "the inverse transform",
         (_, "keepdims") => "reduced axes stay, with length 1",
         (_, "kernel_shape") => "extents of the window, one per spatial axis",
@@ -333,12 +340,14 @@ pub fn meaning(op: &str, attr: &str) -> &'static str {
         (_, "low") => "the begin of the interval",
         (_, "noop_with_empty_axes") => "no axes means nothing is reduced",
         (_, "num_groups") => "groups of channels",
+        (_, "num_heads") => "the heads of an operand of rank 3",
         (_, "onesided") => "the spectrum of a real signal is given by its first half",
         (_, "p") => "the norm",
         (_, "pads") => "padding before every spatial axis, then behind every one",
         (_, "perm") => "which axis of the operand each axis of the result is",
         (_, "reduction") => "`none`, `add`, `mul`, `max` or `min`",
         (_, "reverse") => "sums and products run from the end",
+        (_, "rotary_embedding_dim") => "the elements of a head that are rotated",
         (_, "select_last_index") => "of equal elements the last counts",
         (_, "storage_order") => "indices are those of column-major order",
         (_, "strides") => "steps of the window, one per spatial axis",
@@ -394,6 +403,7 @@ pub fn default(op: &str, attr: &str) -> String {
         (_, "aggregate_function") => "`SUM`".into(),
         (_, "case_change_action") => "`NONE`".into(),
         (_, "delimiter") => "white space".into(),
+        (_, "pixel_format") => "`RGB`".into(),
         (_, "locale" | "stopwords") => "none".into(),
         (_, "max_gram_length" | "min_gram_length") => "1".into(),
         (_, "max_skip_count") => "0".into(),
@@ -433,6 +443,8 @@ pub fn default(op: &str, attr: &str) -> String {
         (_, "axis") => "-1".into(),
         (_, "axes") => "all but the second".into(),
         (_, "perm") => "all reversed".into(),
+        (_, "num_heads") => "none".into(),
+        (_, "rotary_embedding_dim") => "all".into(),
         (_, "p") => "2".into(),
         (_, "approximate" | "reduction") => "`none`".into(),
         ("Pad", "mode") => "`constant`".into(),

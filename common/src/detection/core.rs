@@ -16,6 +16,7 @@ use super::Verdict;
 use super::bounds::{ANSWERS, HEARTBEAT, LATE, PROBE_WAIT, PROBES, REARM, UNECHOED};
 use super::datagram::{Datagram, Kind};
 use crate::mutant;
+use crate::timer::{Timer, TimerKind};
 
 /// What happened at this end of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,8 +53,8 @@ struct Round {
     /// tripwire ended.
     counter: u64,
     unanswered: u32,
-    /// When the latest probe counts as unanswered.
-    due: Instant,
+    /// Fires when the latest probe counts as unanswered.
+    timer: Timer,
 }
 
 #[derive(Debug)]
@@ -72,12 +73,14 @@ enum Tripwire {
 #[derive(Debug)]
 pub struct Core {
     dials: bool,
+    /// Whether a peer that echoes nothing counts as lost.
+    minds_silence: bool,
     /// The highest counter that this end sent.
     counter: u64,
     /// The highest counter that the peer sent.
     seen: u64,
-    /// Heartbeats that were not echoed yet, the oldest first, and when they were sent.
-    unechoed: VecDeque<(u64, Instant)>,
+    /// Heartbeats that were not echoed yet, the oldest first, and when the peer counts as lost for each.
+    unechoed: VecDeque<(u64, Timer)>,
     heartbeat: Instant,
     /// How many probes are still answered before the next heartbeat.
     answers: u32,
@@ -94,6 +97,7 @@ impl Core {
     pub fn new(now: Instant, dials: bool) -> Core {
         Core {
             dials,
+            minds_silence: true,
             counter: 0,
             seen: 0,
             unechoed: VecDeque::new(),
@@ -109,12 +113,18 @@ impl Core {
         }
     }
 
+    /// From now on no peer is lost because it is silent.
+    pub fn excuse_silence(&mut self) {
+        self.minds_silence = false;
+        self.unechoed.clear();
+    }
+
     /// Takes an event, and does whatever is due at `now`.
     pub fn apply(&mut self, now: Instant, event: Event) {
         if self.lost {
             return;
         }
-        if self.due() + LATE < now {
+        if self.due() + LATE < now && !mutant!("late-timer-counts") {
             self.restart(now);
         }
         match event {
@@ -138,8 +148,8 @@ impl Core {
     }
 
     fn due(&self) -> Instant {
-        let silence = self.unechoed.front().map(|(_, sent)| *sent + UNECHOED);
-        let probe = self.round.as_ref().map(|r| r.due);
+        let silence = self.unechoed.front().map(|(_, timer)| timer.due());
+        let probe = self.round.as_ref().map(|r| r.timer.due());
         let arm = match self.tripwire {
             Tripwire::Down { at } => at,
             Tripwire::Arming | Tripwire::Standing { .. } => None,
@@ -159,7 +169,7 @@ impl Core {
         self.round = Some(Round {
             counter: self.counter,
             unanswered: 0,
-            due: now + PROBE_WAIT,
+            timer: Timer::arm(TimerKind::Probe, now + PROBE_WAIT),
         });
         self.send(Kind::Probe, self.counter);
     }
@@ -204,7 +214,7 @@ impl Core {
             self.pause = REARM.0;
         }
         self.tripwire = Tripwire::Down { at: None };
-        if self.round.is_none() && !mutant!("tripwire-ignored") {
+        if self.round.is_none() {
             self.probe(now);
         }
     }
@@ -230,26 +240,29 @@ impl Core {
     }
 
     fn advance(&mut self, now: Instant) {
-        let part = if mutant!("silence-hastened") { 3 } else { 1 };
-        let silent = |(_, sent): &(u64, Instant)| *sent + UNECHOED / part <= now;
+        let early = if mutant!("silence-hastened") { 2 } else { 0 };
+        let silent = |(_, timer): &(u64, Timer)| timer.due() <= now + UNECHOED / 3 * early;
         if self.unechoed.front().is_some_and(silent) {
             return self.lose(Verdict::NoAnswer);
         }
-        if let Some(round) = self.round.as_mut().filter(|r| r.due <= now) {
+        if let Some(round) = self.round.as_mut().filter(|r| r.timer.due() <= now) {
             // If the timer was late, the answer may have arrived unread while this process was held up.
-            if now <= round.due + PROBE_WAIT {
+            if now <= round.timer.due() + PROBE_WAIT {
                 round.unanswered += 1;
             }
             if round.unanswered == PROBES {
                 return self.lose(Verdict::ProcessEnded);
             }
-            round.due = now + PROBE_WAIT;
+            round.timer = Timer::arm(TimerKind::Probe, now + PROBE_WAIT);
             let counter = round.counter;
             self.send(Kind::Probe, counter);
         }
         if self.heartbeat <= now {
             self.counter += 1;
-            self.unechoed.push_back((self.counter, now));
+            if self.minds_silence {
+                let timer = Timer::arm(TimerKind::Silence, now + UNECHOED);
+                self.unechoed.push_back((self.counter, timer));
+            }
             self.heartbeat = now + HEARTBEAT;
             self.answers = ANSWERS;
             self.send(Kind::Heartbeat, self.counter);

@@ -250,6 +250,13 @@ mod tests {
     }
 
     #[test]
+    fn a_block_as_large_as_all_that_may_be_kept_is_kept() {
+        let l = Ledger::new("w0", PART * SIZE).keeping();
+        drop(tensor(&pool(&l), SIZE).unwrap());
+        assert_eq!(counted(&l), (0, SIZE));
+    }
+
+    #[test]
     fn memory_passes_within_a_token_which_is_not_charged_for_what_is_kept() {
         let l = Ledger::new("w0", 64 * SIZE).keeping();
         let of = |token: &str, limit: u64| {

@@ -176,6 +176,23 @@ impl Pool {
         Ok(tensor)
     }
 
+    /// Makes a tensor with unspecified elements, and with `room` bytes behind them for [`Tensor::grown`] where memory is free
+    /// that nobody counts on: neither the base, which plans fill, nor what would have to be freed for it. The room is reserved as
+    /// the elements are. Strings have none.
+    pub fn with_room(&self, dtype: DType, shape: &[usize], room: usize) -> Result<Tensor> {
+        let len = Tensor::size_of(dtype, shape)?;
+        match len.checked_add(room) {
+            Some(all) if dtype != DType::Str && len > 0 && all > INLINE => {
+                let block = match self.0.ledger.free() >= all as u64 {
+                    true => self.beyond(all).or_else(|_| self.block(len)),
+                    false => self.block(len),
+                };
+                Ok(Tensor::from_block(dtype, shape, block?))
+            }
+            _ => self.tensor(dtype, shape),
+        }
+    }
+
     /// Makes a tensor of the dtype, shape and size of another one, with unspecified elements.
     pub fn alike(&self, tensor: &Tensor) -> Result<Tensor> {
         self.of_size(tensor.dtype(), tensor.shape(), tensor.byte_len())
@@ -193,16 +210,22 @@ impl Pool {
         if let Some(tensor) = Tensor::inline(dtype, shape, len) {
             return Ok(tensor);
         }
+        Ok(Tensor::from_block(dtype, shape, self.block(len)?))
+    }
+
+    /// A block of `len` bytes: cut from the base or from a shared reservation where there is room, else with a reservation of its
+    /// own.
+    #[inline(always)]
+    fn block(&self, len: usize) -> Result<Block> {
         let cut = match &self.0.base {
             Some(region) => region.block(len),
             None if len <= SMALL => self.small(len),
             None => None,
         };
-        let block = match cut {
-            Some(block) => block,
-            None => self.beyond(len)?,
-        };
-        Ok(Tensor::from_block(dtype, shape, block))
+        match cut {
+            Some(block) => Ok(block),
+            None => self.beyond(len),
+        }
     }
 
     /// Cuts a block from a shared reservation. Returns `None` where the ledger refuses another shared reservation.
@@ -355,6 +378,34 @@ mod tests {
     }
 
     #[test]
+    fn room_behind_a_tensor_is_accounted_and_never_asked_for_in_vain() {
+        let l = Ledger::new("w0", 100 << 10);
+        let p = Pool::new(&l, Purpose::Leases, 0).unwrap();
+        let a = p.with_room(DType::U8, &[40 << 10], 20 << 10).unwrap();
+        assert_eq!((a.byte_len(), p.live_bytes()), (40 << 10, 60 << 10));
+        // The elements fit beside it, and room behind them does not.
+        let b = p.with_room(DType::U8, &[40 << 10], 1).unwrap();
+        assert_eq!((b.byte_len(), p.live_bytes()), (40 << 10, 100 << 10));
+        assert!(p.with_room(DType::U8, &[5000], 0).is_err());
+        assert!(a.grown(&[60 << 10]).is_ok());
+        assert!(b.grown(&[(40 << 10) + 1]).is_err());
+        let none = p.with_room(DType::Str, &[3], 8).unwrap();
+        assert_eq!(none.to_strings().unwrap(), ["", "", ""]);
+        assert!(p.with_room(DType::U8, &[4], usize::MAX).is_ok());
+    }
+
+    #[test]
+    fn room_is_not_taken_from_what_others_count_on() {
+        let l = Ledger::new("w0", 100 << 10);
+        let p = Pool::new(&l, Purpose::Leases, 50 << 10).unwrap();
+        let a = p.with_room(DType::U8, &[20 << 10], 10 << 10).unwrap();
+        assert_eq!((a.byte_len(), l.total_and_peak().0), (20 << 10, 80 << 10));
+        // What is free has no place for the room, and the base has one for the elements.
+        let b = p.with_room(DType::U8, &[45 << 10], 1).unwrap();
+        assert_eq!((b.byte_len(), l.total_and_peak().0), (45 << 10, 80 << 10));
+    }
+
+    #[test]
     fn what_is_adopted_is_counted_once_while_anything_made_of_it_lives() {
         let len = SMALL as u64 + 1;
         let (l, other) = (Ledger::new("w0", 3 * len - 1), Ledger::new("w1", 10 * len));
@@ -410,5 +461,17 @@ mod tests {
         assert!(p.tensor(DType::U8, &[100]).is_err());
         drop((rest, full, kept));
         assert_eq!((l.total_and_peak().0, p.live_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_region_that_is_full_is_followed_by_another() {
+        let shared = SHARED as u64;
+        let l = Ledger::new("w0", 5 * shared);
+        let p = Pool::new(&l, Purpose::Handles, 0).unwrap();
+        let mut all = vec![];
+        while l.total_and_peak().0 <= shared {
+            all.push(p.tensor(DType::U8, &[100]).unwrap());
+        }
+        assert_eq!(l.total_and_peak().0, 2 * shared);
     }
 }

@@ -261,6 +261,32 @@ mod tests {
         check(1 << 20);
     }
 
+    #[test]
+    fn what_lost_its_users_first_has_been_unused_for_longest() {
+        let l = Ledger::new("w0", 4 << 20);
+        let p = Pool::new(&l, Purpose::Weights, 0).unwrap();
+        let made = [(); 2].map(|()| p.tensor(DType::U8, &[1 << 20]).unwrap());
+        let [(a, of_a), (b, of_b)] = made.each_ref().map(|t| p.share(t).unwrap());
+        drop(of_b);
+        drop(of_a);
+        let [a, b] = [a, b].map(|shared| shared.reservation.unused_since().unwrap());
+        assert!(b < a, "{b} {a}");
+    }
+
+    #[test]
+    fn what_nobody_uses_is_used_once_another_ledger_adopts_it() {
+        let (l, other) = (Ledger::new("w0", 4 << 20), Ledger::new("w1", 4 << 20));
+        let p = Pool::new(&l, Purpose::Weights, 0).unwrap();
+        let made = p.tensor(DType::U8, &[1 << 20]).unwrap();
+        let (shared, charge) = p.share(&made).unwrap();
+        drop((made, charge));
+        assert_eq!(counted(&l), (0, 1 << 20, vec![]));
+        let adopted = pool(&other, "bbbb", 1 << 20).adopt(shared.tensor.clone());
+        assert_eq!(counted(&l), (1 << 20, 0, vec![]));
+        drop(adopted);
+        assert_eq!(counted(&l), (0, 1 << 20, vec![]));
+    }
+
     #[derive(Default)]
     struct Kept(Mutex<Vec<SharedTensor>>);
 

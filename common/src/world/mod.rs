@@ -102,6 +102,16 @@ impl World {
         }
     }
 
+    /// The production world of a cluster whose members are all in this process.
+    pub fn of_one_process(compute: Arc<dyn Compute>) -> Self {
+        let world = Self::real(compute);
+        let net = RealNet::of_one_process(world.wall.clone(), world.rng.clone());
+        Self {
+            net: Arc::new(net),
+            ..world
+        }
+    }
+
     /// Spawns a task on the current runtime.
     pub fn spawn(
         &self,

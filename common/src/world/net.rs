@@ -112,4 +112,9 @@ pub trait Net: Send + Sync {
 
     /// Runs a task on the current runtime.
     fn spawn(&self, task: BoxFuture<'static, ()>) -> JoinHandle<()>;
+
+    /// Whether every peer is in this process, and ends with it. A silent peer is then one that waits for a core, as this end does.
+    fn is_one_process(&self) -> bool {
+        false
+    }
 }

@@ -21,12 +21,25 @@ const UDP_BUFFER: usize = 4 << 20;
 pub struct RealNet {
     wall: Arc<dyn WallClock>,
     rng: Arc<dyn Rng>,
+    one_process: bool,
 }
 
 impl RealNet {
     /// A network whose endpoints date tokens by `wall` and draw keys and connection ids from `rng`.
     pub fn new(wall: Arc<dyn WallClock>, rng: Arc<dyn Rng>) -> Self {
-        Self { wall, rng }
+        Self {
+            wall,
+            rng,
+            one_process: false,
+        }
+    }
+
+    /// A network between members that are all in this process.
+    pub fn of_one_process(wall: Arc<dyn WallClock>, rng: Arc<dyn Rng>) -> Self {
+        Self {
+            one_process: true,
+            ..Self::new(wall, rng)
+        }
     }
 
     fn open(
@@ -41,6 +54,10 @@ impl RealNet {
         raise_buffers(&socket);
         socket.set_nonblocking(true).map_err(failed)?;
         let runtime = Arc::new(quinn::TokioRuntime);
+        let options = &EndpointOptions {
+            ends_when_idle: options.ends_when_idle && !self.one_process,
+            ..*options
+        };
         let socket = runtime.wrap_udp_socket(socket).map_err(failed)?;
         build_endpoint(
             socket,
@@ -154,6 +171,10 @@ impl Net for RealNet {
     )]
     fn spawn(&self, task: BoxFuture<'static, ()>) -> JoinHandle<()> {
         tokio::spawn(task)
+    }
+
+    fn is_one_process(&self) -> bool {
+        self.one_process
     }
 }
 

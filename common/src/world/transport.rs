@@ -75,6 +75,8 @@ pub struct EndpointOptions {
     pub connection_window: u32,
     /// Bytes on one connection that may be unacknowledged or wait to be sent.
     pub send_window: u32,
+    /// Whether a connection without a packet for [`IDLE_TIMEOUT`] ends.
+    pub ends_when_idle: bool,
 }
 
 impl Default for EndpointOptions {
@@ -83,6 +85,7 @@ impl Default for EndpointOptions {
             stream_window: 16 << 20,
             connection_window: 64 << 20,
             send_window: 64 << 20,
+            ends_when_idle: true,
         }
     }
 }
@@ -134,7 +137,7 @@ pub(super) fn transport(
 
     let mut config = TransportConfig::default();
     config
-        .max_idle_timeout(Some(idle))
+        .max_idle_timeout(options.ends_when_idle.then_some(idle))
         .keep_alive_interval(Some(KEEP_ALIVE))
         .max_concurrent_bidi_streams(VarInt::from_u32(bidi))
         .max_concurrent_uni_streams(VarInt::from_u32(uni))

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::mutant;
 use convoke_common::rpc::RETURN_BOUND;
+use convoke_common::timer::{Timer, TimerKind};
 use tokio::time::Instant;
 
 use super::leases::HELD;
@@ -33,7 +34,7 @@ enum Presence {
         held: BTreeSet<LeaseId>,
     },
     Away {
-        until: Instant,
+        until: Timer,
     },
 }
 
@@ -73,14 +74,14 @@ impl Drivers {
     pub fn next_expiry(&self) -> Option<Instant> {
         let until = |p: &Presence| match p {
             Presence::Here { .. } => None,
-            Presence::Away { until } => Some(*until),
+            Presence::Away { until } => Some(until.due()),
         };
         self.0.values().filter_map(until).min()
     }
 
     /// Returns the drivers that have been away for too long.
     pub fn overdue(&self, now: Instant) -> Vec<Driver> {
-        let over = |p: &Presence| matches!(p, Presence::Away { until } if *until <= now);
+        let over = |p: &Presence| matches!(p, Presence::Away { until } if until.due() <= now);
         let overdue = self.0.iter().filter(|(_, p)| over(p));
         overdue.map(|(d, _)| d.clone()).collect()
     }
@@ -149,7 +150,7 @@ impl Membership {
         if let Some(presence) = presence {
             let times = if mutant!("away-for-long") { 5 } else { 1 };
             *presence = Presence::Away {
-                until: now + RETURN_BOUND * times,
+                until: Timer::arm(TimerKind::Return, now + RETURN_BOUND * times),
             };
         }
     }

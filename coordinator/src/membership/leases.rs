@@ -12,18 +12,16 @@
 //!    is informed when it returns.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use convoke_common::grant::Participant;
 use convoke_common::identity::TokenId;
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
-use convoke_common::memory::Reservation;
 use convoke_common::mutant;
 use convoke_common::rpc::{HeldLease, LeaseStatus};
 use tokio::time::Instant;
 
 use super::member::{LONGEST_TEXT, Life};
-use super::{Command, ConnectionId, Driver, Membership, MembershipError, Offer, Plan};
+use super::{Command, ConnectionId, Driver, InstallOrder, Membership, MembershipError, Offer};
 use crate::plan::PartMemory;
 
 /// Most leases that a restarted coordinator takes over from one worker, and that a returning driver may name: far more
@@ -186,71 +184,7 @@ impl Leases {
     }
 }
 
-/// A plan that is about to be installed, with the connections of its workers.
-#[derive(Debug)]
-pub struct InstallOrder {
-    pub plan: Arc<Plan>,
-    /// The workers' connections, in the order of [`Plan::parts`].
-    pub connections: Vec<ConnectionId>,
-}
-
 impl Membership {
-    /// Keeps a plan for the client on this connection, if the client is still connected. Where the client `installs` it
-    /// at once, the memory that it needs counts as taken.
-    pub fn keep_plan(
-        &mut self,
-        now: Instant,
-        owner: ConnectionId,
-        id: PlanId,
-        plan: Arc<Plan>,
-        charge: Option<Reservation>,
-        installs: bool,
-    ) {
-        if let Some(owner) = self.drivers.on(owner).cloned() {
-            self.plans.keep(now, owner, id, plan, charge, installs);
-        }
-    }
-
-    /// Drops the plan that the client has not used for the longest time. Returns `false` if the client has no plan.
-    pub fn drop_oldest_plan(&mut self, owner: ConnectionId) -> bool {
-        let owner = self.drivers.on(owner);
-        owner.is_some_and(|owner| self.plans.drop_oldest(owner))
-    }
-
-    /// Returns a client's plan with its workers' connections. Fails if a worker no longer takes new work as the
-    /// incarnation that the plan was made for, or if a node is quarantined.
-    pub fn plan(
-        &mut self,
-        now: Instant,
-        owner: ConnectionId,
-        id: PlanId,
-    ) -> Result<InstallOrder, MembershipError> {
-        let owner = self.drivers.on(owner);
-        let plan = owner.and_then(|owner| self.plans.get(now, owner, id));
-        let plan = plan.ok_or(MembershipError::NoSuchPlan)?;
-        self.quarantine.admit(&plan.function)?;
-        let workers = plan.participants.iter().take(plan.parts.len());
-        let connections = workers.map(|p| {
-            let outdated = |what| MembershipError::PlanOutdated {
-                worker: p.name.clone(),
-                what,
-            };
-            let member = self.members.get(&p.name).ok_or(outdated("was lost"))?;
-            let (Some(connection), Some(offer)) = (member.connection(), member.living()) else {
-                return Err(outdated("was lost"));
-            };
-            if offer.incarnation != p.incarnation {
-                return Err(outdated("was restarted"));
-            }
-            if member.serving().is_none() {
-                return Err(outdated("stopped to take new work"));
-            }
-            Ok(connection)
-        });
-        let connections = connections.collect::<Result<_, _>>()?;
-        Ok(InstallOrder { plan, connections })
-    }
-
     /// Compares the leases that a registering worker holds with those recorded for it.
     ///
     /// Recorded leases that the worker does not hold are removed from it: it dropped them while it was out of reach. It
@@ -354,7 +288,7 @@ impl Membership {
     }
 
     /// Begins to install a plan. The caller then calls exactly one of [`Membership::installed`] and
-    /// [`Membership::abandon`].
+    /// [`Membership::abandon`]. Fails if a node of the plan is quarantined by now, or as [`Membership::plan`] does.
     pub fn grant(
         &mut self,
         now: Instant,
@@ -363,6 +297,9 @@ impl Membership {
         lease: LeaseId,
     ) -> Result<InstallOrder, MembershipError> {
         let granted = self.plan(now, driver, id)?;
+        if !mutant!("quarantine-unheeded-on-install") {
+            self.quarantine.admit(&granted.plan.function)?;
+        }
         let driver = self.drivers.on(driver).cloned();
         let plan = &granted.plan;
         let workers = plan.participants.iter().take(plan.parts.len());
@@ -390,7 +327,7 @@ impl Membership {
     /// Notes that all workers acknowledged the install. Fails if the driver gave the lease up meanwhile.
     pub fn installed(&mut self, lease: LeaseId) -> Result<(), MembershipError> {
         match self.leases.0.get_mut(&lease) {
-            Some(entry) if !entry.has_ended() => {
+            Some(entry) if !entry.has_ended() || mutant!("given-up-unheeded") => {
                 entry.state = LeaseState::Granted;
                 self.installs += 1;
                 entry.since = Some(self.installs);
@@ -409,9 +346,7 @@ impl Membership {
             entry.state = LeaseState::Ended;
             // This is done even if the lease was given up before: a worker may have acknowledged the install after it
             // was told to drop the lease.
-            if !mutant!("abandoned-install") {
-                self.release_at_holders(lease);
-            }
+            self.release_at_holders(lease);
         }
     }
 

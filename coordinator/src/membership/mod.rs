@@ -39,10 +39,9 @@ use tokio::time::Instant;
 pub use commands::{Command, ConnectionId, Fingerprint};
 pub use drivers::Driver;
 pub use error::MembershipError;
-pub use leases::InstallOrder;
 pub use member::{Newcomer, Offer};
 pub use names::{Absence, KeptMember};
-pub use plans::{Plan, PlanPart};
+pub use plans::{InstallOrder, Plan, PlanPart};
 pub use quarantine::{CountedDeath, Record};
 pub use room::Asker;
 

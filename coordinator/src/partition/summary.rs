@@ -147,6 +147,7 @@ fn warnings(placed: &Placed) -> Vec<String> {
     {
         let nodes = placed.work.positions();
         let reason = match nodes == used {
+            true if nodes == 1 => "the model has 1 node after optimisation".to_owned(),
             true => format!("the model has {nodes} nodes after optimisation"),
             false => "pins leave the others nothing to run".to_owned(),
         };

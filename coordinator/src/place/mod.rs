@@ -43,7 +43,7 @@ pub use memory::{InitDependencies, Usage, needed};
 pub use pins::{Pins, PlacedStage, check as check_pins, is_pinned};
 pub use schedule::Schedule;
 pub use too_small::{human, no_room};
-pub use work::{NONE, Work, bytes_of};
+pub use work::{MOST_BYTES, NONE, Work, bytes_of};
 
 use eligibility::Eligibility;
 use search::Search;

@@ -350,6 +350,10 @@ impl<'a> Search<'a> {
 
     fn refusal(&self, n: usize) -> Error {
         let e = too_small::error(self.work, self.cluster, n, self.in_flight);
+        let (work, cluster) = (self.work, self.cluster);
+        if let Some(advice) = too_small::pinned_advice(work, cluster, self.pinned, self.in_flight) {
+            return e.advise(advice);
+        }
         match self.needed.is_empty() {
             true => e,
             false => {

@@ -6,7 +6,7 @@ use convoke_common::{Code, Error};
 use super::cluster::{ClusterModel, Holder};
 use super::position_run::{Charge, Scale};
 use super::search::by_memory;
-use super::work::Work;
+use super::work::{MOST_BYTES, Work};
 
 /// How many workers a message lists by name before it says how many more there are.
 const LISTED: usize = 8;
@@ -101,6 +101,47 @@ fn listed(all: impl Iterator<Item = String>, between: &str) -> String {
     all.join(between)
 }
 
+/// The least memory of each with which `count` workers hold everything, to within 1/64.
+fn least_memory(scale: &Scale<'_>, count: u32) -> u64 {
+    let (mut low, mut high) = (0u64, 1u64 << 62);
+    while high - low > (high >> 6).max(1) {
+        let middle = low + (high - low) / 2;
+        match scale.workers_of(middle).is_some_and(|n| n <= count) {
+            true => high = middle,
+            false => low = middle,
+        }
+    }
+    high
+}
+
+/// Returns what helps where workers do not hold the nodes that are pinned on them; `None` where all of them do. `pinned` has
+/// the index of a worker for each position.
+pub fn pinned_advice(
+    work: &Work,
+    cluster: &ClusterModel,
+    pinned: &[u16],
+    in_flight: u32,
+) -> Option<String> {
+    let mut told = vec![];
+    for (i, worker) in cluster.workers.iter().enumerate() {
+        let own = |p: &u32| usize::from(pinned[*p as usize]) == i;
+        let own: Vec<u32> = (0..work.positions() as u32).filter(own).collect();
+        if own.is_empty() {
+            continue;
+        }
+        let least = least_memory(&Scale::new(work, own, in_flight, Charge::Everything), 1);
+        if least > worker.free() {
+            told.push(format!("{} {}", worker.name, human(least)));
+        }
+    }
+    (!told.is_empty()).then(|| {
+        format!(
+            "for the nodes pinned on them, these workers must offer: {} (raise --memory there, or pin fewer nodes)",
+            listed(told.into_iter(), ", ")
+        )
+    })
+}
+
 fn advice(scale: &Scale<'_>, cluster: &ClusterModel, count: usize) -> String {
     let order = by_memory(cluster);
     let largest = order.first().map_or(0, |i| cluster.workers[*i].free());
@@ -120,16 +161,7 @@ fn advice(scale: &Scale<'_>, cluster: &ClusterModel, count: usize) -> String {
             fewest = Some(n);
         }
     }
-    let count = u32::try_from(count.max(1)).unwrap_or(u32::MAX);
-    // Find the least memory with which `count` workers hold everything, to within 1/64.
-    let (mut low, mut high) = (0u64, 1u64 << 62);
-    while high - low > (high >> 6).max(1) {
-        let middle = low + (high - low) / 2;
-        match scale.workers_of(middle).is_some_and(|n| n <= count) {
-            true => high = middle,
-            false => low = middle,
-        }
-    }
+    let high = least_memory(scale, u32::try_from(count.max(1)).unwrap_or(u32::MAX));
     let plural = if count == 1 {
         "worker that offers"
     } else {
@@ -151,6 +183,7 @@ fn advice(scale: &Scale<'_>, cluster: &ClusterModel, count: usize) -> String {
 /// Formats bytes, rounded up to a readable unit.
 pub fn human(bytes: u64) -> String {
     let (unit, name) = match bytes {
+        b if b >= MOST_BYTES => return format!("more than {}", human(MOST_BYTES - 1)),
         b if b >= 1 << 40 => (1u64 << 40, "TiB"),
         b if b >= 1 << 30 => (1 << 30, "GiB"),
         b if b >= 1 << 20 => (1 << 20, "MiB"),
@@ -162,5 +195,18 @@ pub fn human(bytes: u64) -> String {
         format!("{:.1} {name}", (value * 10.0).ceil() / 10.0)
     } else {
         format!("{:.0} {name}", value.ceil())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_rounded_up_as_far_as_they_are_counted() {
+        assert_eq!(human(1023), "1023 B");
+        assert_eq!(human((1 << 20) + 1), "1.1 MiB");
+        assert_eq!(human(200 << 40), "200 TiB");
+        assert_eq!(human(2 * MOST_BYTES), "more than 65536 TiB");
     }
 }

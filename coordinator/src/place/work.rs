@@ -319,13 +319,15 @@ pub fn of_unknown_size(read: impl Iterator<Item = u64>) -> u64 {
     read.max().unwrap_or(0)
 }
 
-/// Returns the bytes of a value; `None` if they depend on data, and far above any memory on overflow. A value with a negative
+/// The most bytes that a value is counted with: far above any memory, and few enough that those of many values can be added.
+pub const MOST_BYTES: u64 = 1 << 56;
+
+/// Returns the bytes of a value, at most [`MOST_BYTES`]; `None` if they depend on data. A value with a negative
 /// dimension takes none: its node refuses to run with operands of these sizes, and says why.
 pub fn bytes_of(ty: &TensorType, bounds: &Bindings) -> Option<u64> {
-    const ABSURD: u64 = 1 << 56;
     let sizes: Option<Vec<i64>> = ty.shape.iter().map(|d| d.eval(bounds)).collect();
     if sizes?.iter().any(|size| *size < 0) {
         return Some(0);
     }
-    Some(ops::value_bytes(ty, bounds).map_or(ABSURD, |b| b.min(ABSURD)))
+    Some(ops::value_bytes(ty, bounds).map_or(MOST_BYTES, |b| b.min(MOST_BYTES)))
 }

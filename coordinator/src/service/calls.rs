@@ -11,6 +11,7 @@ use convoke_common::rpc::{
     RETURN_BOUND, WorkerClient, WorkerStatus, answer, close, connect_worker,
 };
 use convoke_common::rpc_transport::call_context;
+use convoke_common::timer::{Timer, TimerKind};
 use convoke_common::{Code, Error, Result};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -132,6 +133,7 @@ impl Service {
                     ..
                 }) if self.gives_up_name(*holder).await => {}
                 Err(MembershipError::NameReserved { .. }) => {
+                    let _timer = Timer::arm(TimerKind::Return, until);
                     if timeout_at(until, freed.changed()).await.is_err() {
                         return Ok(result);
                     }

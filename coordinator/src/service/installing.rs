@@ -6,14 +6,16 @@ use std::time::Duration;
 use convoke_common::admission::call;
 use convoke_common::grant::Grant;
 use convoke_common::ids::{LeaseId, PlanId};
+use convoke_common::mutant;
 use convoke_common::rpc::{INSTALL_BOUND, InstallAnswer, LeaseGrant, Progress, answer};
 use convoke_common::rpc_transport::call_context;
+use convoke_common::timer::{Timer, TimerKind};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::ids::ParticipantIx;
 use convoke_graph::program::Program;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
 use super::Service;
@@ -71,7 +73,9 @@ impl Service {
                     };
                     drop(self.core.call(full).await);
                 }
-                drop(self.core.call(move |core, _| core.abandon(lease)).await);
+                if !mutant!("abandoned-install") {
+                    drop(self.core.call(move |core, _| core.abandon(lease)).await);
+                }
                 Err(error)
             }
             None => {
@@ -121,7 +125,11 @@ impl Service {
         loop {
             let next = match &first {
                 None => running.next().await,
-                Some(_) => timeout(CAUSE_BOUND, running.next()).await.unwrap_or(None),
+                Some(_) => {
+                    let timer = Timer::arm(TimerKind::Cause, Instant::now() + CAUSE_BOUND);
+                    let next = timeout_at(timer.due(), running.next()).await;
+                    next.unwrap_or(None)
+                }
             };
             match next {
                 None => return first.map_or(Ok(()), Err),

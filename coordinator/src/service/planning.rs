@@ -13,6 +13,7 @@ use convoke_common::ids::{Incarnation, PlanId};
 use convoke_common::memory::{Ledger, Purpose, Reservation};
 use convoke_common::rpc::{Intent, PlanAnswer, PlanOptions, WorkerCount};
 use convoke_common::rpc_transport::{Charge, current_charge};
+use convoke_common::timer::{Timer, TimerKind};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
 use convoke_graph::program::{HashedProgram, model_name};
@@ -200,6 +201,7 @@ impl Service {
         let mut population = self.population.subscribe();
         while let Some(until) = self.core.call(|core, now| core.returning(now)).await? {
             // Wake when another worker has registered, or when the wait is over.
+            let _timer = Timer::arm(TimerKind::Return, until);
             let _ = timeout_at(until, population.changed()).await;
         }
         Ok(())

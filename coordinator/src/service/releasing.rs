@@ -9,8 +9,9 @@ use convoke_common::admission::call;
 use convoke_common::ids::LeaseId;
 use convoke_common::mutant;
 use convoke_common::rpc::{RETURN_BOUND, answer};
+use convoke_common::timer::{Timer, TimerKind};
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::Service;
 use crate::membership::{ConnectionId, Membership};
@@ -130,10 +131,9 @@ impl Service {
             .await??;
         // The core takes this input only after the release's commands have begun, even if the lease had ended before.
         self.core.call(|_, _| ()).await?;
-        if timeout(RETURN_BOUND, self.releases.over(lease))
-            .await
-            .is_err()
-        {
+        let timer = Timer::arm(TimerKind::Return, Instant::now() + RETURN_BOUND);
+        let freed = timeout_at(timer.due(), self.releases.over(lease));
+        if freed.await.is_err() {
             tracing::warn!(%lease, "a worker does not say that it freed a lease");
         }
         Ok(())

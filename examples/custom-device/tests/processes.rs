@@ -11,7 +11,7 @@ mod common;
 
 use std::path::Path;
 
-use common::cluster::{ANYWHERE, Processes};
+use common::cluster::Processes;
 use convoke::{Code, HostTensor};
 use convoke_custom_device::PROFILE;
 
@@ -21,7 +21,7 @@ async fn a_rerun_keeps_to_the_numerics_profile() {
     processes.start_coordinator();
     for device in ["cpu", "file", "file"] {
         processes.variables = vec![("CONVOKE_DEVICE", device.to_owned())];
-        processes.add_worker(ANYWHERE);
+        processes.add_worker();
     }
     let client = processes.connect().await;
     let members = client.status().await.unwrap().members;

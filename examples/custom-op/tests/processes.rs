@@ -31,7 +31,7 @@ fn cluster(name: &str, workers: &[&[(&'static str, &'static str)]]) -> Processes
     for variables in workers {
         let own = |(k, v): &(&'static str, &str)| (*k, (*v).to_owned());
         processes.variables = variables.iter().map(own).collect();
-        processes.add_worker(ANYWHERE);
+        processes.add_worker();
     }
     processes
 }
@@ -139,7 +139,7 @@ async fn nodes_are_planned_where_their_kernel_is_also_after_a_loss() {
 
     // A worker that joins later has the kernel, as `status` shows.
     processes.variables = vec![];
-    processes.add_worker(ANYWHERE);
+    processes.add_worker();
     await_member(&client, "w4", |m| m.state == MemberState::Alive).await;
     assert_eq!(call().await.unwrap(), "w4");
     let (token, address) = (processes.client_token(), &processes.address);

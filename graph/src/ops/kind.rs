@@ -5,8 +5,8 @@
 
 use super::families::{
     BinaryOp, ControlOp, ConvOp, FusedOp, HandleOp, IndexOp, LearnOp, MatMulOp, MovementOp, NormOp,
-    PoolOp, QuantisedOp, RandomOp, RecurrentOp, ReduceOp, ResizeOp, ScanOp, ShapeOp, SignalOp,
-    SliceOp, TextOp, UnaryOp, VisionOp,
+    PoolOp, PositionOp, QuantisedOp, RandomOp, RecurrentOp, ReduceOp, ResizeOp, ScanOp, ShapeOp,
+    SignalOp, SliceOp, TextOp, UnaryOp, VisionOp,
 };
 
 /// Declares a family of ops: its type, and the names that its ops have in a graph.
@@ -78,6 +78,7 @@ families! {
     Movement(MovementOp),
     Norm(NormOp),
     Pool(PoolOp),
+    Position(PositionOp),
     Quantised(QuantisedOp),
     Random(RandomOp),
     Recurrent(RecurrentOp),

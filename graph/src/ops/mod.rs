@@ -48,8 +48,8 @@ pub use def::{
 use families::FAMILIES;
 pub use families::{
     BinaryOp, ControlOp, ConvOp, FusedOp, HandleOp, IndexOp, LearnOp, MOST_NESTED, MatMulOp,
-    MovementOp, NormOp, PoolOp, QuantisedOp, RandomOp, RecurrentOp, ReduceOp, ResizeOp, ScanOp,
-    ShapeOp, SignalOp, SliceOp, TextOp, UnaryOp, VisionOp, check_bodies, float_function,
+    MovementOp, NormOp, PoolOp, PositionOp, QuantisedOp, RandomOp, RecurrentOp, ReduceOp, ResizeOp,
+    ScanOp, ShapeOp, SignalOp, SliceOp, TextOp, UnaryOp, VisionOp, check_bodies, float_function,
     iterations, parameter_default, split_loop, split_scan, typed_bodies,
 };
 pub use infer::{HostValues, fold_host, infer_op, infer_types};

@@ -31,6 +31,25 @@ fn views_share_and_writes_need_a_sole_owner() {
 }
 
 #[test]
+fn a_tensor_grows_within_its_own_block() {
+    let block = Block::zeroed(32).unwrap();
+    let t = Tensor::from_block(DType::I64, &[1, 2], block);
+    let place = t.bytes().as_ptr();
+    let mut t = t.grown(&[2, 2]).unwrap();
+    assert_eq!((t.shape(), t.byte_len()), (&[2, 2][..], 32));
+    assert_eq!(t.bytes().as_ptr(), place);
+    t.as_mut_slice::<i64>().unwrap().fill(7);
+    let t = t.grown(&[1, 5]).unwrap_err();
+    assert_eq!(t.as_slice::<i64>().unwrap(), [7; 4]);
+    // A tensor that somebody else sees, a view, and one that lies in itself keep their shapes.
+    let view = t.outer_range(0, 1).unwrap();
+    let t = t.grown(&[1, 1]).unwrap_err();
+    drop(t);
+    assert!(view.grown(&[1, 1]).is_err());
+    assert!(Tensor::scalar(1i64).grown(&[1]).is_err());
+}
+
+#[test]
 fn covers_last_as_long_as_what_is_made_of_their_tensors() {
     let [first, second] = [(); 2].map(|()| Arc::new(()));
     let alive = || [&first, &second].map(|cover| Arc::strong_count(cover) > 1);

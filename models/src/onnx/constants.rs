@@ -9,7 +9,7 @@ use super::normalize::{ImportFailure, Outputs};
 use super::proto::AttributeProto;
 use super::scope::Initializer;
 use super::skeleton::Payload;
-use super::{sparse, tensor};
+use super::tensor::{self, sparse};
 use crate::error::ModelError;
 
 impl<'a> Importer<'a> {

@@ -16,7 +16,7 @@ use convoke_graph::artifact::{ArtifactMeta, CHUNK};
 
 use super::proto::TensorProto;
 use super::skeleton::Piece;
-use super::sparse::Scattered;
+use super::tensor::sparse::Scattered;
 use super::wire;
 use crate::artifact_index::{ArtifactIndex, write_atomically};
 use crate::error::ModelError;

@@ -23,7 +23,6 @@ mod proto;
 mod scope;
 mod skeleton;
 mod sort;
-mod sparse;
 mod tensor;
 #[cfg(test)]
 mod tests;

@@ -28,6 +28,7 @@ use std::time::Duration;
 use convoke_common::detection::bounds::PROCESS_KILLED;
 use convoke_common::error::{Code, Error};
 use convoke_common::mutant;
+use convoke_common::timer::{Timer, TimerKind};
 use convoke_graph::ids::ParticipantIx;
 use tokio::time::Instant;
 
@@ -93,8 +94,8 @@ struct HeldError {
     from: Option<ParticipantIx>,
     /// The participant of which the error says that it is gone.
     blamed: Option<ParticipantIx>,
-    /// When the caller gets it at the latest.
-    until: Instant,
+    /// Fires when the caller gets it at the latest.
+    until: Timer,
 }
 
 #[derive(Debug)]
@@ -115,9 +116,9 @@ struct Step {
     /// The participants that may still run something of the step.
     quiescing: BTreeSet<ParticipantIx>,
     failed: bool,
-    /// When the participants that have not quiesced the step are given up; absent while the step runs, or if it
+    /// Fires when the participants that have not quiesced the step are given up; absent while the step runs, or if it
     /// succeeded and the driver is not closed.
-    overdue: Option<Instant>,
+    overdue: Option<Timer>,
     /// The participants that the step's cause and the errors attached to it are about.
     culprits: BTreeSet<ParticipantIx>,
     /// How many errors are attached to the step's cause.
@@ -186,8 +187,8 @@ impl Core {
     /// When [`Core::handle_timeout`] is to be called; `None` if nothing waits for a time.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = |s: &Step| match &s.state {
-            StepPhase::Suspect(held) | StepPhase::CollectingLosses(held) => Some(held.until),
-            _ => s.overdue,
+            StepPhase::Suspect(held) | StepPhase::CollectingLosses(held) => Some(held.until.due()),
+            _ => s.overdue.as_ref().map(Timer::due),
         };
         self.steps.values().filter_map(due).min()
     }
@@ -199,12 +200,12 @@ impl Core {
                 continue;
             };
             match &step.state {
-                StepPhase::Suspect(s) if s.until <= now => self.convict(n),
-                StepPhase::CollectingLosses(l) if l.until <= now => {
+                StepPhase::Suspect(s) if s.until.due() <= now => self.convict(n),
+                StepPhase::CollectingLosses(l) if l.until.due() <= now => {
                     self.report_losses(n);
                     self.settle(n);
                 }
-                StepPhase::Resolved if step.overdue.is_some_and(|t| t <= now) => {
+                StepPhase::Resolved if step.overdue.as_ref().is_some_and(|t| t.due() <= now) => {
                     let late: Vec<_> = step.quiescing.iter().copied().collect();
                     for peer in late {
                         let msg = format!("{} did not stop a step that ended", self.name(peer));
@@ -357,7 +358,7 @@ impl Core {
         for n in self.live() {
             self.failed(now, n, None, error.clone(), None);
             if let Some(step) = self.steps.get_mut(&n) {
-                step.overdue.get_or_insert(now + QUIESCE_BOUND);
+                step.overdue.get_or_insert_with(|| quiesces(now));
             }
         }
         self.breaks(None, error, true);
@@ -437,7 +438,7 @@ impl Core {
         };
         if let StepPhase::Running { .. } = step.state {
             step.failed = true;
-            step.overdue = Some(now + QUIESCE_BOUND);
+            step.overdue = Some(quiesces(now));
             let error = error.clone();
             self.commands.push_back(Command::Abort { n, error, except });
         }
@@ -447,7 +448,7 @@ impl Core {
                     error,
                     from,
                     blamed,
-                    until: now + CAUSE_BOUND,
+                    until: Timer::arm(TimerKind::Cause, now + CAUSE_BOUND),
                 });
             }
             StepPhase::Running { .. } | StepPhase::Suspect(_) if cause => {
@@ -459,7 +460,7 @@ impl Core {
                             error,
                             from,
                             blamed,
-                            until: now + LOSS_GRACE,
+                            until: Timer::arm(TimerKind::Losses, now + LOSS_GRACE),
                         });
                     }
                     false => self.resolve(n, from, blamed, error),
@@ -583,6 +584,11 @@ impl Core {
             self.commands.push_back(Command::Retire { n });
         }
     }
+}
+
+/// The timer of the participants that have not quiesced a step that ended now.
+fn quiesces(now: Instant) -> Timer {
+    Timer::arm(TimerKind::Quiesce, now + QUIESCE_BOUND)
 }
 
 /// The participant whose loss an error reports.

@@ -23,6 +23,7 @@ use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::memory::Pool;
 use convoke_common::mutant;
 use convoke_common::telemetry;
+use convoke_common::timer::{Timer, TimerKind};
 use convoke_common::world::World;
 use convoke_graph::Tensor;
 use convoke_graph::ids::ParticipantIx;
@@ -170,6 +171,7 @@ impl Driver {
     ) -> StepResults {
         // A deadline beyond the end of time is no deadline.
         let deadline = deadline.and_then(|d| Instant::now().checked_add(d));
+        let _timer = deadline.map(|at| Timer::arm(TimerKind::Deadline, at));
         // The span lasts from the wait for the window to the outcome that the caller sees.
         let span = tracing::debug_span!("call", key = tracing::field::Empty);
         let begun = self.begin(inputs, axes, partial, &span);

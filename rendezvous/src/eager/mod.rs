@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 use crate::frame::TensorHeader;
 use crate::hub::FrameRefusal;
 use crate::lease::Peer;
+use crate::link::Link;
 
 pub use batch::Batch;
 pub(crate) use batch::bodies;
@@ -31,9 +32,9 @@ pub use direct::DirectSession;
 /// The eager work of a process. Calls come from network tasks and, over local links, from the sender's thread; none may
 /// block.
 pub trait EagerService: Send + Sync {
-    /// Takes a batch: commands at a worker, reports at a client. An error ends the link, since what follows cannot be
-    /// understood.
-    fn batch(&self, from: &Peer, batch: &[u8]) -> Result<()>;
+    /// Takes a batch: commands at a worker, reports at a client. It came over the link `over`, or within this process.
+    /// An error ends the link, since what follows cannot be understood.
+    fn batch(&self, from: &Peer, over: Option<&Arc<Link>>, batch: &[u8]) -> Result<()>;
     /// Admits a transfer that begins to arrive, or refuses it. A transfer that was admitted either arrives or fails.
     fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(), FrameRefusal>;
     /// Allocates the buffer of an admitted transfer.

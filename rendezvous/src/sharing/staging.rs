@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use convoke_common::error::Result;
+use convoke_common::mutant;
 use convoke_graph::Tensor;
 use convoke_graph::block::Block;
 use tokio::sync::{Notify, oneshot};
@@ -292,7 +293,9 @@ impl Stage {
         let over = self.change(|state| {
             let crossing = state.crossing.get_mut(&transfer);
             let Some(crossing) = crossing.filter(|c| !c.held) else {
-                state.free.push(slot);
+                if !mutant!("staging-buffer-lost") {
+                    state.free.push(slot);
+                }
                 state.lent -= 1;
                 return None;
             };

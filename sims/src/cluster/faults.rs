@@ -219,6 +219,7 @@ impl Cluster {
             let _inside = HostGuard::of(host);
             sim.crash(host.name());
         });
+        self.trace.stop_timers(host);
         // A paused process that is killed does not leave its host paused.
         if let Some(machine) = self.machine(host) {
             machine.gate.open();

@@ -1,8 +1,9 @@
-//! The `tracing` subscriber of a simulation: step events go to the [`EventLog`], and other events to stderr if asked for.
+//! The `tracing` subscriber of a simulation: events of steps and timers go to the [`EventLog`], and other events to stderr if asked for.
 
 use std::fmt::{self, Write};
 
 use convoke_common::ids::LeaseId;
+use convoke_common::timer::{self, TimerKind};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
@@ -11,7 +12,7 @@ use tracing::{Level, Metadata, Subscriber};
 use super::{Event, EventLog, Kind};
 use crate::world::{Host, SimTime, current_host};
 
-/// Notes step events in a trace, and prints log events.
+/// Notes events of steps and timers in a trace, and prints log events.
 pub struct Recorder {
     trace: EventLog,
     time: SimTime,
@@ -36,16 +37,21 @@ fn is_step(metadata: &Metadata<'_>) -> bool {
     !metadata.is_span() && metadata.target() == convoke_rendezvous::step_events::TARGET
 }
 
+fn is_timer(metadata: &Metadata<'_>) -> bool {
+    metadata.is_event() && metadata.target() == timer::TARGET
+}
+
 impl Subscriber for Recorder {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        match is_step(metadata) || (metadata.is_event() && self.prints(metadata)) {
+        match self.enabled(metadata) {
             true => Interest::always(),
             false => Interest::never(),
         }
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        is_step(metadata) || (metadata.is_event() && self.prints(metadata))
+        let noted = is_step(metadata) || is_timer(metadata);
+        noted || (metadata.is_event() && self.prints(metadata))
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -78,6 +84,13 @@ impl Subscriber for Recorder {
                     code: step.code,
                     participants: step.participants,
                 });
+            }
+        }
+        if is_timer(metadata) {
+            let mut timer = TimerEvent::default();
+            event.record(&mut timer);
+            if let Some(kind) = timer.kind {
+                self.trace.timer(host, kind, timer.runs);
             }
         }
         if self.prints(metadata) {
@@ -127,6 +140,28 @@ impl Visit for Step {
             "code" => self.code = Some(value.to_owned()),
             "participants" => self.participants = Some(value.to_owned()),
             _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
+}
+
+#[derive(Default)]
+struct TimerEvent {
+    kind: Option<TimerKind>,
+    runs: bool,
+}
+
+impl Visit for TimerEvent {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "timer" {
+            self.kind = TimerKind::named(value);
+        }
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        if field.name() == "runs" {
+            self.runs = value;
         }
     }
 

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
 use std::process::{Command, Stdio};
 
+use convoke_common::timer::TimerKind;
 use serde::{Deserialize, Serialize};
 
 use super::AIMED;
@@ -12,8 +13,31 @@ use crate::invariants::Violation;
 use crate::run::{Report, run};
 use crate::scenario::{Scenario, ScenarioKind};
 
-/// A fault and the state of a step in which it strikes.
-pub type Cell = (Row, StepState);
+/// A fault and the state of a step in which it strikes, while a timer runs where the cell is one of the table of timers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Cell {
+    pub row: Row,
+    pub state: StepState,
+    pub timer: Option<TimerKind>,
+}
+
+impl Cell {
+    /// The cell's name in messages.
+    pub fn name(self) -> String {
+        let timer = self.timer.map(|timer| format!("{} × ", timer.name()));
+        let (timer, row) = (timer.unwrap_or_default(), self.row.name());
+        format!("{timer}{row} × {}", self.state.name())
+    }
+
+    /// Whether a run met it.
+    fn is_met(self, report: &Report) -> bool {
+        let hits = match self.timer {
+            None => report.cells.get(self.row, self.state),
+            Some(timer) => report.timers.get(timer, self.row, self.state),
+        };
+        hits > 0
+    }
+}
 
 /// What a number stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -29,7 +53,7 @@ impl Source {
     pub fn scenario(self, number: u64) -> Scenario {
         match self {
             Source::Seeds(kind) => Scenario::of_kind(kind, number),
-            Source::Aimed((row, state)) => Scenario::aimed(row, state, number),
+            Source::Aimed(cell) => Scenario::aimed(cell.row, cell.state, cell.timer, number),
         }
     }
 
@@ -70,8 +94,7 @@ impl Batch {
 
     /// Takes the run out of the batch that a report is about.
     fn pass(&mut self, report: &Report) {
-        let met = |(row, state)| report.cells.get(row, state) > 0;
-        let met = self.source.aim().is_some_and(met);
+        let met = self.source.aim().is_some_and(|cell| cell.is_met(report));
         self.numbers.start = match met {
             true => self.numbers.end,
             false => report.seed.saturating_add(1),
@@ -144,7 +167,11 @@ mod tests {
 
     #[test]
     fn aimed_scenarios_end_with_the_one_that_meets_the_cell() {
-        let cell = (Row::Hang, StepState::Abort);
+        let cell = Cell {
+            row: Row::Hang,
+            state: StepState::Abort,
+            timer: None,
+        };
         let mut aimed = Batch::aimed(cell);
         let mut seeds = Batch::of_seeds(ScenarioKind::Plain, 0..AIMED);
         let mut report = Report {
@@ -155,7 +182,12 @@ mod tests {
             batch.pass(&report);
             assert_eq!(batch.numbers, 4..AIMED);
         }
-        report.cells.hit(cell.0, cell.1);
+        report.cells.hit(cell.row, cell.state);
+        let with_timer = Cell {
+            timer: Some(TimerKind::Probe),
+            ..cell
+        };
+        assert!(!with_timer.is_met(&report));
         aimed.pass(&report);
         seeds.pass(&report);
         assert!(aimed.numbers.is_empty() && !seeds.numbers.is_empty());

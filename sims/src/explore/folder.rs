@@ -20,9 +20,9 @@ impl FailureFolder {
     fn file(&self, failure: &Failure, kind: &str) -> PathBuf {
         let what = match failure.source {
             Source::Seeds(kind) => format!("{}-seed", kind.name()),
-            Source::Aimed((row, state)) => {
-                let cell = format!("aimed-{}-{}", row.name(), state.name());
-                cell.replace(' ', "-")
+            Source::Aimed(cell) => {
+                let cell = format!("aimed-{}", cell.name());
+                cell.replace(" × ", "-").replace(' ', "-")
             }
         };
         self.0.join(format!("{what}-{}.{kind}", failure.seed))
@@ -46,6 +46,9 @@ impl FailureFolder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use convoke_common::timer::TimerKind;
+
+    use crate::explore::Cell;
     use crate::faults::{Row, StepState};
     use crate::invariants::Violation;
     use crate::scenario::{Scenario, ScenarioKind};
@@ -82,16 +85,30 @@ mod tests {
         assert!(text.contains("seed-7.json"));
         // Scenarios that aim at different cells have the same numbers.
         failure.shrunk = None;
-        let cells = [StepState::Abort, StepState::Retire].map(|s| (Row::CrashWorker, s));
+        let cells = [
+            (StepState::Abort, None),
+            (StepState::Retire, None),
+            (StepState::Retire, Some(TimerKind::Probe)),
+        ];
+        let cells = cells.map(|(state, timer)| Cell {
+            row: Row::CrashWorker,
+            state,
+            timer,
+        });
         for cell in cells {
             failure.source = Source::Aimed(cell);
             folder.write(&failure).unwrap();
         }
-        for ((row, state), name) in cells.into_iter().zip(["abort", "retire"]) {
-            let file = path.join(format!("aimed-worker-crashes-{name}-7.json"));
+        let names = [
+            "worker-crashes-abort",
+            "worker-crashes-retire",
+            "probe-worker-crashes-retire",
+        ];
+        for (cell, name) in cells.into_iter().zip(names) {
+            let file = path.join(format!("aimed-{name}-7.json"));
             let scenario = std::fs::read_to_string(file).unwrap();
             let scenario: Scenario = serde_json::from_str(&scenario).unwrap();
-            assert_eq!(scenario, Scenario::aimed(row, state, 7));
+            assert_eq!(scenario, Source::Aimed(cell).scenario(7));
         }
         std::fs::remove_dir_all(path).unwrap();
     }

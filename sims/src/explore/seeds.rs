@@ -39,6 +39,8 @@ pub struct SeedPlan {
     /// How long batches are begun: fresh ones from when all others have begun; without fresh ones, all of them from the
     /// beginning. `None` while there are any.
     pub lasts: Option<Duration>,
+    /// Whether scenarios aim at the cells with a timer, too, which are many.
+    pub timers: bool,
 }
 
 /// The first of the seeds that follow from a text, such as the hash of a commit.
@@ -151,6 +153,7 @@ mod tests {
             range: 100..130,
             fresh: Some(1000),
             lasts: Some(SECOND),
+            timers: false,
         };
         let mut batches = plan.batches();
         // However long the others take, the time of the fresh ones counts from their end.

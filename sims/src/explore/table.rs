@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 
 use super::Summary;
+use crate::faults::StepState;
 
 const BEGIN: &str = "<!-- table of faults: explore --table -->\n";
 const END: &str = "<!-- end of the table of faults -->\n";
@@ -27,16 +28,21 @@ fn with_table(text: &str, summary: &Summary) -> anyhow::Result<String> {
         summary.simulated_hours,
         summary.failures.len()
     );
+    let states = StepState::ALL.map(StepState::name).join(", ");
+    let timers = format!(
+        "The same while timers ran, by step state ({states}), with {} scenarios that aimed at cells:",
+        summary.aimed
+    );
     Ok(format!(
-        "{head}{BEGIN}\n{what}\n\n{}\n{END}{tail}",
-        summary.cells
+        "{head}{BEGIN}\n{what}\n\n{}\n{timers}\n\n{}\n{END}{tail}",
+        summary.cells, summary.timers
     ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::faults::{Row, StepState};
+    use crate::faults::Row;
 
     #[test]
     fn the_table_replaces_the_one_before() {
@@ -46,7 +52,7 @@ mod tests {
         assert!(first.starts_with("a\n") && first.ends_with("b\n") && !first.contains("old"));
         summary.cells.hit(Row::Hang, StepState::Abort);
         let second = with_table(&first, &summary).unwrap();
-        assert_eq!(second.matches("kernel hangs").count(), 1);
+        assert_eq!(second.matches("kernel hangs").count(), 2);
         assert!(second.contains("|        1 |"), "{second}");
         assert!(with_table("nothing", &summary).is_err());
     }

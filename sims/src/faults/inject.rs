@@ -1,5 +1,6 @@
 //! The injector: it starts each fault at its moment, keeps its effects in force, and undoes them.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -13,10 +14,10 @@ use super::harm::AT_ONCE;
 use super::hog::Hog;
 use super::lift::PendingLift;
 use super::revoke::PendingRevocation;
-use super::{Cells, Fault, Harm, Row, StepState, Target, Trigger};
+use super::{Fault, Harm, Met, Row, Tally, Target, Trigger};
 use crate::cluster::{Cluster, Host, HostState};
 use crate::draw::Draw;
-use crate::event_log::{Event, Kind};
+use crate::event_log::{Event, Kind, RunningTimers};
 use crate::steps::{Key, Steps};
 use crate::world::{DeadlyNode, Wire};
 
@@ -90,7 +91,7 @@ enum Stage {
     Armed(BTreeSet<Key>),
     Active {
         until: Duration,
-        met: BTreeSet<(Key, StepState)>,
+        met: Met,
         /// Index into [`Injector::injured`].
         injury: usize,
         ongoing: ActiveFault,
@@ -114,7 +115,7 @@ pub struct Injector {
     zero: Duration,
     /// Hosts that left for good, which no fault strikes or starts any more.
     pub left: BTreeSet<Host>,
-    pub cells: Cells,
+    pub tally: Tally,
     pub injured: Vec<Injury>,
     /// Clients that take, or took, all they can get of a worker.
     pub hogs: Vec<Hog>,
@@ -135,7 +136,7 @@ impl Injector {
             draw,
             zero: Duration::ZERO,
             left: BTreeSet::new(),
-            cells: Cells::default(),
+            tally: Tally::default(),
             injured: Vec::new(),
             hogs: Vec::new(),
             passed: 0,
@@ -153,9 +154,9 @@ impl Injector {
         self.faults.iter().all(over)
     }
 
-    /// Counts the faults that come from the workload itself. `events` are those of the last tick, and `before` are the
-    /// steps as they were before that tick.
-    pub fn note(&mut self, events: &[Event], before: &Steps) {
+    /// Counts the faults that come from the workload itself. `events` are those of the last tick; `before` are the steps, and
+    /// `running` the timers, as they were before that tick.
+    pub fn note(&mut self, events: &[Event], before: &Steps, running: &RunningTimers) {
         let mut first = BTreeSet::new();
         for e in events.iter().filter(|e| e.kind == Kind::Abort) {
             let row = match e.code.as_deref() {
@@ -170,9 +171,9 @@ impl Injector {
             if known || !first.insert(key) {
                 continue;
             }
-            for (_, state) in before.states(e.host) {
-                self.cells.hit(row, state);
-            }
+            let states = before.states(e.host);
+            let mut met = Met::new();
+            self.tally.count(row, &mut met, &states, before, running);
         }
     }
 
@@ -180,14 +181,16 @@ impl Injector {
     pub fn tick(&mut self, cluster: &mut Cluster, steps: &mut Steps) {
         let now = cluster.elapsed();
         self.take_away(cluster);
+        let log = cluster.trace().clone();
+        let running = OnceCell::new();
+        let running = || running.get_or_init(|| log.running());
         for i in 0..self.faults.len() {
             let host = self.host(i);
             match &mut self.faults[i] {
                 (fault, Stage::Armed(seen)) => {
-                    if due(fault, now.saturating_sub(self.zero), seen, || {
-                        steps.states(host)
-                    }) {
-                        self.strike(i, host, cluster, steps);
+                    let elapsed = now.saturating_sub(self.zero);
+                    if due(fault, elapsed, seen, steps, host, running) {
+                        self.strike(i, host, cluster, steps, running());
                     }
                 }
                 (_, Stage::Active { until, .. }) if *until <= now => self.undo(i, host, cluster),
@@ -197,11 +200,8 @@ impl Injector {
                     if fault.harm == Harm::Forge && now.as_millis().is_multiple_of(FORGE_EVERY) {
                         forge(cluster, steps, host, &mut self.draw);
                     }
-                    for hit in steps.states(host) {
-                        if met.insert(hit) {
-                            self.cells.hit(row, hit.1);
-                        }
-                    }
+                    let states = steps.states(host);
+                    self.tally.count(row, met, &states, steps, running());
                     self.goes_on(i, host, cluster, steps);
                 }
                 (_, Stage::Over) => {}
@@ -262,7 +262,14 @@ impl Injector {
         }
     }
 
-    fn strike(&mut self, i: usize, host: Host, cluster: &mut Cluster, steps: &mut Steps) {
+    fn strike(
+        &mut self,
+        i: usize,
+        host: Host,
+        cluster: &mut Cluster,
+        steps: &mut Steps,
+        running: &RunningTimers,
+    ) {
         let fault = self.faults[i].0.clone();
         let begun = match self.left.contains(&host) {
             true => None,
@@ -273,8 +280,8 @@ impl Injector {
             return;
         };
         let row = fault.harm.row(fault.target);
-        let states = steps.states(host);
-        states.iter().for_each(|(_, s)| self.cells.hit(row, *s));
+        let (states, mut met) = (steps.states(host), Met::new());
+        self.tally.count(row, &mut met, &states, steps, running);
         let now = cluster.elapsed();
         self.injured.push(Injury {
             harm: fault.harm,
@@ -287,7 +294,7 @@ impl Injector {
         });
         self.faults[i].1 = Stage::Active {
             until: now + Duration::from_millis(u64::from(fault.lasts)),
-            met: states.into_iter().collect(),
+            met,
             injury: self.injured.len() - 1,
             ongoing,
         };
@@ -559,21 +566,31 @@ fn set_deadly(cluster: &Cluster, workers: usize, node: Option<&DeadlyNode>) {
 }
 
 /// Whether a fault's moment has come.
-fn due(
+fn due<'a>(
     fault: &Fault,
     now: Duration,
     seen: &mut BTreeSet<Key>,
-    states: impl Fn() -> Vec<(Key, StepState)>,
+    steps: &Steps,
+    host: Host,
+    running: impl Fn() -> &'a RunningTimers,
 ) -> bool {
     let ms = |t: u32| Duration::from_millis(u64::from(t));
     match fault.when {
         Trigger::At(at) => now >= ms(at),
-        Trigger::On { state, nth, after } => {
+        Trigger::On {
+            state,
+            nth,
+            after,
+            timer,
+        } => {
             if now < ms(after) {
                 return false;
             }
-            let there = states().into_iter().filter(|(_, s)| *s == state);
-            seen.extend(there.map(|(key, _)| key));
+            let there = steps.states(host).into_iter().filter(|(_, s)| *s == state);
+            let runs = |key: &Key| {
+                timer.is_none_or(|timer| steps.timers(key.0, running()).contains(&timer))
+            };
+            seen.extend(there.map(|(key, _)| key).filter(runs));
             seen.len() >= nth as usize || now >= ms(LATEST.0.max(after + LATEST.1))
         }
     }

@@ -1,4 +1,4 @@
-//! Faults: what a scenario may do to a cluster and when, and the table of the step states that the faults met.
+//! Faults: what a scenario may do to a cluster and when, and the tables of the step states and timers that the faults met.
 
 mod cells;
 mod drain;
@@ -10,13 +10,16 @@ mod hog;
 mod inject;
 mod lift;
 mod revoke;
+mod timers;
 
+use convoke_common::timer::TimerKind;
 use serde::{Deserialize, Serialize};
 
 pub use cells::{Cells, Row, StepState};
 pub use harm::{BESIDE, Harm, OPERATIONS, Target, draw as draw_harm, drawn};
 pub use hog::Hog;
 pub use inject::{Air, Injector, Injury};
+pub use timers::{Met, Tally, TimerCells};
 
 /// One fault of a scenario.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,10 +37,12 @@ pub enum Trigger {
     /// The fault strikes at this time, in milliseconds since the scenario began.
     At(u32),
     /// The fault strikes once `nth` steps that concern the target have been seen in this state since `after`
-    /// milliseconds.
+    /// milliseconds, while a timer of this kind ran at a participant or at the coordinator where one is named.
     On {
         state: StepState,
         nth: u32,
         after: u32,
+        #[serde(default)]
+        timer: Option<TimerKind>,
     },
 }

@@ -79,6 +79,7 @@ fn beside(root: &Draw, s: &mut Scenario) {
             state: d.pick(&StepState::ALL),
             nth: 1,
             after,
+            timer: None,
         },
         false => Trigger::At(after),
     };
@@ -239,6 +240,7 @@ fn fault(d: &mut Draw) -> Fault {
                 state,
                 nth: d.weighted(&[(4, 1), (2, 2), (1, 5)]),
                 after: if early { 0 } else { after },
+                timer: None,
             }
         }
         false => Trigger::At(after),

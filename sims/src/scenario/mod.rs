@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use clap::ValueEnum;
 use convoke_common::identity::{Amount, Budget};
+use convoke_common::timer::TimerKind;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::Host;
@@ -137,9 +138,9 @@ impl Scenario {
         }
     }
 
-    /// The scenario with this number that aims at a cell of the table fault × step state.
-    pub fn aimed(row: Row, state: StepState, number: u64) -> Scenario {
-        aimed::scenario(row, state, number)
+    /// The scenario with this number that aims at a cell of the table fault × step state, or timer × fault × step state.
+    pub fn aimed(row: Row, state: StepState, timer: Option<TimerKind>, number: u64) -> Scenario {
+        aimed::scenario(row, state, timer, number)
     }
 
     /// The hosts that have tokens of their own, and the budgets of these tokens.

@@ -156,6 +156,7 @@ fn fault(d: &mut Draw, mix: &Mix, workers: u64) -> Fault {
             state: d.pick(&StepState::ALL),
             nth: d.weighted(&[(4, 1), (2, 2), (1, 5)]),
             after,
+            timer: None,
         },
         false => Trigger::At(after),
     };

@@ -19,6 +19,9 @@ pub enum Shows {
     Seeds(fn(&Scenario) -> bool),
     /// A scenario of its own, with a name, since few seeds draw one like it.
     In(&'static str, fn() -> Scenario),
+    /// A unit test, by its file and name, since simulation does not come where the defect is. A test
+    /// beside it proves that it fails with the mutant.
+    UnitTest(&'static str, &'static str),
 }
 
 /// A defect, what it does, the checkers that should catch it, and the scenarios in which it shows.
@@ -117,6 +120,12 @@ impl Mutant {
                 let runs = |mutant: Option<&str>| report_of(mutant, &written);
                 let caught = self.catches(&runs(Some(self.name)));
                 return self.killed(name, 1, &caught?, &runs(None));
+            }
+            Shows::UnitTest(_, test) => {
+                return Ok(format!(
+                    "| {} | {} | unit test | `{test}` | |",
+                    self.name, self.defect
+                ));
             }
         };
         let seeds = (0..).filter(|seed| shows(&Scenario::draw(*seed)));

@@ -2,7 +2,6 @@
 //! intermediate code for what the numerics profile forbids. It needs the compiler, and no GPU: `.ci/cuda` runs it.
 
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use convoke_cuda::driver::{compile, probe};
 use convoke_cuda::kernels::listing;
@@ -14,10 +13,6 @@ const BEGINNINGS: [&str; 4] = ["atom.", "red.", "mma.", "wgmma."];
 /// What an instruction that the profile forbids has in it: approximate functions, and the flush of subnormals.
 const PARTS: [&str; 2] = [".approx", ".ftz"];
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a tool that keeps the cores busy"
-)]
 fn main() -> ExitCode {
     let architectures: Vec<u32> = std::env::args()
         .skip(1)
@@ -32,29 +27,16 @@ fn main() -> ExitCode {
         .iter()
         .flat_map(|a| sources.iter().map(|s| (*a, s)))
         .collect();
-    let (next, failed, fused) = (
-        AtomicUsize::new(0),
-        AtomicUsize::new(0),
-        AtomicUsize::new(0),
-    );
-    let worker = || {
-        while let Some((architecture, source)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
-            match check(source, *architecture) {
-                Ok(ptx) if ptx.contains("fma.rn") => drop(fused.fetch_add(1, Ordering::Relaxed)),
-                Ok(_) => {}
-                Err(why) => {
-                    failed.fetch_add(1, Ordering::Relaxed);
-                    eprintln!("sm_{architecture}: {why}\n{}", definitions(source));
-                }
+    let (mut failed, mut fused) = (0, 0);
+    for (architecture, source) in &work {
+        match check(source, *architecture) {
+            Ok(ptx) => fused += usize::from(ptx.contains("fma.rn")),
+            Err(why) => {
+                failed += 1;
+                eprintln!("sm_{architecture}: {why}\n{}", definitions(source));
             }
         }
-    };
-    std::thread::scope(|threads| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            threads.spawn(worker);
-        }
-    });
-    let (failed, fused) = (failed.into_inner(), fused.into_inner());
+    }
     println!(
         "{} sources for each of {architectures:?}: {failed} failed, {fused} with fused multiply-adds",
         sources.len()

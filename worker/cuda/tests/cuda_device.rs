@@ -7,6 +7,7 @@
 )]
 
 mod emulated;
+mod products;
 mod queue;
 
 use std::path::Path;
@@ -377,45 +378,6 @@ fn operands_are_broadcast_and_cast() {
 }
 
 #[test]
-fn products_have_the_bits_of_the_cpu() {
-    let device = CudaDevice::new(Arc::new(Emulated::new("products")));
-    for dtype in FLOATS {
-        for (a, b) in [
-            (&[3, 5][..], &[5, 2][..]),
-            (&[70, 33], &[33, 131]),
-            (&[2, 1, 4, 7], &[3, 7, 5]),
-            (&[2, 3, 4], &[4, 2]),
-            (&[9], &[9, 3]),
-            (&[3, 9], &[9]),
-            (&[2, 0], &[0, 3]),
-        ] {
-            let given = [floats(dtype, a, 6), floats(dtype, b, 7)];
-            check(&device, "MatMul", &Attrs::default(), &given, 1, 0.0);
-        }
-        let gemm = int("transA", 1)
-            .with("transB", Attr::Int(1))
-            .with("alpha", Attr::Float(0.5));
-        let gemm = gemm.with("beta", Attr::Float(2.0));
-        let given = [
-            floats(dtype, &[9, 5], 8),
-            floats(dtype, &[66, 9], 9),
-            floats(dtype, &[66], 10),
-        ];
-        check(&device, "Gemm", &gemm, &given, 1, 0.0);
-        for n in [5, 50, 113] {
-            let weight = floats(dtype, &[20, n], 11);
-            let packed = on_cpu("PackGemmB", &Attrs::default(), &[weight], 1).remove(0);
-            let fused = int("packed", 1)
-                .with("k", Attr::Int(20))
-                .with("n", Attr::Int(n as i64));
-            let fused = fused.with("activation", Attr::Str("Gelu".into()));
-            let given = [floats(dtype, &[3, 20], 12), packed, floats(dtype, &[n], 13)];
-            check(&device, "FusedGemm", &fused, &given, 1, 0.0);
-        }
-    }
-}
-
-#[test]
 fn rows_are_close_to_the_cpu() {
     let device = CudaDevice::new(Arc::new(Emulated::new("rows")));
     for (dtype, within) in [(DType::F32, 2e-6), (DType::F16, 2e-3), (DType::BF16, 2e-2)] {
@@ -469,6 +431,27 @@ fn rows_are_close_to_the_cpu() {
             1,
             within * 4.0,
         );
+    }
+}
+
+#[test]
+fn heads_are_rotated() {
+    let device = CudaDevice::new(Arc::new(Emulated::new("rotary")));
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let (cos, sin) = (floats(dtype, &[9, 3], 18), floats(dtype, &[9, 3], 19));
+        let places = Tensor::from_slice(&[2, 4], &[0i64, 8, -9, 3, 7, -1, 2, 2]).unwrap();
+        let by_heads = floats(dtype, &[2, 5, 4, 8], 20);
+        let columns = floats(dtype, &[2, 4, 40], 20);
+        for interleaved in [0, 1] {
+            let attrs = int("rotary_embedding_dim", 6).with("interleaved", Attr::Int(interleaved));
+            let given = [by_heads.clone(), cos.clone(), sin.clone(), places.clone()];
+            check(&device, "RotaryEmbedding", &attrs, &given, 1, 0.0);
+            let heads = attrs.with("num_heads", Attr::Int(5));
+            let rows = [floats(dtype, &[1, 4, 3], 21), floats(dtype, &[1, 4, 3], 22)];
+            let [own_cos, own_sin] = rows;
+            let given = [columns.clone(), own_cos, own_sin];
+            check(&device, "RotaryEmbedding", &heads, &given, 1, 0.0);
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 
 use convoke_kernels::Exec;
 use convoke_kernels::conv::{
-    ConvEpilogue, ConvShape, ConvSizes, ConvWeights, conv, pack_conv_weights_into,
+    ConvEpilogue, ConvShape, ConvSizes, ConvWeights, NarrowConv, conv, pack_conv_weights_into,
 };
 use convoke_kernels::element::{bf16, f16};
 use convoke_kernels::gemm::{
@@ -118,6 +118,20 @@ impl Digest {
                 conv(exec, &s, &x, weights, &e, &mut y).expect("nobody cancels");
                 self.absorb(&y);
             }
+        }
+        if let Some(plan) = NarrowConv::new(&s) {
+            let x: Vec<f16> = x.iter().map(|x| f16::from_f32(*x)).collect();
+            let mut y = vec![f16::ZERO; s.output_len()];
+            let e = ConvEpilogue {
+                bias: Some(&bias),
+                residual: None,
+                activation,
+            };
+            let weights = ConvWeights::RowMajor(&w);
+            plan.run(exec, &x, weights, &e, &mut y)
+                .expect("nobody cancels");
+            let y: Vec<f32> = y.into_iter().map(f16::to_f32).collect();
+            self.absorb(&y);
         }
     }
 

@@ -11,7 +11,10 @@ use convoke_kernels::gemm::{
     Activation, Batch, Epilogue, Lhs, PackedB, Rhs, Strided, gemm, gemm_batched, pack_b_into,
     packed_b_len,
 };
-use convoke_kernels::quantised::{BlockWeights, ZeroPoints, product_of_blocks};
+use convoke_kernels::quantised::{
+    BlockWeights, Bytes, Destination, Format, GroupedConv, Requantisation, SumBias, ZeroPoints,
+    Zeros, grouped_conv_of_bytes, product_of_blocks,
+};
 use convoke_kernels::{Cancelled, Exec};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -126,6 +129,36 @@ impl Bench {
             flops / one / 1e9 / self.peak * 100.0,
             two * 1e6,
             one / two,
+        );
+    }
+
+    fn depthwise_of_bytes(&self, channels: usize, side: usize, k: usize, stride: usize) {
+        let shape = square(channels, channels, channels, side, k, stride);
+        let byte = |i: usize| (i * 37 % 251) as u8;
+        let x: Vec<u8> = (0..shape.input_len()).map(byte).collect();
+        let w: Vec<u8> = (0..shape.weights_len()).map(byte).collect();
+        let scales = vec![1e-3; channels];
+        let how = Requantisation {
+            bias: SumBias::None,
+            rows: &scales,
+            columns: &[1e-2],
+            scales: &[0.1],
+            zeros: &[128.0],
+            to: Format::U8,
+        };
+        let mut out = vec![0; shape.output_len()];
+        let plan = GroupedConv::new(&shape).expect("a depthwise convolution");
+        let bytes = |codes, signed| Bytes { codes, signed };
+        self.report(
+            &format!("codes {channels}->{channels} /{channels} {side}x{side} k{k} s{stride}"),
+            (2 * shape.output_len() * k * k) as f64,
+            |exec| {
+                let (input, weights) = ((bytes(&x, false), 128), (bytes(&w, true), Zeros::One(0)));
+                let to = Destination::Codes(&mut out, &how);
+                let done = grouped_conv_of_bytes(exec, &plan, input, weights, to);
+                assert!(done.expect("nobody cancels"));
+                Ok(())
+            },
         );
     }
 
@@ -398,5 +431,6 @@ fn main() {
         (960, 7, 3, 1),
     ] {
         bench.conv(channels, channels, channels, side, k, stride);
+        bench.depthwise_of_bytes(channels, side, k, stride);
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::Exec;
 use crate::compiled::compiled_numbers;
-use crate::element::{Element, Number, bf16, f16, halves};
+use crate::element::{Element, Float, Number, bf16, f16, halves};
 use crate::error::Result;
 use crate::multiversion::multiversion;
 use crate::split::{GRAIN, tiles};
@@ -38,9 +38,9 @@ macro_rules! cast_all {
 }
 
 macro_rules! by_as {
-    ($($from:ty => $($to:ty)*;)*) => {$($(
+    ($wide:literal: $($from:ty => $($to:ty)*;)*) => {$($(
         impl CastTo<$to> for $from {
-            const WIDE: bool = false;
+            const WIDE: bool = $wide;
             cast_all!($to);
             #[inline(always)]
             fn cast(self) -> $to {
@@ -50,13 +50,19 @@ macro_rules! by_as {
     )*)*};
 }
 by_as! {
+    true:
+    i8 => f32;
+    u8 => f32;
+}
+by_as! {
+    false:
     f32 => f32 f64 i16 i32 i64 u16 u32 u64;
     f64 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
-    i8 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
+    i8 => f64 i8 i16 i32 i64 u8 u16 u32 u64;
     i16 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
     i32 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
     i64 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
-    u8 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
+    u8 => f64 i8 i16 i32 i64 u8 u16 u32 u64;
     u16 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
     u32 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
     u64 => f32 f64 i8 i16 i32 i64 u8 u16 u32 u64;
@@ -203,6 +209,22 @@ pub fn cast<A: CastTo<B>, B: Element>(exec: &Exec, x: &[A], y: &mut [B]) -> Resu
     A::cast_all(exec, x, y)
 }
 
+/// Widens numbers exactly; both slices have the same length. A signalling NaN may become a quiet one, which [`cast`] keeps.
+pub fn widen<T: Float>(exec: &Exec, x: &[T], y: &mut [T::Wide]) -> Result {
+    assert_eq!(x.len(), y.len(), "operand and result of widening");
+    Ok(tiles(exec, y, 1, GRAIN, |range, part| {
+        T::widen_run(&x[range], part)
+    })?)
+}
+
+/// Rounds numbers once; both slices have the same length.
+pub fn narrow<T: Float>(exec: &Exec, x: &[T::Wide], y: &mut [T]) -> Result {
+    assert_eq!(x.len(), y.len(), "operand and result of narrowing");
+    Ok(tiles(exec, y, 1, GRAIN, |range, part| {
+        T::narrow_run(&x[range], part)
+    })?)
+}
+
 /// `y[i] = (x[i] != 0)`; both slices have the same length.
 pub fn cast_to_bool<A: Number>(exec: &Exec, x: &[A], y: &mut [u8]) -> Result {
     A::cast_to_bool(exec, x, y)
@@ -212,6 +234,29 @@ pub fn cast_to_bool<A: Number>(exec: &Exec, x: &[A], y: &mut [u8]) -> Result {
 mod tests {
     use super::*;
     use crate::testing::{bits, each_exec, exec, random};
+
+    #[test]
+    fn runs_have_the_bits_of_casts() {
+        fn check<T: Float<Wide = f32> + CastTo<f32>>(all: Vec<T>)
+        where
+            f32: CastTo<T>,
+        {
+            each_exec(|exec| {
+                let (mut wide, mut want) = (vec![7.0f32; all.len()], vec![0.0f32; all.len()]);
+                widen(exec, &all, &mut wide).unwrap();
+                cast(exec, &all, &mut want).unwrap();
+                assert_eq!(bits(&wide), bits(&want));
+                // Between two numbers of 16 bits, and beyond them.
+                let x: Vec<f32> = want.iter().map(|x| x * 1.000_3).collect();
+                let (mut got, mut want) = (vec![T::ONE; x.len()], vec![T::ZERO; x.len()]);
+                narrow(exec, &x, &mut got).unwrap();
+                cast(exec, &x, &mut want).unwrap();
+                assert_eq!(bits(&got), bits(&want));
+            });
+        }
+        check((0..=u16::MAX).map(f16::from_bits).collect());
+        check((0..=u16::MAX).map(bf16::from_bits).collect());
+    }
 
     fn check<A: CastTo<B> + Number, B: Number>() {
         for scale in [100.0, 1e6] {

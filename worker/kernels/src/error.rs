@@ -9,9 +9,7 @@ pub enum KernelError {
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
     /// An index points outside its axis.
-    #[error(
-        "index {index} is out of range for axis {axis} of length {len}; valid indices are -{len}..{len}"
-    )]
+    #[error("index {index} is out of range for axis {axis} of length {len}{}", valid_indices(*len))]
     IndexOutOfRange {
         /// The offending index, as the caller gave it.
         index: i64,
@@ -64,5 +62,32 @@ pub enum KernelError {
     },
 }
 
+/// The indices that an axis of this length has, from the front and from the back.
+fn valid_indices(len: usize) -> String {
+    match len.checked_sub(1) {
+        Some(last) => format!("; valid indices are -{len} to {last}"),
+        None => String::new(),
+    }
+}
+
 /// The result of a kernel: nothing, or why it failed.
 pub type Result<T = ()> = std::result::Result<T, KernelError>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_is_told_with_those_that_are_there() {
+        let told = |index, len| {
+            let axis = 1;
+            KernelError::IndexOutOfRange { index, len, axis }.to_string()
+        };
+        let outside = "index 3 is out of range for axis 1 of length";
+        assert_eq!(
+            told(3, 3),
+            format!("{outside} 3; valid indices are -3 to 2")
+        );
+        assert_eq!(told(3, 0), format!("{outside} 0"));
+    }
+}

@@ -228,6 +228,7 @@ impl Dice {
                 vec![2],
                 vec![2],
             ],
+            "RotaryEmbedding" => vec![vec![a, b, c, 2 * d], vec![3, d], vec![3, d], vec![a, c]],
             "RoiAlign" => vec![vec![a + 1, b, c, d], vec![2, 4], vec![2]],
             _ => return None,
         })
@@ -313,6 +314,13 @@ fn nothing_given_to_an_op_causes_a_panic() {
                 attrs = Attrs::default();
                 *image = Tensor::from_slice(&[1], &[columns as i64]).unwrap();
                 *block = Tensor::from_slice(&[1], &[1i64]).unwrap();
+            }
+            // Random bytes are no image file.
+            if let ("ImageDecoder", [Some(file)]) = (def.name, &mut inputs[..])
+                && dice.below(4) == 0
+            {
+                attrs = Attrs::default();
+                *file = Tensor::from_slice(&[12], b"P5 1 1 255 a").unwrap();
             }
             let outputs = def.outputs.0 + dice.below(2).min(def.outputs.1 - def.outputs.0);
             let dtypes: Vec<_> = inputs

@@ -20,6 +20,7 @@ pub mod evaluate;
 mod families;
 #[cfg(test)]
 mod hostile;
+mod image;
 mod operands;
 mod packed;
 #[cfg(test)]

@@ -25,6 +25,22 @@ pub(crate) fn launch_within(
     memory: u64,
     op: &str,
     attrs: Attrs,
+    inputs: Vec<Option<Tensor>>,
+    outputs: usize,
+) -> Result<Vec<Tensor>, Error> {
+    launch_in(&pool_of(memory), op, attrs, inputs, outputs)
+}
+
+/// A pool of a ledger of `memory` bytes.
+pub(crate) fn pool_of(memory: u64) -> Pool {
+    Pool::new(&Ledger::new("test", memory), Purpose::Handles, 0).unwrap()
+}
+
+/// As [`launch`], with a pool that the caller made.
+pub(crate) fn launch_in(
+    pool: &Pool,
+    op: &str,
+    attrs: Attrs,
     mut inputs: Vec<Option<Tensor>>,
     outputs: usize,
 ) -> Result<Vec<Tensor>, Error> {
@@ -35,13 +51,12 @@ pub(crate) fn launch_within(
     let kernel =
         resolve(op, &attrs, &dtypes, outputs).map_err(|e| Error::internal(e.to_string()))?;
     let cancel = AtomicBool::new(false);
-    let pool = Pool::new(&Ledger::new("test", memory), Purpose::Handles, 0)?;
     let exec = Exec::single(&cancel);
     match kernel.launch(&mut Launch {
         inputs: Operands::given(&mut inputs),
         sizes: None,
         exec,
-        pool: &pool,
+        pool,
     }) {
         Ok(outputs) => Ok(outputs.into_iter().collect()),
         Err(KernelFailure::Error(e)) => Err(*e),

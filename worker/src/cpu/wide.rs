@@ -3,7 +3,7 @@
 
 use convoke_common::Error;
 use convoke_graph::{DType, Tensor};
-use convoke_kernels::cast::cast;
+use convoke_kernels::cast::{self, cast};
 
 use super::KernelFailure;
 use super::call::{KernelCall, write};
@@ -19,8 +19,25 @@ pub(crate) fn convert(
         return Ok(x.clone());
     }
     let mut y = call.launch.pool.tensor(to, x.shape())?;
+    let exec = &call.launch.exec;
+    if to == DType::F32
+        && by_dtype!([F16 half::f16, BF16 half::bf16] x.dtype(), A => {
+            cast::widen::<A>(exec, x.as_slice()?, write(&mut y)?)?
+        })
+        .is_some()
+    {
+        return Ok(y);
+    }
+    if x.dtype() == DType::F32
+        && by_dtype!([F16 half::f16, BF16 half::bf16] to, B => {
+            cast::narrow::<B>(exec, x.as_slice()?, write(&mut y)?)?
+        })
+        .is_some()
+    {
+        return Ok(y);
+    }
     let done = by_dtype!(float x.dtype(), A => by_dtype!(float to, B => {
-        cast::<A, B>(&call.launch.exec, x.as_slice()?, write(&mut y)?)?
+        cast::<A, B>(exec, x.as_slice()?, write(&mut y)?)?
     }));
     let other = || Error::internal(format!("{} to {to} is no conversion of floats", x.dtype()));
     done.flatten().map(|()| y).ok_or_else(|| other().into())

@@ -1,7 +1,7 @@
 //! Eager work: the ops that clients issue one by one.
 //!
-//! A session begins with a client's first batch, and ends with the link that the batch came over. It needs neither the
-//! coordinator nor a lease.
+//! A session begins with a client's first batch, and ends with the link that the batch came over, or when its client has
+//! made another one. It needs neither the coordinator nor a lease.
 
 mod core;
 mod prepared;
@@ -16,12 +16,13 @@ use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{Budget, Role};
 use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::memory::{Ledger, Pool, Purpose};
+use convoke_common::mutant;
 use convoke_graph::Tensor;
-use convoke_rendezvous::Peer;
 use convoke_rendezvous::eager::{DirectSession, EagerService};
 use convoke_rendezvous::frame::TensorHeader;
 use convoke_rendezvous::hub::FrameRefusal;
 use convoke_rendezvous::remote::STALL_BOUND;
+use convoke_rendezvous::{Hub, Link, Peer};
 use tokio::sync::{Notify, oneshot};
 
 pub(crate) use self::core::HandleOutcome;
@@ -30,6 +31,9 @@ pub(crate) use self::session::Session;
 use crate::executor::Engine;
 use crate::node::holdings::Holdings;
 use crate::node::records::{GrowingRecords, account_of};
+
+/// How often a session is listed anew because its client's link was replaced meanwhile.
+const RENEWALS: usize = 4;
 
 /// How many silent periods a tensor that came first waits for its announcement; a period is `STALL_BOUND / PERIODS`.
 const PERIODS: u32 = 4;
@@ -81,16 +85,28 @@ impl Sessions {
     /// Finds or begins the session with this id. It can begin where the client that it belongs to has a link; fails
     /// where the client's token has as many sessions as it may.
     fn begin(&self, id: LeaseId) -> Result<Option<Arc<Session>>> {
-        match self.get(id) {
-            Some(session) if !session.link.is_closed() => return Ok(Some(session)),
-            // The client is back on another link, before the end of the first one was reported.
-            Some(_) => self.end_closed(),
-            None => {}
-        }
-        let Some(holdings) = self.holdings.get().and_then(Weak::upgrade) else {
+        let Some(holdings) = self.holdings() else {
             return Ok(None);
         };
-        let of = |l: &Arc<convoke_rendezvous::Link>| {
+        for _ in 0..RENEWALS {
+            let Some(session) = self.find_or_list(id, &holdings)? else {
+                return Ok(None);
+            };
+            if !is_over(&session, &holdings.hub) {
+                return Ok(Some(session));
+            }
+            // Its link ended, or its client is back on another one, before anybody noticed or was told.
+            self.end_over();
+        }
+        Ok(None)
+    }
+
+    /// The listed session, or a new one on the newest link of its client; `None` where there is no such link.
+    fn find_or_list(&self, id: LeaseId, holdings: &Arc<Holdings>) -> Result<Option<Arc<Session>>> {
+        if let Some(session) = self.get(id) {
+            return Ok(Some(session));
+        }
+        let of = |l: &Arc<Link>| {
             let peer = l.peer();
             let owns = peer.role == Role::Client && LeaseId::of_session(peer.incarnation) == id;
             owns && !l.is_closed()
@@ -119,18 +135,11 @@ impl Sessions {
         }
         let begin = || {
             let (owner, engine) = (link.peer().clone(), self.engine.clone());
-            let holdings = Arc::downgrade(&holdings);
+            let holdings = Arc::downgrade(holdings);
             let early = self.early.clone();
             Session::new(owner, link.clone(), engine, holdings, pool, books, early)
         };
-        let session = all.entry(id).or_insert_with(begin).clone();
-        drop(all);
-        // A link that ended before the session was listed has reported its end to no one.
-        if link.is_closed() {
-            self.end_closed();
-            return Ok(None);
-        }
-        Ok(Some(session))
+        Ok(Some(all.entry(id).or_insert_with(begin).clone()))
     }
 
     /// The session of the client that drives a lease.
@@ -143,14 +152,22 @@ impl Sessions {
         self.find(key.lease).ok_or(FrameRefusal::UnknownLease)
     }
 
-    fn end_closed(&self) {
+    fn holdings(&self) -> Option<Arc<Holdings>> {
+        self.holdings.get().and_then(Weak::upgrade)
+    }
+
+    /// Ends the sessions whose links have ended or were replaced.
+    fn end_over(&self) {
+        let Some(holdings) = self.holdings() else {
+            return;
+        };
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        let closed: Vec<_> = all
-            .extract_if(.., |_, s| s.link.is_closed())
+        let over: Vec<_> = all
+            .extract_if(.., |_, s| is_over(s, &holdings.hub))
             .map(|(_, s)| s)
             .collect();
         drop(all);
-        closed.iter().for_each(|s| s.end());
+        over.iter().for_each(|s| s.end());
     }
 
     /// Gives tensors up that nobody announces, as long as it is awaited.
@@ -193,16 +210,34 @@ impl Sessions {
     }
 }
 
+/// Whether a session's link has ended, or its client has made another one since: a client dials a worker anew only once
+/// it has lost its former link and session, which the worker may notice later.
+fn is_over(session: &Session, hub: &Hub) -> bool {
+    let link = &session.link;
+    let replaced = || {
+        let newest = hub.link(&session.owner);
+        newest.is_some_and(|newest| !Arc::ptr_eq(&newest, link))
+    };
+    // A link within this process ends at both ends at once.
+    link.is_closed()
+        || link.connection().is_some() && replaced() && !mutant!("former-session-served")
+}
+
 fn gone() -> Error {
     Error::new(Code::LeaseRetired, "the session ended")
 }
 
 impl EagerService for Sessions {
-    fn batch(&self, from: &Peer, batch: &[u8]) -> Result<()> {
+    fn batch(&self, from: &Peer, over: Option<&Arc<Link>>, batch: &[u8]) -> Result<()> {
         let id = LeaseId::of_session(from.incarnation);
         let session = self.begin(id)?.filter(|s| s.owner == *from);
         let none = || Error::new(Code::ProtocolViolation, "an eager batch without a link");
-        session.ok_or_else(none)?.batch(batch)
+        let session = session.ok_or_else(none)?;
+        match over.is_none_or(|over| Arc::ptr_eq(over, &session.link)) {
+            true => session.batch(batch),
+            // It belongs to a session that its client has given up.
+            false => Ok(()),
+        }
     }
 
     fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(), FrameRefusal> {
@@ -234,7 +269,7 @@ impl EagerService for Sessions {
     }
 
     fn lost(&self, peer: &Peer, error: &Error) {
-        self.end_closed();
+        self.end_over();
         self.all().iter().for_each(|s| s.lost(peer, error.clone()));
     }
 

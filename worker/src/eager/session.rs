@@ -418,7 +418,9 @@ impl Session {
             };
             let (first, prepared) = (run.first, run.prepared.clone());
             let origin = state.origin(prepared.origin);
-            let result = self.launch(run, origin, None, &seen);
+            let Some(result) = self.launch(run, origin, None, &seen) else {
+                return;
+            };
             state.core.finished(first, &prepared, result);
         }
     }
@@ -489,7 +491,9 @@ impl Session {
             let seen = run.seen();
             let origin = state.origin(prepared.origin);
             drop(state);
-            let result = self.launch(run, origin, crew.as_deref(), &seen);
+            let Some(result) = self.launch(run, origin, crew.as_deref(), &seen) else {
+                break;
+            };
             let mut state = self.state();
             state.core.finished(first, &prepared, result);
             self.settle(state);
@@ -503,15 +507,17 @@ impl Session {
         self.engine.gate.quiesced();
     }
 
+    /// Runs an op; `None` where the session ended meanwhile. Then nothing may be told of the op: a worker that awaits its
+    /// result would pass on to the client that the session ended, before the client knows why.
     fn launch(
         &self,
         mut run: Run,
         origin: Option<Arc<str>>,
         crew: Option<&Crew>,
         seen: &ShapeFacts,
-    ) -> Result<Outputs> {
+    ) -> Option<Result<Outputs>> {
         if let Some(refusal) = self.engine.gate.refusal() {
-            return Err(refusal.clone());
+            return Some(Err(refusal.clone()));
         }
         let brief = seen.predicted <= self.engine.compute.wake();
         let exec = match crew {
@@ -539,10 +545,12 @@ impl Session {
         };
         let (kernel, outputs) = (&*run.prepared.kernel, run.prepared.outputs);
         let result = self.engine.launch(kernel, op, outputs, &mut launch, site);
-        result.map_err(|e| {
-            let ended = || Error::new(Code::Cancelled, "the session ended");
-            e.unwrap_or_else(|| self.engine.gate.refusal().cloned().unwrap_or_else(ended))
-        })
+        match result {
+            Ok(outputs) => Some(Ok(outputs)),
+            Err(error) => error
+                .or_else(|| self.engine.gate.refusal().cloned())
+                .map(Err),
+        }
     }
 
     /// Admits a tensor that begins to arrive.
@@ -652,7 +660,7 @@ impl Session {
         state.peers.clear();
         state.books = None;
         drop(state);
-        // Steps that wait for a handle end with their driver, which is the session's owner.
+        // Steps that wait for a handle end with the link of their driver, the session's owner. It has ended or is replaced.
         drop(core.effects());
         // The tensors are freed without the lock.
         drop(core);

@@ -1,5 +1,6 @@
 //! Tests of the core by itself: commands and events go in; ready ops, effects and reports come out.
 
+mod links;
 mod random;
 mod transfers;
 

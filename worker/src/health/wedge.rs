@@ -17,6 +17,7 @@ use std::time::Duration;
 use convoke_common::error::Error;
 use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::mutant;
+use convoke_common::timer::{Timer, TimerKind};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -38,14 +39,16 @@ pub enum Work {
     Session(LeaseId),
 }
 
-/// The work that has ended and not quiesced, with the time of its end. `T` is what a look at the work needs.
+/// The work that has ended and not quiesced, with the time when it is overdue. `T` is what a look at the work needs.
 #[derive(Debug)]
-struct Core<T>(BTreeMap<Work, (Instant, T)>);
+struct Core<T>(BTreeMap<Work, (Timer, T)>);
 
 impl<T> Core<T> {
     /// Notes that the work ended and has not quiesced; only the first call for it counts.
     fn ended(&mut self, now: Instant, work: Work, look: T) {
-        self.0.entry(work).or_insert((now, look));
+        self.0
+            .entry(work)
+            .or_insert_with(|| (Timer::arm(TimerKind::Wedge, now + WEDGED), look));
     }
 
     /// Forgets work that has quiesced.
@@ -55,13 +58,12 @@ impl<T> Core<T> {
 
     /// When the next work becomes overdue.
     fn poll_timeout(&self) -> Option<Instant> {
-        let since = self.0.values().map(|(since, _)| *since).min();
-        since.map(|since| since + WEDGED)
+        self.0.values().map(|(timer, _)| timer.due()).min()
     }
 
     /// Removes and returns work that is overdue, if there is any.
     fn overdue(&mut self, now: Instant) -> Option<T> {
-        let late = |(_, (since, _)): &(&Work, &(Instant, T))| *since + WEDGED <= now;
+        let late = |(_, (timer, _)): &(&Work, &(Timer, T))| timer.due() <= now;
         let (work, _) = self.0.iter().find(late)?;
         let work = *work;
         self.0.remove(&work).map(|(_, look)| look)

@@ -4,6 +4,8 @@ mod bodies;
 mod installing;
 mod links;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -247,7 +249,7 @@ impl Holdings {
     /// Frees a lease; its steps in flight end.
     pub fn release(&self, id: LeaseId) {
         let installing = self.installing().get(&id).cloned();
-        if let Some(underway) = &installing {
+        if let Some(underway) = installing.as_ref().filter(|_| !mutant!("release-outrun")) {
             underway.released.store(true, Ordering::Relaxed);
         }
         let Some(held) = self.held().remove(&id) else {

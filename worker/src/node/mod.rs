@@ -12,3 +12,5 @@ pub(crate) mod keeper;
 pub(crate) mod records;
 pub(crate) mod service;
 pub(crate) mod shell;
+#[cfg(test)]
+pub(crate) mod testing;

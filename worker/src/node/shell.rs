@@ -19,11 +19,13 @@ use convoke_common::identity::{JoinToken, RevocationList, Role};
 use convoke_common::memory::{Ledger, Purpose};
 use convoke_common::mutant;
 use convoke_common::rpc::Registration;
+use convoke_common::timer::{Timer, TimerKind};
 use convoke_common::world::{Share, World};
 use convoke_graph::program::NUMERICS_PROFILE;
 use convoke_rendezvous::artifacts::ArtifactSource;
 use convoke_rendezvous::{Hub, Peer};
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -406,12 +408,15 @@ impl RunningWorker {
     pub async fn drain(&self, bound: Duration) -> Option<Error> {
         let holdings = &self.holdings;
         holdings.engine.gate.leave(&holdings.me.name);
+        let due = Instant::now().checked_add(bound);
+        let timer = due.map(|due| Timer::arm(TimerKind::Drain, due));
         if tokio::time::timeout(bound, holdings.engine.gate.finished())
             .await
             .is_err()
         {
             tracing::warn!("steps did not finish within {bound:?} and are cancelled");
         }
+        drop(timer);
         self.shutdown(END_BOUND).await;
         holdings.engine.gate.unfinished(&holdings.me.name)
     }

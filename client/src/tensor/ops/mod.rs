@@ -13,6 +13,7 @@ mod movement;
 mod norm;
 pub mod options;
 mod pool;
+mod position;
 mod quantised;
 mod random;
 mod recurrent;

@@ -97,6 +97,17 @@ pub struct MaxPool {
     pub storage_order: Option<bool>,
 }
 
+/// Attributes of [`Tensor::rotary_embedding`](crate::Tensor::rotary_embedding).
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RotaryEmbedding {
+    /// The elements of a pair are neighbours, and not half of the rotated elements apart; by default false.
+    pub interleaved: Option<bool>,
+    /// The heads of an operand of rank 3; by default none.
+    pub num_heads: Option<i64>,
+    /// The elements of a head that are rotated; by default all.
+    pub rotary_embedding_dim: Option<i64>,
+}
+
 /// Attributes of [`Tensor::conv_integer`](crate::Tensor::conv_integer).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ConvInteger {

@@ -70,6 +70,18 @@ impl Tensor {
         call::one("GridSample", attrs, &operands)
     }
 
+    /// The pixels of an image file: u8 \[height, width, channels\]. BMP, JPEG, JPEG 2000, PNG, PNM, TIFF and
+    /// WebP are read.
+    ///
+    /// - `self`: operand encoded_stream, u8
+    /// - `pixel_format`: `RGB`, `BGR` or `Grayscale`; by default `RGB`
+    #[track_caller]
+    pub fn image_decoder<'a>(&self, pixel_format: impl Into<Option<&'a str>>) -> Result<Tensor> {
+        let attrs = call::attrs([("pixel_format", call::text(pixel_format))]);
+        let operands = [call::strict(self)];
+        call::one("ImageDecoder", attrs, &operands)
+    }
+
     /// Greatest elements of the bins of regions \[R, 5\] of X \[N, C, H, W\], each an image and two corners:
     /// \[R, C, ..\].
     ///

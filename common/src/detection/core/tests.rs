@@ -136,6 +136,18 @@ fn the_dialler_arms_at_once_and_the_acceptor_waits() {
 }
 
 #[test]
+fn excused_silence_is_no_loss_and_a_dead_process_is() {
+    let mut rig = Rig::new(DIALLER);
+    rig.at(0, Event::Tick);
+    rig.core.excuse_silence();
+    assert_eq!(verdict(&rig.run(600_000, 0, dead)), None);
+    rig.at(600_001, Event::Armed);
+    rig.at(600_002, Event::Tripped);
+    let (_, why) = verdict(&rig.run(601_000, 0, dead)).expect("lost");
+    assert_eq!(why, Verdict::ProcessEnded);
+}
+
+#[test]
 fn silence_is_loss_within_the_bound() {
     // The peer dies right after an echo, or right before one would be due.
     for last in [0u64, 499, 500, 999, 1000] {
@@ -352,4 +364,12 @@ fn what_is_kept_is_bounded() {
     }
     assert!(most <= 5, "{most}");
     assert!(!rig.core.lost);
+}
+
+#[test]
+fn a_timer_that_counts_although_it_is_late_is_noticed() {
+    crate::mutant_is_killed!(
+        "late-timer-counts",
+        a_process_that_was_stopped_starts_its_windows_anew
+    );
 }

@@ -158,12 +158,27 @@ fn a_client_that_leaves_takes_its_leases_and_plans_along() {
         rig.core.plan(rig.now, other, PLAN).unwrap_err(),
         MembershipError::NoSuchPlan
     );
+    rig.core.resume(other, somebody_else(), vec![]).unwrap();
+    assert_eq!(rig.core.drivers.len(), 2);
     rig.core.left(rig.now, CLIENT);
     assert_eq!(rig.commands(), [release(&[0, 1])]);
     assert_eq!(
         rig.core.plan(rig.now, CLIENT, PLAN).unwrap_err(),
         MembershipError::NoSuchPlan
     );
+    // Nobody waits for its return.
+    assert_eq!(rig.core.drivers.len(), 1);
+    assert_eq!(rig.core.poll_timeout(), None);
+}
+
+#[test]
+fn a_worker_drops_what_it_holds_itself_whatever_the_incarnations_of_others() {
+    let mut rig = rig();
+    for n in [0, 1] {
+        rig.core.register(rig.now, holder(n, 9)).unwrap();
+    }
+    rig.core.dropped(ConnectionId(0), &[LEASE]);
+    assert_eq!(rig.core.leases()[0].workers, ["w1"]);
 }
 
 #[test]
@@ -194,13 +209,18 @@ fn a_client_whose_connection_broke_has_a_while_to_return() {
     assert_eq!((rig.commands(), rig.core.leases().len()), (vec![], 1));
 }
 
+/// A later process of the client.
+fn somebody_else() -> Driver {
+    Driver {
+        incarnation: Incarnation(10),
+        ..me()
+    }
+}
+
 #[test]
 fn nobody_is_two_drivers_or_anothers() {
     let mut rig = rig().workers(2).granted();
-    let other = Driver {
-        incarnation: Incarnation(10),
-        ..me()
-    };
+    let other = somebody_else();
     let twice = rig.core.resume(CLIENT, other.clone(), vec![]);
     assert_eq!(
         twice,

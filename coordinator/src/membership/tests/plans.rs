@@ -119,3 +119,27 @@ fn plans_are_bounded() {
     assert!(rig.core.plan(rig.now, CLIENT, PlanId(100)).is_err());
     assert!(rig.core.plan(rig.now, CLIENT, PlanId(163)).is_ok());
 }
+
+#[test]
+fn a_plan_for_a_former_incarnation_is_noticed() {
+    convoke_common::mutant_is_killed!(
+        "former-incarnation-granted",
+        a_plan_is_for_the_workers_it_was_made_for
+    );
+}
+
+#[test]
+fn a_lease_granted_after_it_was_given_up_is_noticed() {
+    convoke_common::mutant_is_killed!(
+        "given-up-unheeded",
+        what_a_plan_was_granted_ends_when_its_driver_gives_it_up
+    );
+}
+
+#[test]
+fn an_installed_node_in_quarantine_is_noticed() {
+    convoke_common::mutant_is_killed!(
+        "quarantine-unheeded-on-install",
+        a_plan_of_a_node_that_was_quarantined_since_is_not_installed
+    );
+}

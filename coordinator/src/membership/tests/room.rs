@@ -225,3 +225,11 @@ fn leases_share_constants_whichever_function_they_are_of() {
     rig.taken(&me, [50, 14]);
     assert_eq!(of(&rig, "aaaa"), (0, [vec![1, 2, 3], vec![]]));
 }
+
+#[test]
+fn a_worker_that_leaves_may_have_made_room() {
+    let mut rig = rig().workers(2);
+    let freed = rig.core.freed();
+    rig.core.left(rig.now, ConnectionId(0));
+    assert_ne!(rig.core.freed(), freed);
+}

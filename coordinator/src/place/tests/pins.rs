@@ -189,3 +189,29 @@ fn a_pin_says_where_its_nodes_run() {
     let each: Vec<(String, Vec<usize>)> = each.collect();
     assert_eq!(each, [("w*".into(), vec![0]), ("w2/cpu:0".into(), vec![7])]);
 }
+
+#[test]
+fn a_worker_that_does_not_hold_its_pinned_nodes_is_named_with_what_it_must_offer() {
+    let f = chain(8, 512);
+    let at = |memory: u64, others: u64, pins: &[(&str, &str)]| {
+        let pins = pins.iter().map(|(p, d)| (p.to_string(), d.to_string()));
+        let o = PlanOptions {
+            pins: pins.collect(),
+            ..options(&f, WorkerCount::Auto)
+        };
+        let mut c = cluster(3, others);
+        c.workers[1].memory = memory;
+        c.workers[1].budget = memory;
+        place(f.clone(), &c, &o)
+    };
+    let all = [("*", "w1")];
+    let e = at(5 * MIB, 64 * MIB, &all).unwrap_err();
+    assert_eq!(e.code, Code::ClusterTooSmall);
+    let advice = "for the nodes pinned on them, these workers must offer: w1 8.2 MiB (raise --memory there, or pin fewer nodes)";
+    assert_eq!(e.advice, advice);
+    // What is advised is enough.
+    assert!(at(8 * MIB + MIB / 4, MIB, &all).is_ok());
+    // Where the pinned nodes fit, the advice is on the whole.
+    let e = at(2 * MIB, 2 * MIB, &[("x1", "w1")]).unwrap_err();
+    assert!(e.advice.ends_with("; pins may be in the way"), "{e}");
+}

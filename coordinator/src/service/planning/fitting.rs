@@ -16,6 +16,7 @@ use convoke_common::identity::PeerIdentity;
 use convoke_common::ids::Incarnation;
 use convoke_common::rpc::{Intent, PlanOptions, QUEUE_BOUND, RETURN_BOUND};
 use convoke_common::rpc_transport::Charge;
+use convoke_common::timer::{Timer, TimerKind};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
 use tokio::time::{Instant, timeout_at};
@@ -165,6 +166,8 @@ impl Service {
                     _ = freed.changed() => {}
                 }
             };
+            let awaited = absent.filter(|_| lack != Lack::Turn);
+            let _timer = awaited.map(|until| Timer::arm(TimerKind::Return, until));
             // Look again when something has changed, or may have.
             let _ = timeout_at(until.min(now + period), news).await;
         }

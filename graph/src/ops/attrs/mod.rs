@@ -3,6 +3,7 @@
 mod activation;
 mod cast;
 mod learn;
+mod position;
 mod quantised;
 mod random;
 mod recurrent;
@@ -15,6 +16,7 @@ mod window;
 pub use activation::Activation;
 pub use cast::{CastAttrs, RoundMode};
 pub use learn::{Aggregate, TreeAttrs};
+pub use position::{RotaryAttrs, RotaryLayout};
 pub use quantised::{
     BlockWeightAttrs, Granularity, PackCodesAttrs, ParameterShape, QUANTISED, QuantiseAttrs,
     product_granularity,
@@ -24,7 +26,9 @@ pub use recurrent::{CellActivation, RecurrentAttrs, RecurrentDirection, packed_r
 pub use resize::{AspectRatio, Coordinates, Interpolation, Nearest, ResizeAttrs};
 pub use signal::{DftAttrs, FoldAttrs};
 pub use text::{CaseChange, GramAttrs, GramMode, NormalizerAttrs};
-pub use vision::{DeformAttrs, GridMode, GridOutside, GridSampleAttrs, RoiAttrs, unpooled_len};
+pub use vision::{
+    DeformAttrs, GridMode, GridOutside, GridSampleAttrs, PixelFormat, RoiAttrs, unpooled_len,
+};
 pub use window::{AutoPad, ConvAttrs, PoolAttrs, Window};
 
 use super::def::OpError;

@@ -10,6 +10,37 @@ const MAX_EXTENT: i64 = 1 << 24;
 /// The most samples along an axis of a bin: more take hours, and tell nothing more.
 const MAX_SAMPLES: i64 = 1 << 12;
 
+/// The numbers that `ImageDecoder` gives for a pixel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PixelFormat {
+    Rgb,
+    Bgr,
+    Grayscale,
+}
+
+impl PixelFormat {
+    /// Reads the attributes of `ImageDecoder`.
+    pub fn new(attrs: &Attrs) -> Result<PixelFormat, OpError> {
+        match attrs.str("pixel_format", "RGB") {
+            "RGB" => Ok(PixelFormat::Rgb),
+            "BGR" => Ok(PixelFormat::Bgr),
+            "Grayscale" => Ok(PixelFormat::Grayscale),
+            other => {
+                let why = format!("must be RGB, BGR or Grayscale, not '{other}'");
+                Err(bad("pixel_format", why))
+            }
+        }
+    }
+
+    /// Numbers of a pixel.
+    pub fn channels(self) -> usize {
+        match self {
+            PixelFormat::Rgb | PixelFormat::Bgr => 3,
+            PixelFormat::Grayscale => 1,
+        }
+    }
+}
+
 /// How `GridSample` makes elements between those of its operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GridMode {

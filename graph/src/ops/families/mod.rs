@@ -11,6 +11,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod pooling;
+mod position;
 mod quantised;
 mod random;
 mod recurrent;
@@ -38,6 +39,7 @@ pub use matmul::MatMulOp;
 pub use movement::MovementOp;
 pub use norm::NormOp;
 pub use pooling::PoolOp;
+pub use position::PositionOp;
 pub use quantised::QuantisedOp;
 pub use random::RandomOp;
 pub use recurrent::RecurrentOp;
@@ -54,7 +56,7 @@ pub use vision::VisionOp;
 use super::def::OpDef;
 
 /// All definitions except the custom ones, by family.
-pub(super) static FAMILIES: [(&str, &[OpDef]); 24] = [
+pub(super) static FAMILIES: [(&str, &[OpDef]); 25] = [
     ("binary", binary::OPS),
     ("control", control::OPS),
     ("conv", conv::OPS),
@@ -67,6 +69,7 @@ pub(super) static FAMILIES: [(&str, &[OpDef]); 24] = [
     ("movement", movement::OPS),
     ("norm", norm::OPS),
     ("pool", pooling::OPS),
+    ("position", position::OPS),
     ("quantised", quantised::OPS),
     ("random", random::OPS),
     ("recurrent", recurrent::OPS),

@@ -321,7 +321,10 @@ pub(super) const OPS: &[OpDef] = &[
         &[DATA.class(1).variadic()],
         concat,
     )
-    .attrs(&[required("axis", AttrKind::Int)]),
+    .attrs(&[
+        required("axis", AttrKind::Int),
+        attr("grows", AttrKind::Int),
+    ]),
     OpDef::of(
         Op::Slice(SliceOp::Pad),
         "The operand with elements added, or removed, before and after the given axes.",

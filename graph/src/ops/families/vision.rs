@@ -2,7 +2,9 @@
 
 use crate::Dim;
 use crate::graph::{Attrs, TensorType};
-use crate::ops::attrs::{DeformAttrs, GridSampleAttrs, RoiAttrs, Window, unpooled_len};
+use crate::ops::attrs::{
+    DeformAttrs, GridSampleAttrs, PixelFormat, RoiAttrs, Window, unpooled_len,
+};
 use crate::ops::cost::{elements, per_element, per_input_element, with_flops};
 use crate::ops::def::*;
 use crate::ops::kind::{Op, family};
@@ -24,6 +26,12 @@ fn grid_sample(i: &Infer<'_>) -> Rule {
     let mut out = vec![batch, channels.clone()];
     out.extend_from_slice(&places[1..]);
     one(i.dtype(0)?, out)
+}
+
+fn image_decoder(i: &Infer<'_>) -> Rule {
+    i.ranked(0, "encoded_stream", 1)?;
+    let channels = PixelFormat::new(i.attrs)?.channels();
+    one(U8, vec![i.fresh(0, 0), i.fresh(0, 1), channels.into()])
 }
 
 /// The output of ops that pool regions of `columns` numbers.
@@ -169,7 +177,9 @@ const F32_ONLY: &[crate::DType] = &[F32];
 
 family! {
     /// Ops of vision models.
-    VisionOp in Vision { DeformConv, GridSample, MaxRoiPool, MaxUnpool, NonMaxSuppression, RoiAlign }
+    VisionOp in Vision {
+        DeformConv, GridSample, ImageDecoder, MaxRoiPool, MaxUnpool, NonMaxSuppression, RoiAlign,
+    }
 }
 
 /// Definitions of this family.
@@ -207,6 +217,15 @@ pub(super) const OPS: &[OpDef] = &[
         attr("padding_mode", AttrKind::Str),
     ])
     .cost(per_element::<20>),
+    OpDef::of(
+        Op::Vision(VisionOp::ImageDecoder),
+        "The pixels of an image file: u8 [height, width, channels]. BMP, JPEG, JPEG 2000, PNG, PNM, TIFF and WebP are read.",
+        &[operand("encoded_stream", &[U8])],
+        image_decoder,
+    )
+    .attrs(&[attr("pixel_format", AttrKind::Str)])
+    .sized_by_data()
+    .cost(per_input_element::<200>),
     OpDef::of(
         Op::Vision(VisionOp::MaxRoiPool),
         "Greatest elements of the bins of regions [R, 5] of X [N, C, H, W], each an image and two corners: [R, C, ..].",

@@ -43,6 +43,13 @@ fn vision() {
             "f32[1, 1, 2, 2]; i64[1, 1, 2, 2]; =1 1 5 s",
             "f32[1, 1, 5, s]",
         ),
+        ("ImageDecoder", &[], "u8[n]", "u8[new00, new01, 3]"),
+        (
+            "ImageDecoder",
+            &[("pixel_format", Attr::Str("Grayscale".into()))],
+            "u8[n]",
+            "u8[new00, new01, 1]",
+        ),
         (
             "NonMaxSuppression",
             &[],
@@ -104,6 +111,13 @@ fn vision() {
             "MaxUnpool",
             kernel,
             "f32[1, 1, 2, 2]; i64[1, 1, 2, 2]; =4 4",
+        ),
+        ("ImageDecoder", &[], "i8[n]"),
+        ("ImageDecoder", &[], "u8[n, 1]"),
+        (
+            "ImageDecoder",
+            &[("pixel_format", Attr::Str("RGBA".into()))],
+            "u8[n]",
         ),
         ("NonMaxSuppression", &[], "f32[n, 3, 4]; f32[n, c, 2]"),
         ("NonMaxSuppression", &[], "f32[n, b, 5]; f32[n, c, b]"),

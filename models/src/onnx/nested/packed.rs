@@ -111,6 +111,16 @@ impl Expansion<'_> {
         self.plain("Expand", &[one, count])
     }
 
+    /// `more` behind `x`. In a loop `x` is held by nobody else, and keeps room for what the next iterations append.
+    fn appended(&mut self, x: ValueId, more: ValueId) -> Made {
+        let attrs = match self.ty(x)?.dtype.is_packed() {
+            // Elements that share bytes are spread for the op, so there would be nothing to grow.
+            true => axis_of(0),
+            false => axis_of(0).with("grows", Attr::Int(1)),
+        };
+        self.op("Concat", attrs, &[x, more])
+    }
+
     /// The row of `shapes` that is `x`'s.
     fn row(&mut self, x: ValueId, width: usize) -> Made {
         let rank = self.shape(x)?.len();
@@ -217,8 +227,8 @@ impl Expansion<'_> {
         let p = self.widened(p, Some((rank, rank)))?;
         let (flat, row) = (self.flat(x)?, self.row(x, width(p.ranks))?);
         let Some(at) = at else {
-            let data = self.joined(0, &[p.data, flat])?;
-            let shapes = self.joined(0, &[p.shapes, row])?;
+            let data = self.appended(p.data, flat)?;
+            let shapes = self.appended(p.shapes, row)?;
             return Ok(Packed { data, shapes, ..p });
         };
         let at = self.position(at)?;
@@ -322,6 +332,7 @@ impl Expansion<'_> {
         let axis = Packed::axis(self, axis, rank)?;
         // If dimensions differ that must not, the greatest ones make more elements than there are.
         let most = self.reduced("ReduceMax", dims, 0)?;
+        let most = self.of_some(dims, most)?;
         let along = self.slice(dims, 1, axis as i64, axis as i64 + 1, 1)?;
         let along = self.flat(along)?;
         let total = self.reduced("ReduceSum", along, 0)?;
@@ -346,6 +357,14 @@ impl Expansion<'_> {
         self.with_zero(y, shape)
     }
 
+    /// `most`, where there is a tensor: an empty sequence has no first one, which is asked for, so that it is refused as such.
+    fn of_some(&mut self, dims: ValueId, most: ValueId) -> Made {
+        let first = self.ints("first", &[0])?;
+        let first = self.plain("Gather", &[dims, first])?;
+        let first = self.flat(first)?;
+        self.plain("Max", &[most, first])
+    }
+
     /// The product of a list, as a list of one number.
     fn product(&mut self, x: ValueId) -> Made {
         let axes = self.ints("axes", &[0])?;
@@ -359,6 +378,7 @@ impl Expansion<'_> {
             0 => count,
             _ => {
                 let most = self.reduced("ReduceMax", dims, 0)?;
+                let most = self.of_some(dims, most)?;
                 self.joined(0, &[count, most])?
             }
         };

@@ -238,7 +238,6 @@ pub(super) fn standard(b: &mut Builder, mut c: ImportedNode) -> Outputs {
         "HannWindow" | "HammingWindow" | "BlackmanWindow" => signal::window(b, c),
         "LinearAttention" => attention::linear_attention(b, c),
         "MelWeightMatrix" => signal::mel_weight_matrix(b, c),
-        "RotaryEmbedding" => attention::rotary_embedding(b, c),
         "STFT" => signal::stft(b, c),
         // ONNX Runtime has this op of its own in ONNX's domain.
         "SimplifiedLayerNormalization" => contrib::simplified_layer_norm(b, c),

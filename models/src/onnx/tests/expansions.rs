@@ -349,7 +349,7 @@ fn rotary_embedding_refuses_what_does_not_fit() {
     for (x, attributes, cause) in [
         ("x[2, 3, 8]", vec![], "needs num_heads"),
         ("x[2, 5, 3, 7]", vec![], "even size"),
-        ("x[2, 5, 3, 6]", vec![], "3 columns"),
+        ("x[2, 5, 3, 6]", vec![], "4 and 3 differ"),
         (
             "x[2, 5, 3, 8]",
             vec![int("rotary_embedding_dim", 10)],

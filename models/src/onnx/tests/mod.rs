@@ -8,16 +8,12 @@ mod early;
 mod expansions;
 mod forms;
 mod hostile;
-mod integers;
 mod learn;
 mod lengths;
-mod narrow;
-mod quantised;
 mod seeds;
 mod sequences;
-mod sparse;
-mod strings;
 mod structure;
+mod types;
 
 use convoke_common::{Code, Error};
 use convoke_graph::Tensor;

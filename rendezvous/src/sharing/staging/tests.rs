@@ -174,3 +174,30 @@ fn one_that_is_refused_goes_no_further() {
     unwanted(0).unwrap();
     assert_eq!(said.take(), []);
 }
+
+#[test]
+fn a_buffer_whose_tensor_is_refused_during_the_copy_is_free_again() {
+    let stage = stage();
+    add(&stage, 0, 2);
+    let first = check_next(&stage, 0, true);
+    let turn = locked(&stage.state).turn();
+    let Some(Turn::Copy(chunk)) = turn else {
+        panic!("it does not go on");
+    };
+    stage.unwanted(0, drop).unwrap();
+    stage.tell(chunk, SLOT, |_| panic!("told"), |_| panic!("told"));
+    stage.free(first);
+    assert!(locked(&stage.state).is_idle());
+    add(&stage, 0, SLOTS);
+    for at in 0..SLOTS {
+        check_next(&stage, 1, at == 0);
+    }
+}
+
+#[test]
+fn a_buffer_that_stays_lent_is_noticed() {
+    convoke_common::mutant_is_killed!(
+        "staging-buffer-lost",
+        a_buffer_whose_tensor_is_refused_during_the_copy_is_free_again
+    );
+}

@@ -115,14 +115,18 @@ impl Budgets {
                 "{worker}: {client} has {has} bytes, and is charged for {charged}"
             ));
         }
-        // A coordinator that was away lists a worker only once that has registered anew.
+        // A coordinator that is away cannot be asked, and one that was away lists a worker only once that has registered anew.
         let coordinators = |i: &Injury| {
             i.harm.separates()
                 && (i.host == Host::Coordinator || i.other == Some(Host::Coordinator))
         };
-        let unlisted = view.injuries(from, view.now).any(coordinators);
+        let away = view.injuries(from, view.now).any(coordinators);
         for e in refused {
-            let explained = e.code == Code::OutOfMemory || e.code == Code::NoWorkers && unlisted;
+            let explained = match e.code {
+                Code::OutOfMemory => true,
+                Code::NoWorkers | Code::Unreachable => away,
+                _ => false,
+            };
             if !explained && self.0.insert((hog.worker, Some(hog.client))) {
                 let (client, worker) = (hog.client, hog.worker);
                 found.say(format!("{client} wants more of {worker} and is told {e}"));

@@ -3,7 +3,7 @@
 use convoke_graph::tensor::MAX_RANK;
 
 /// The most operands of a kernel.
-pub const OPERANDS: usize = 4;
+pub const OPERANDS: usize = 5;
 
 /// The parameter of every kernel; `prelude.cu` declares the same struct. What `sizes` and `numbers` mean is each kernel's.
 #[repr(C)]

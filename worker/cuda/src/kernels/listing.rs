@@ -27,10 +27,11 @@ fn dtypes() -> impl Iterator<Item = DType> {
 }
 
 /// The dtypes that operands of other classes than the first one's may have. What `Where` chooses has elements of 1, 2, 4
-/// and 8 bytes; other operands are indices.
+/// and 8 bytes; zero points are codes or numbers; other operands are indices.
 fn others(def: &OpDef) -> &'static [DType] {
     match def.name {
         "Where" => &[DType::Bool, DType::F16, DType::F32, DType::I64],
+        "MatMulNBits" => &[DType::U8, DType::F32],
         _ => &[DType::I32, DType::I64],
     }
 }
@@ -45,7 +46,13 @@ fn forms(def: &'static OpDef, dtype: DType) -> Vec<(Attrs, usize)> {
             let others = dtypes().filter(|to| *to != dtype);
             attrs = others.map(|d| to(&d)).collect();
         }
-        "FusedGemm" => attrs.extend(fused_forms()),
+        "MatMulNBits" => attrs = [2, 4, 8].map(packed_codes).into(),
+        "FusedGemm" => {
+            let packed = [("packed", 1), ("k", 1), ("n", 1)];
+            attrs.push(with_ints(&packed));
+        }
+        "FusedAttention" => attrs.push(Attrs::default().with("softcap", Attr::Float(30.0))),
+        "AveragePool" => attrs.push(Attrs::default().with("count_include_pad", Attr::Int(1))),
         "Gelu" => attrs.push(Attrs::default().with("approximate", Attr::Str("tanh".into()))),
         "Swish" => attrs.push(Attrs::default().with("alpha", Attr::Float(0.5))),
         _ => {}
@@ -55,26 +62,21 @@ fn forms(def: &'static OpDef, dtype: DType) -> Vec<(Attrs, usize)> {
     all.collect()
 }
 
-/// Attributes of fused products: each activation, on a packed weight and on a plain one.
-fn fused_forms() -> impl Iterator<Item = Attrs> {
-    let activations = [
-        "Relu",
-        "Clip",
-        "Sigmoid",
-        "HardSwish",
-        "HardSigmoid",
-        "Silu",
-        "Gelu",
-        "GeluTanh",
-        "Tanh",
-        "LeakyRelu",
-    ];
-    activations.into_iter().flat_map(|activation| {
-        let plain = Attrs::default().with("activation", Attr::Str(activation.into()));
-        let packed = plain.clone().with("packed", Attr::Int(1));
-        let sized = packed.with("k", Attr::Int(1)).with("n", Attr::Int(1));
-        [plain, sized]
-    })
+/// Attributes that are integers.
+fn with_ints(given: &[(&str, i64)]) -> Attrs {
+    let with = |attrs: Attrs, (name, value): &(&str, i64)| attrs.with(name, Attr::Int(*value));
+    given.iter().fold(Attrs::default(), with)
+}
+
+/// Attributes of a product with weights that are packed codes of so many bits.
+fn packed_codes(bits: i64) -> Attrs {
+    with_ints(&[
+        ("bits", bits),
+        ("K", 32),
+        ("N", 64),
+        ("block_size", 32),
+        ("packed", 1),
+    ])
 }
 
 /// The kernels of an op whose first operand has this dtype, in every form.

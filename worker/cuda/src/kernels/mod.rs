@@ -7,15 +7,27 @@
 //! elementwise   unary, binary, comparisons, choice, casts        one thread per element
 //! movement      views, strided copies, gather                    one thread per element
 //! product       MatMul, Gemm, FusedGemm                          tiles of 64 by 64, ascending over K
-//! rows          reductions, softmax, normalisations              a block per row, a fixed tree
+//! attention     FusedAttention                                   a block per four rows of queries, keys ascending
+//! blocks        MatMulNBits                                      tiles of 64 by 64, or one thread per element
+//! conv          Conv, FusedConv                                  tiles of 64 by 64, ascending over channels and taps
+//! pool          pools over windows                               one thread per element
+//! rotary        RotaryEmbedding                                  one thread per element
+//! rows          reductions, softmax, normalisations, planes      a block per row, a fixed tree
 //! ```
 
+mod activation;
 pub mod args;
+mod attention;
+mod blocks;
+mod conv;
 mod elementwise;
 pub mod listing;
 mod movement;
+mod pool;
 mod product;
+mod rotary;
 mod rows;
+mod window;
 
 use std::ffi::CStr;
 
@@ -48,7 +60,7 @@ pub enum Given<'a> {
     Device(DType, &'a [usize]),
 }
 
-/// What a kernel is planned for.
+/// The operands and results that a kernel is planned for.
 pub struct Planned<'a> {
     pub operands: &'a [Given<'a>],
     pub outputs: &'a ConcreteOutputs,
@@ -75,7 +87,7 @@ pub struct Call {
     pub faults: bool,
 }
 
-/// What a launch does.
+/// The work of a launch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Work {
     /// The result has the memory of operand 0.
@@ -106,17 +118,20 @@ pub fn template(op: &DeviceOp<'_>) -> Option<Box<dyn Template>> {
         Op::Slice(slice) => movement::slices(slice, op),
         Op::Index(index) => movement::gather(index, op),
         Op::MatMul(product) => product::plain(product, op),
-        Op::Fused(fused) => product::fused(fused, op),
+        Op::Fused(fused) => product::fused(fused, op)
+            .or_else(|| conv::fused(fused, op))
+            .or_else(|| attention::fused(fused, op)),
+        Op::Conv(convolution) => conv::plain(convolution, op),
+        Op::Pool(pool) => pool::pool(pool, op),
+        Op::Quantised(quantised) => blocks::product(quantised, op),
         Op::Reduce(reduce) => rows::reduction(reduce, op),
         Op::Norm(norm) => rows::normalisation(norm, op),
+        Op::Position(position) => rotary::position(position, op),
         // Named one by one, so that an op of a new family is decided about here.
         Op::Control(_)
-        | Op::Conv(_)
         | Op::Custom
         | Op::Handle(_)
         | Op::Learn(_)
-        | Op::Pool(_)
-        | Op::Quantised(_)
         | Op::Random(_)
         | Op::Recurrent(_)
         | Op::Resize(_)
@@ -237,6 +252,14 @@ fn count(shape: &[usize]) -> usize {
 }
 
 impl Call {
+    /// Has the kernel read operand `i` too, where it is given.
+    fn reads(&mut self, i: usize, given: bool) {
+        self.inputs[i] = given.then_some(Place {
+            tensor: i,
+            elements: 0,
+        });
+    }
+
     /// A call that reads the first `operands` operands from their beginning and makes result 0.
     fn of(blocks: u32, arguments: Arguments, operands: usize) -> Call {
         let input = |i| {

@@ -21,13 +21,13 @@ struct bf16 {
 };
 
 struct Arguments {
-  const void* inputs[4];
+  const void* inputs[5];
   void* output;
   i64* fault;
   i64 elements;
   i64 rank;
   i64 dims[16];
-  i64 strides[4][16];
+  i64 strides[5][16];
   i64 out_strides[16];
   i64 sizes[16];
   f64 numbers[4];
@@ -290,4 +290,11 @@ DEVICE I truncated(f64 x, f64 lo, f64 hi, I least_of, I greatest_of) {
   if (x <= lo) return least_of;
   if (x >= hi) return greatest_of;
   return (I)x;
+}
+
+// Adds the products of `here` columns of a tile's left matrix and rows of its right one to 4 by 4 sums, k by k.
+DEVICE void add_products(f32 (*left)[65], f32 (*right)[65], int here, int row, int column, f32 (*sum)[4]) {
+  for (int k = 0; k < here; k++)
+    for (int i = 0; i < 4; i++)
+      for (int j = 0; j < 4; j++) sum[i][j] = fmaf(left[k][row + i], right[k][column + j], sum[i][j]);
 }

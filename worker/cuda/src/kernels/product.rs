@@ -5,30 +5,27 @@
 //! makes a tile of 64 by 64, a thread 4 by 4 of them.
 
 use convoke_common::error::Result;
-use convoke_functions::FloatUnary;
 use convoke_graph::DType;
 use convoke_graph::ops::attrs::{Activation, GemmAttrs, flag};
 use convoke_graph::ops::packing::{PACK_N, packed_gemm_len};
 use convoke_graph::ops::{FusedOp, MatMulOp};
 use convoke_worker::device::DeviceOp;
 
+use super::activation::{self, Chosen};
 use super::args::{Arguments, broadcast, dense};
-use super::{
-    Call, Planned, Template, Work, count, dtype_of, elementwise, in_f32, misfit, source, type_name,
-};
+use super::{Call, Planned, Template, Work, count, dtype_of, in_f32, misfit, source, type_name};
 
 /// Rows and columns of a tile.
-const TILE: usize = 64;
+pub(super) const TILE: usize = 64;
 
 /// Columns of a panel of a packed weight; the last panel has as many as are left, rounded up to [`PACK_N`]. This is the
 /// layout of `convoke_kernels::gemm::pack`.
 const PANEL: usize = 48;
 
 /// The most blocks of a launch; a block goes on with further tiles.
-const MOST_TILES: usize = 1 << 20;
+pub(super) const MOST_TILES: usize = 1 << 20;
 
-/// The family's text. `PACKED` says that B is in panels, `ADDEND` that there is a third operand, and `ACTIVATION` is an
-/// expression of `x` and of the parameters `p` and `q`.
+/// The family's text, behind that of activations. `PACKED` says that B is in panels, and `ADDEND` that there is a third operand.
 const TEXT: &str = r"
 DEVICE i64 packed_at(const Arguments& a, i64 k, i64 column) {
   i64 first = column / PANEL * PANEL, rest = a.sizes[1] - first;
@@ -36,14 +33,14 @@ DEVICE i64 packed_at(const Arguments& a, i64 k, i64 column) {
   return first * a.sizes[2] + k * width + (column - first);
 }
 DEVICE f32 finished(const Arguments& a, f32 x, i64 row, i64 column) {
-  const f32 alpha = (f32)a.numbers[0], beta = (f32)a.numbers[1], p = (f32)a.numbers[2], q = (f32)a.numbers[3];
+  const f32 alpha = (f32)a.numbers[0], beta = (f32)a.numbers[1];
   if (alpha != 1.0f) x = alpha * x;
 #if ADDEND
   f32 c = widen(((const C*)a.inputs[2])[row * a.sizes[7] + column * a.sizes[8]]);
   x = x + (beta != 1.0f ? beta * c : c);
 #endif
-  (void)beta, (void)p, (void)q;
-  return ACTIVATION;
+  (void)beta;
+  return activated(a.sizes[11], x, (f32)a.numbers[2], (f32)a.numbers[3]);
 }
 KERNEL(const Arguments a) {
   SHARED f32 left[16][65];
@@ -77,10 +74,7 @@ KERNEL(const Arguments a) {
 #endif
       }
       __syncthreads();
-      for (int k = 0; k < here; k++)
-        for (int i = 0; i < 4; i++)
-          for (int j = 0; j < 4; j++)
-            sum[i][j] = fmaf(left[k][own_row + i], right[k][own_column + j], sum[i][j]);
+      add_products(left, right, here, own_row, own_column, sum);
     }
     for (int i = 0; i < 4; i++)
       for (int j = 0; j < 4; j++) {
@@ -92,7 +86,7 @@ KERNEL(const Arguments a) {
 }
 ";
 
-/// What of a product is fixed by its op.
+/// The part of a product that its op decides.
 struct Product {
     a: DType,
     b: DType,
@@ -101,7 +95,7 @@ struct Product {
     /// K and N of a packed B.
     packed: Option<(usize, usize)>,
     gemm: Option<GemmAttrs>,
-    activation: (&'static str, [f64; 2]),
+    activation: Chosen,
 }
 
 /// The kernel of a product.
@@ -111,7 +105,7 @@ pub(super) fn plain(product: MatMulOp, op: &DeviceOp<'_>) -> Option<Box<dyn Temp
         MatMulOp::Gemm => Some(GemmAttrs::new(op.attrs)),
         MatMulOp::Det => return None,
     };
-    made(op, gemm, None, ("x", [0.; 2]))
+    made(op, gemm, None, activation::NONE)
 }
 
 /// The kernel of a product with what follows it.
@@ -124,7 +118,7 @@ pub(super) fn fused(fused: FusedOp, op: &DeviceOp<'_>) -> Option<Box<dyn Templat
         true => Some((size("k")?, size("n")?)),
         false => None,
     };
-    let activation = activation(Activation::new(op.attrs).ok()?)?;
+    let activation = activation::chosen(Activation::new(op.attrs).ok()?)?;
     made(op, None, packed, activation)
 }
 
@@ -132,7 +126,7 @@ fn made(
     op: &DeviceOp<'_>,
     gemm: Option<GemmAttrs>,
     packed: Option<(usize, usize)>,
-    activation: (&'static str, [f64; 2]),
+    activation: Chosen,
 ) -> Option<Box<dyn Template>> {
     let (a, b, addend) = (dtype_of(op, 0)?, dtype_of(op, 1)?, dtype_of(op, 2));
     let computed = [Some(a), Some(b), addend];
@@ -147,30 +141,6 @@ fn made(
             activation,
         }) as _
     })
-}
-
-/// An activation as an expression with its parameters.
-fn activation(given: Option<Activation>) -> Option<(&'static str, [f64; 2])> {
-    use Activation as A;
-    let function = match given {
-        None => return Some(("x", [0.; 2])),
-        Some(A::Clip { min, max }) => return Some(("clamp(x, p, q)", [min.into(), max.into()])),
-        Some(A::Relu) => FloatUnary::Relu,
-        Some(A::Sigmoid) => FloatUnary::Sigmoid,
-        Some(A::HardSwish) => FloatUnary::HardSwish,
-        Some(A::HardSigmoid { alpha, beta }) => FloatUnary::HardSigmoid {
-            alpha: alpha.into(),
-            beta: beta.into(),
-        },
-        Some(A::Silu) => FloatUnary::Swish { alpha: 1.0 },
-        Some(A::Gelu) => FloatUnary::Gelu,
-        Some(A::GeluTanh) => FloatUnary::GeluTanh,
-        Some(A::Tanh) => FloatUnary::Tanh,
-        Some(A::LeakyRelu { alpha }) => FloatUnary::LeakyRelu {
-            alpha: alpha.into(),
-        },
-    };
-    elementwise::expression(function)
 }
 
 /// A stack of products: M, N and K, the strides of A and B along rows and columns, and the axes of the stack.
@@ -287,11 +257,13 @@ impl Template for Product {
             ("Y", type_name(self.result)?),
             ("PACKED", flag(self.packed.is_some())),
             ("ADDEND", flag(self.addend.is_some())),
-            ("ACTIVATION", self.activation.0),
             ("PANEL", &*panel),
             ("PACK_N", &*pad),
         ];
-        Some(source(&definitions, TEXT))
+        Some(source(
+            &definitions,
+            &format!("{}{TEXT}", activation::text()),
+        ))
     }
 
     fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
@@ -322,7 +294,8 @@ impl Template for Product {
             .gemm
             .map_or([1.; 2], |g| [g.alpha.into(), g.beta.into()]);
         arguments.numbers[..2].copy_from_slice(&factors);
-        arguments.numbers[2..].copy_from_slice(&self.activation.1);
+        arguments.numbers[2..].copy_from_slice(&self.activation.parameters);
+        arguments.sizes[11] = self.activation.number;
         let blocks = (matrices * rows * columns).min(MOST_TILES) as u32;
         let operands = 2 + usize::from(self.addend.is_some());
         Ok(Work::one(Call::of(blocks, arguments, operands)))

@@ -15,9 +15,9 @@ use super::{
     type_name,
 };
 
-/// What the families of this module share: the place of an element of a row, and the tree. The row's own axes are the
+/// The text that the families of this module share: the place of an element of a row, and the tree. The row's own axes are the
 /// dimensions from `a.rank` on, `a.sizes[0]` of them, and `a.sizes[1]` are its elements.
-const SHARED_TEXT: &str = r"
+pub(super) const SHARED_TEXT: &str = r"
 DEVICE i64 row_start(const Arguments& a, i64 row, int operand) {
   i64 at = 0;
   for (i64 d = a.rank - 1; d >= 0; d--) {
@@ -219,6 +219,48 @@ impl Template for Reduction {
         }
         let mut arguments = Arguments::of(rows);
         set_rows(&mut arguments, shape, &axes);
+        Ok(Work::one(Call::of(row_blocks(rows), arguments, 1)))
+    }
+}
+
+/// The reduction of every plane of a tensor [N, C, ..].
+struct Planes {
+    dtype: DType,
+    definitions: [(&'static str, &'static str); 4],
+}
+
+/// The kernel of a pool over whole planes: where the result starts, how elements are combined, and what becomes of them.
+pub(super) fn planes(
+    dtype: DType,
+    from: &'static str,
+    combine: &'static str,
+    last: &'static str,
+) -> Option<Box<dyn Template>> {
+    let definitions = [
+        ("FROM", from),
+        ("TERM", "x"),
+        ("COMBINE", combine),
+        ("LAST", last),
+    ];
+    Some(Box::new(Planes { dtype, definitions }))
+}
+
+impl Template for Planes {
+    fn source(&self) -> Option<String> {
+        let mut definitions = self.definitions.to_vec();
+        definitions.push(("X", type_name(self.dtype)?));
+        Some(rows_source(&definitions, REDUCE_TEXT))
+    }
+
+    fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
+        let (_, shape) = planned.device(0)?;
+        let rows = count(planned.output(0)?);
+        if rows == 0 {
+            return Ok(Work::none());
+        }
+        let mut arguments = Arguments::of(rows);
+        let in_row: Vec<usize> = (2..shape.len()).collect();
+        set_rows(&mut arguments, shape, &in_row);
         Ok(Work::one(Call::of(row_blocks(rows), arguments, 1)))
     }
 }

@@ -16,6 +16,7 @@ use convoke_kernels::reduce::{
     Covered, Extreme, Reduce, Running, arg_extreme, cumulate, reduce_float, top_k,
 };
 use convoke_kernels::resize::{Position, ResizeKernels, Scaling, Taps, Weights, resize};
+use convoke_kernels::rotary::{Rotary, rotary};
 use convoke_kernels::shape::{Axis, Operand};
 use convoke_kernels::softmax::{log_softmax, softmax};
 use convoke_kernels::unary::{self, FloatUnary, Test};
@@ -177,6 +178,29 @@ fn reductions<T: Float>(exec: &Exec, digest: &mut Digest) -> Result {
     Ok(())
 }
 
+fn rotations<T: Float>(exec: &Exec, digest: &mut Digest, x: &[T]) -> Result {
+    let places: Vec<i64> = (0..2 * 19).map(|i| i * 7 % 23 - 5).collect();
+    let (cos, sin) = (tame::<T>(23 * 33, 1.0, 23), tame::<T>(23 * 33, 1.0, 29));
+    for form in 0..4 {
+        let sizes = Rotary {
+            batch: 2,
+            heads: 5,
+            tokens: 19,
+            size: 71,
+            half: 33,
+            heads_first: form & 1 > 0,
+            interleaved: form & 2 > 0,
+            strides: [19, 1],
+            places: Some(&places),
+        };
+        let x = &x[..2 * 5 * 19 * 71];
+        let mut y = vec![T::ZERO; x.len()];
+        rotary(exec, &sizes, x, &cos, &sin, &mut y)?;
+        digest.add("rotary", &y);
+    }
+    Ok(())
+}
+
 fn normalizations<T: Float>(exec: &Exec, digest: &mut Digest) -> Result {
     let (rows, n) = (37, 773);
     let (x, scale, bias) = (
@@ -189,6 +213,7 @@ fn normalizations<T: Float>(exec: &Exec, digest: &mut Digest) -> Result {
     digest.add("layer_norm", &y);
     rms_norm(exec, &x, &scale, 1e-5, &mut y)?;
     digest.add("rms_norm", &y);
+    rotations(exec, digest, &x)?;
     let mut stats = [vec![T::ZERO.widen(); rows], vec![T::ZERO.widen(); rows]];
     let [mean, inverse] = &mut stats;
     layer_norm_stats(exec, &x, n, 1e-5, mean, inverse)?;

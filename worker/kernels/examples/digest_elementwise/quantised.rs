@@ -2,14 +2,15 @@
 
 use crate::digest::{Digest, data};
 use convoke_kernels::Exec;
+use convoke_kernels::conv::{ConvShape, ConvSizes};
 use convoke_kernels::error::Result;
 use convoke_kernels::gemm::Batch;
 use convoke_kernels::narrow::{Narrow, NarrowFloat, NarrowInt};
 use convoke_kernels::quantised::{
-    BlockWeights, Bytes, Destination, Format, Layout, Numbers, PackedRows, Parameters, Precision,
-    Quantisation, Requantisation, SumBias, Take, ZeroPoints, Zeros, add_exact, dequantise,
-    pack_codes, pack_rows, packed_row, product_of_blocks, product_of_bytes, quantise, requantise,
-    span,
+    BlockWeights, Bytes, Destination, Format, GroupedConv, Layout, Numbers, PackedRows, Parameters,
+    Precision, Quantisation, Requantisation, SumBias, Take, ZeroPoints, Zeros, add_exact,
+    dequantise, grouped_conv_of_bytes, pack_codes, pack_rows, packed_row, product_of_blocks,
+    product_of_bytes, quantise, requantise, span,
 };
 
 /// A product of bytes, of the sizes where its panels end and in between.
@@ -43,6 +44,51 @@ fn byte_products(exec: &Exec, digest: &mut Digest) -> Result {
             Destination::Sums(&mut y),
         )?;
         digest.add(&format!("product_of_bytes [{m}, {k}] · [{k}, {n}]"), &y);
+    }
+    Ok(())
+}
+
+/// Convolutions of bytes whose groups have few filters, in each form: with and without zero points of filters, and of a stride that
+/// only plain loops serve.
+fn grouped_convolutions(exec: &Exec, digest: &mut Digest) -> Result {
+    for (stride, zero) in [(1, 0), (2, 0), (1, 9), (7, -5)] {
+        let sizes = ConvSizes {
+            batch: 2,
+            in_channels: 6,
+            out_channels: 6,
+            groups: 3,
+            input: &[19, 37],
+            kernel: &[3, 5],
+            strides: &[stride; 2],
+            dilations: &[1, 2],
+            pads_begin: &[1, 4],
+            pads_end: &[2, 3],
+        };
+        let shape = ConvShape::new(&sizes).expect("sizes that fit together");
+        let plan = GroupedConv::new(&shape).expect("few filters of a group");
+        let x = data::<u8>(shape.input_len(), 255.0, 5);
+        let w = data::<u8>(shape.weights_len(), 255.0, 6);
+        let bytes = |codes, signed| Bytes { codes, signed };
+        let (input, weights) = ((bytes(&x, false), 120), (bytes(&w, true), Zeros::One(zero)));
+        let mut sums = vec![0; shape.output_len()];
+        let to = Destination::Sums(&mut sums);
+        assert!(grouped_conv_of_bytes(*exec, &plan, input, weights, to)?);
+        digest.add(&format!("grouped_conv_of_bytes {stride} {zero}"), &sums);
+        let how = Requantisation {
+            bias: SumBias::None,
+            rows: &[1e-3],
+            columns: &[2e-3],
+            scales: &[0.1],
+            zeros: &[3.0],
+            to: Format::I8,
+        };
+        let mut codes = vec![0; sums.len()];
+        let to = Destination::Codes(&mut codes, &how);
+        assert!(grouped_conv_of_bytes(*exec, &plan, input, weights, to)?);
+        digest.add(
+            &format!("codes of grouped_conv_of_bytes {stride} {zero}"),
+            &codes,
+        );
     }
     Ok(())
 }
@@ -108,6 +154,7 @@ pub fn quantised(exec: &Exec, digest: &mut Digest) -> Result {
     add_exact(exec, &part, &mut sums)?;
     digest.add("add_exact", &sums);
     byte_products(exec, digest)?;
+    grouped_convolutions(exec, digest)?;
     let how = Requantisation {
         bias: SumBias::Rows(&[5, -9]),
         rows: &scales,

@@ -20,6 +20,7 @@ mod unfold;
 pub use shape::{ConvShape, ConvShapeError, ConvSizes};
 pub(crate) use unfold::Im2col;
 
+use crate::element::Float;
 use crate::gemm::driver::{self, ASource, Product};
 use crate::gemm::panel::BSource;
 use crate::gemm::{
@@ -122,19 +123,7 @@ pub(crate) fn conv_on(
     output: &mut [f32],
 ) -> Result<(), Cancelled> {
     assert!(isa.available());
-    assert_eq!(input.len(), shape.input_len(), "input of a convolution");
-    assert_eq!(
-        weights.len(),
-        shape.weights_len(),
-        "weights of a convolution"
-    );
-    assert_eq!(output.len(), shape.output_len(), "output of a convolution");
-    if let Some(bias) = epilogue.bias {
-        assert_eq!(bias.len(), shape.out_channels, "bias of a convolution");
-    }
-    if let Some(residual) = epilogue.residual {
-        assert_eq!(residual.len(), output.len(), "residual of a convolution");
-    }
+    check_lengths(shape, input.len(), weights, epilogue, output.len());
     if output.is_empty() {
         return exec.check();
     }
@@ -154,6 +143,69 @@ pub(crate) fn conv_on(
     };
     // SAFETY: the instruction set is available and the sizes were checked above.
     unsafe { unfolded(isa, exec, shape, input, weights, 0..chain, head, output) }
+}
+
+/// A convolution of numbers of 16 bits that widens them, and rounds its results once, within itself. The bits are those of
+/// conversions of whole tensors before and after.
+pub struct NarrowConv(depthwise::Narrow);
+
+impl NarrowConv {
+    /// Plans a convolution without a residual; `None` where whole tensors must be converted.
+    pub fn new(shape: &ConvShape) -> Option<NarrowConv> {
+        depthwise::Narrow::new(shape).map(NarrowConv)
+    }
+
+    /// Computes the convolution.
+    pub fn run<T: Float<Wide = f32>>(
+        &self,
+        exec: Exec<'_>,
+        input: &[T],
+        weights: ConvWeights<'_>,
+        epilogue: &ConvEpilogue<'_>,
+        output: &mut [T],
+    ) -> Result<(), Cancelled> {
+        self.run_on(Isa::detect(), exec, input, weights, epilogue, output)
+    }
+
+    fn run_on<T: Float<Wide = f32>>(
+        &self,
+        isa: Isa,
+        exec: Exec<'_>,
+        input: &[T],
+        weights: ConvWeights<'_>,
+        epilogue: &ConvEpilogue<'_>,
+        output: &mut [T],
+    ) -> Result<(), Cancelled> {
+        assert!(isa.available());
+        check_lengths(&self.0.shape, input.len(), weights, epilogue, output.len());
+        assert!(epilogue.residual.is_none(), "a residual of 32 bits");
+        if output.is_empty() {
+            return exec.check();
+        }
+        self.0.run(isa, exec, input, weights, epilogue, output)
+    }
+}
+
+fn check_lengths(
+    shape: &ConvShape,
+    input: usize,
+    weights: ConvWeights<'_>,
+    epilogue: &ConvEpilogue<'_>,
+    output: usize,
+) {
+    assert_eq!(input, shape.input_len(), "input of a convolution");
+    assert_eq!(
+        weights.len(),
+        shape.weights_len(),
+        "weights of a convolution"
+    );
+    assert_eq!(output, shape.output_len(), "output of a convolution");
+    if let Some(bias) = epilogue.bias {
+        assert_eq!(bias.len(), shape.out_channels, "bias of a convolution");
+    }
+    if let Some(residual) = epilogue.residual {
+        assert_eq!(residual.len(), output, "residual of a convolution");
+    }
 }
 
 /// The sums of some consecutive terms of each output's chain, of which there are as many as `weights`, which are row-major,

@@ -320,6 +320,86 @@ fn depthwise_kernels_that_read_the_input_in_place() {
     }
 }
 
+/// Checks that a depthwise convolution of numbers of 16 bits gives the bits of widening all of them before, and of rounding the
+/// results after.
+fn check_narrow<T: Float<Wide = f32> + Packed + PackSource<T>>(sizes: &ConvSizes<'_>) {
+    let s = ConvShape::new(sizes).unwrap();
+    let plan = NarrowConv::new(&s).unwrap();
+    let narrow = |x: Vec<f32>| -> Vec<T> { x.into_iter().map(T::narrow).collect() };
+    let mut x = narrow(noise(s.input_len(), 1));
+    let w = narrow(noise(s.weights_len(), 2));
+    // Infinities that meet give NaN.
+    for i in (0..x.len()).step_by(13) {
+        x[i] = if i % 2 == 0 { T::HIGHEST } else { T::LOWEST };
+    }
+    let bias = noise(s.out_channels, 3);
+    let mut packed = vec![T::default(); w.len()];
+    pack_conv_weights_into(&mut packed, &w, s.out_channels, s.groups);
+    let wide: Vec<f32> = x.iter().map(|x| x.widen()).collect();
+    for activation in [Activation::None, Activation::Relu, Activation::Silu] {
+        let epilogue = ConvEpilogue {
+            bias: Some(&bias),
+            residual: None,
+            activation,
+        };
+        let weights = ConvWeights::packed(&packed);
+        for isa in Isa::all_available() {
+            on_threads(|exec, threads| {
+                let mut want = vec![0.0; s.output_len()];
+                conv_on(isa, exec, &s, &wide, weights, &epilogue, &mut want).unwrap();
+                let mut got = vec![T::ONE; want.len()];
+                plan.run_on(isa, exec, &x, weights, &epilogue, &mut got)
+                    .unwrap();
+                let got: Vec<f32> = got.into_iter().map(T::widen).collect();
+                let want: Vec<f32> = want.into_iter().map(|v| T::narrow(v).widen()).collect();
+                assert_bits(&got, &want, &format!("{s:?} {isa:?} {threads} threads"));
+            });
+        }
+    }
+}
+
+#[test]
+fn depthwise_convolutions_of_16_bits_are_converted_within() {
+    let depthwise = ConvSizes {
+        batch: 2,
+        in_channels: 3,
+        out_channels: 6,
+        groups: 3,
+        ..PLAIN
+    };
+    for (input, kernel, stride) in [
+        ([7, 7], 3, 1),
+        ([15, 40], 5, 2),
+        ([1, 1], 3, 2),
+        ([33, 14], 5, 1),
+    ] {
+        let sizes = ConvSizes {
+            input: &input,
+            kernel: &[kernel; 2],
+            strides: &[stride; 2],
+            pads_begin: &[kernel / 2; 2],
+            pads_end: &[kernel / 2; 2],
+            ..depthwise
+        };
+        check_narrow::<crate::element::f16>(&sizes);
+        check_narrow::<crate::element::bf16>(&sizes);
+    }
+    // What is not converted within is refused.
+    for sizes in [
+        PLAIN,
+        ConvSizes {
+            dilations: &[2, 2],
+            ..depthwise
+        },
+        ConvSizes {
+            input: &[500, 500],
+            ..depthwise
+        },
+    ] {
+        assert!(NarrowConv::new(&ConvShape::new(&sizes).unwrap()).is_none());
+    }
+}
+
 /// Checks that packed weights of 16 bits give the bits of the same weights in f32.
 fn check_halves<T>(from: fn(f32) -> T, sizes: &ConvSizes<'_>)
 where

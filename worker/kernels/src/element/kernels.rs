@@ -1,7 +1,9 @@
 //! The kernel traits of each kind of element type. They are supertraits of the element traits, so that generic callers
 //! need not name them.
 
-use crate::{binary, cast, movement, norm, pooling, random, reduce, signal, softmax, unary};
+use crate::{
+    binary, cast, movement, norm, pooling, random, reduce, rotary, signal, softmax, unary,
+};
 
 /// Declares a trait that stands for several other traits.
 macro_rules! together {
@@ -20,7 +22,7 @@ together! {
     /// Kernels of floating-point types.
     FloatKernels = unary::FloatUnaryKernels, reduce::FloatReduceKernels, softmax::SoftmaxKernels,
         norm::RowNormKernels, norm::ChannelNormKernels, norm::LpNormKernels, norm::LrnKernels,
-        pooling::AveragePoolKernels, random::RandomKernels, signal::DftKernels;
+        pooling::AveragePoolKernels, random::RandomKernels, rotary::RotaryKernels, signal::DftKernels;
     /// Kernels of integer types.
     IntegerKernels = unary::IntegerUnaryKernels, binary::BitwiseKernels, reduce::IntegerReduceKernels;
     /// Kernels that move elements by their size.

@@ -4,6 +4,7 @@
 //! float ── quantise ──> codes ── dequantise ──> float             y = round(x / scale) + zero,  x = (y - zero) * scale
 //! codes ── dequantise without a scale ──> whole f32 ── product ──> add_exact ──> i32 ── requantise ──> codes
 //! codes of eight bits ── product_of_bytes, conv_of_bytes ──> i32                       where the processor has the means
+//! codes of eight bits, few filters a group ── grouped_conv_of_bytes ──> i32 or codes
 //! ```
 //!
 //! Invariants
@@ -18,19 +19,23 @@
 mod blocks;
 mod bytes;
 mod exact;
+mod grouped;
 mod layout;
 mod linear;
 mod numbers;
 mod requantise;
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;
 
 pub use blocks::{BlockWeights, ZeroPoints, pack_codes, product_of_blocks};
 pub use bytes::{
-    Bytes, DEEPEST, Destination, PackedRows, Zeros, conv_of_bytes, multiplies_bytes, pack_rows,
-    packed_row, product_of_bytes,
+    Bytes, BytesConv, DEEPEST, Destination, PackedRows, Zeros, conv_of_bytes, is_packed,
+    multiplies_bytes, pack_rows, packed_row, product_of_bytes, sum_rows,
 };
 pub use exact::{add_exact, exact_depth};
+pub use grouped::{GroupedConv, grouped_conv_of_bytes};
 pub use layout::{Layout, Take};
 pub use linear::{
     Parameters, Precision, Quantisation, dequantise, dequantise_i32, quantise, range_of, span,

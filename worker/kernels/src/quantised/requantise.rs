@@ -33,38 +33,71 @@ pub struct Requantisation<'a> {
     pub to: Format,
 }
 
-/// The parameters of one row.
-#[derive(Clone, Copy)]
-struct Row {
-    bias: i32,
-    operand: f32,
-    scale: f32,
-    zero: f32,
-    low: f32,
-    high: f32,
+/// How the sums of one row become codes: the bias is added, and the code is that of the sum times `factor`.
+#[derive(Clone, Copy, Default)]
+pub(super) struct RowCoding {
+    pub bias: i32,
+    pub factor: f32,
+    pub zero: f32,
+    pub low: f32,
+    pub high: f32,
 }
 
 #[inline(always)]
-fn result(sum: i32, scale: f32, row: &Row) -> u8 {
-    let x = sum.wrapping_add(row.bias) as f32 * scale;
+fn code(sum: i32, factor: f32, row: &RowCoding) -> u8 {
+    let x = sum.wrapping_add(row.bias) as f32 * factor;
     code_of(clamped(x, row.zero, row.low, row.high))
 }
 
 multiversion! {
-    fn requantise_row<>(sums: &[i32], columns: &[f32], row: Row, y: &mut [u8]) {
+    fn codes_of_row<>(sums: &[i32], row: &RowCoding, y: &mut [u8]) {
         let n = y.len().min(sums.len());
         let (sums, y) = (&sums[..n], &mut y[..n]);
-        if let [column] = columns {
-            let scale = row.operand * column / row.scale;
-            for i in 0..n {
-                y[i] = result(sums[i], scale, &row);
-            }
-        } else {
-            let columns = &columns[..n];
-            for i in 0..n {
-                y[i] = result(sums[i], row.operand * columns[i] / row.scale, &row);
+        for i in 0..n {
+            y[i] = code(sums[i], row.factor, row);
+        }
+    }
+}
+
+multiversion! {
+    /// The codes of rows of sums in the columns of a panel, some of which may belong to nothing.
+    pub(super) fn codes_of_panel<>(sums: &[[i32; 64]], rows: &[RowCoding], y: &mut [[u8; 64]]) {
+        for ((sums, row), y) in sums.iter().zip(rows).zip(y) {
+            for i in 0..64 {
+                y[i] = code(sums[i], row.factor, row);
             }
         }
+    }
+}
+
+multiversion! {
+    /// The codes of sums of columns with scales of their own, where `row.factor` is not used.
+    fn codes_of_columns<>(
+        sums: &[i32],
+        operand: f32,
+        scale: f32,
+        columns: &[f32],
+        row: &RowCoding,
+        y: &mut [u8],
+    ) {
+        let n = y.len().min(sums.len());
+        let (sums, columns, y) = (&sums[..n], &columns[..n], &mut y[..n]);
+        for i in 0..n {
+            y[i] = code(sums[i], operand * columns[i] / scale, row);
+        }
+    }
+}
+
+/// The place of row `number` in a list of `len` that repeats. Few rows are beyond the first round, so that a division is rare.
+#[inline(always)]
+fn index(number: usize, len: usize) -> usize {
+    if number < len { number } else { number % len }
+}
+
+impl RowCoding {
+    /// Makes codes of sums.
+    pub(super) fn write(&self, sums: &[i32], y: &mut [u8]) {
+        codes_of_row(sums, self, y);
     }
 }
 
@@ -92,28 +125,41 @@ impl Requantisation<'_> {
         biased && (self.columns.len() == 1 || self.columns.len() == n)
     }
 
-    /// Makes codes of the sums of row `number`, in the columns from `column` on.
-    pub(super) fn part_of_row(&self, number: usize, column: usize, sums: &[i32], y: &mut [u8]) {
-        let index = |len: usize| if len == 1 { 0 } else { number % len };
-        let of = |list: &[f32]| list[index(list.len())];
+    /// Whether a row has one coding for all of its columns.
+    pub(super) fn is_of_rows(&self) -> bool {
+        self.columns.len() == 1 && !matches!(self.bias, SumBias::Columns(_))
+    }
+
+    /// The coding of row `number` in columns of this scale, without what is added to columns.
+    #[inline(always)]
+    pub(super) fn coding(&self, number: usize, column: f32) -> RowCoding {
+        let of = |list: &[f32]| list[index(number, list.len())];
         let (low, high) = range_of(self.to).unwrap_or((0., 255.));
-        let row = Row {
+        RowCoding {
             bias: match self.bias {
-                SumBias::Rows(all) => all[index(all.len())],
+                SumBias::Rows(all) => all[index(number, all.len())],
                 _ => 0,
             },
-            operand: of(self.rows),
-            scale: of(self.scales),
+            factor: of(self.rows) * column / of(self.scales),
             zero: of(self.zeros),
             low,
             high,
-        };
-        let columns = |from: usize, len: usize| match self.columns {
-            [_] => self.columns,
-            all => &all[from..from + len],
+        }
+    }
+
+    /// Makes codes of the sums of row `number`, in the columns from `column` on.
+    pub(super) fn part_of_row(&self, number: usize, column: usize, sums: &[i32], y: &mut [u8]) {
+        let of = |list: &[f32]| list[index(number, list.len())];
+        let row = self.coding(number, self.columns[0]);
+        let write = |column: usize, sums: &[i32], y: &mut [u8]| match self.columns {
+            [_] => row.write(sums, y),
+            all => {
+                let columns = &all[column..column + sums.len()];
+                codes_of_columns(sums, of(self.rows), of(self.scales), columns, &row, y);
+            }
         };
         let SumBias::Columns(bias) = self.bias else {
-            return requantise_row(sums, columns(column, sums.len()), row, y);
+            return write(column, sums, y);
         };
         let bias = &bias[column..column + sums.len()];
         let parts = sums.chunks(BIASED).zip(bias.chunks(BIASED));
@@ -121,7 +167,7 @@ impl Requantisation<'_> {
             let mut all = [0; BIASED];
             let all = &mut all[..sums.len()];
             add_columns(sums, bias, all);
-            requantise_row(all, columns(column + i * BIASED, all.len()), row, y);
+            write(column + i * BIASED, all, y);
         }
     }
 }

@@ -145,8 +145,14 @@ impl<T: Number> IntegerFn<T> for Clip<T> {
     #[inline(always)]
     fn eval(self, x: T) -> T {
         // A NaN fails both comparisons and stays; where the bounds cross, `max` wins.
-        let y = if x < self.min { self.min } else { x };
-        if y > self.max { self.max } else { y }
+        // Numbers of 16 bits are compared as wide ones, which are vectors.
+        let (wide, min, max) = (x.widen(), self.min.widen(), self.max.widen());
+        let (y, wide) = if wide < min {
+            (self.min, min)
+        } else {
+            (x, wide)
+        };
+        if wide > max { self.max } else { y }
     }
 }
 

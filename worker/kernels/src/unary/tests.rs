@@ -233,6 +233,28 @@ fn clip_keeps_nan_and_lets_max_win() {
 }
 
 #[test]
+fn clip_of_every_half_keeps_its_bits_or_is_a_bound() {
+    let x: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+    for (low, high) in [
+        (-0.0, 6.0),
+        (0.0, -0.0),
+        (-1e-7, 65504.0),
+        (f32::NAN, 1.0),
+        (3.0, f32::NAN),
+        (2.0, 1.0),
+    ] {
+        let (low, high) = (f16::from_f32(low), f16::from_f32(high));
+        let mut y = vec![f16::ZERO; x.len()];
+        clip(&exec(), low, high, &x, &mut y).unwrap();
+        for (x, y) in x.iter().zip(&y) {
+            let want = if *x < low { low } else { *x };
+            let want = if want > high { high } else { want };
+            assert_eq!(y.to_bits(), want.to_bits(), "{x:?} in {low:?} to {high:?}");
+        }
+    }
+}
+
+#[test]
 fn tests_and_not() {
     let x: Vec<f16> = [0.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY]
         .map(f16::from_f64)

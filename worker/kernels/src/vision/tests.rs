@@ -285,8 +285,9 @@ fn maxima_of_rounded_bins() {
 fn chosen(s: Suppression, boxes: &[f32], scores: &[f32]) -> Vec<[i64; 3]> {
     let mut scratch = [(); 2].map(|()| vec![0; s.boxes]);
     let [order, spare] = &mut scratch;
-    let mut out = vec![-1; 3 * s.bound()];
-    let n = suppress(&exec(), &s, boxes, scores, (order, spare), &mut out).unwrap();
+    let (mut out, mut columns) = (vec![-1; 3 * s.bound()], vec![0.0; s.scratch()]);
+    let scratch = (&mut order[..], &mut spare[..]);
+    let n = suppress(&exec(), &s, boxes, scores, scratch, &mut columns, &mut out).unwrap();
     out.chunks(3).take(n).map(|c| [c[0], c[1], c[2]]).collect()
 }
 
@@ -331,6 +332,76 @@ fn boxes_suppress_those_that_they_cover() {
         &[0.9, 0.8, 0.7, 0.6],
         &[0, 1, 2, 3],
     );
+}
+
+#[test]
+fn many_boxes_are_chosen_as_one_by_one() {
+    let n = 700;
+    let s = Suppression {
+        batch: 2,
+        classes: 2,
+        boxes: n,
+        centred: true,
+        most: 90,
+        overlap: 0.3,
+        score: Some(-0.8),
+    };
+    let boxes: Vec<f32> = random::<f32>(2 * n * 4, 1.0, 1)
+        .iter()
+        .map(|x| x * 0.5 + 0.5)
+        .collect();
+    // Few scores, so that many are equal, among them both zeros and NaN.
+    let score = |x: f32| {
+        if x > 0.95 {
+            f32::NAN
+        } else {
+            (x * 5.0).round() / 5.0
+        }
+    };
+    let scores: Vec<f32> = random::<f32>(4 * n, 1.0, 2)
+        .into_iter()
+        .map(score)
+        .collect();
+    let mut want = Vec::new();
+    for (class, scores) in scores.chunks(n).enumerate() {
+        let boxes = &boxes[class / 2 * 4 * n..][..4 * n];
+        let key = |b: usize| {
+            if scores[b].is_nan() {
+                f32::NEG_INFINITY
+            } else {
+                scores[b]
+            }
+        };
+        let mut order: Vec<usize> = (0..n).filter(|b| scores[*b] > -0.8).collect();
+        order.sort_by(|a, b| key(*b).partial_cmp(&key(*a)).unwrap());
+        let side = |b: usize, d: usize| {
+            let (middle, half) = (boxes[4 * b + d], boxes[4 * b + 2 + d] / 2.0);
+            (middle - half, middle + half)
+        };
+        let area = |b: usize| {
+            let ((l, r), (t, u)) = (side(b, 0), side(b, 1));
+            (r - l) * (u - t)
+        };
+        let mut kept: Vec<usize> = Vec::new();
+        for b in order {
+            let covers = |k: &usize| {
+                let shared =
+                    |d: usize| side(b, d).1.min(side(*k, d).1) - side(b, d).0.max(side(*k, d).0);
+                let (wide, high) = (shared(0), shared(1));
+                let union = area(b) + area(*k) - wide * high;
+                wide > 0.0 && high > 0.0 && wide * high / union > 0.3
+            };
+            if kept.len() < 90 && !kept.iter().any(covers) {
+                kept.push(b);
+            }
+        }
+        want.extend(
+            kept.iter()
+                .map(|b| [class as i64 / 2, class as i64 % 2, *b as i64]),
+        );
+    }
+    assert!(want.len() > 100, "{} boxes", want.len());
+    assert_eq!(chosen(s, &boxes, &scores), want);
 }
 
 #[test]
@@ -386,7 +457,9 @@ fn suppression_stops() {
     check_stops(|exec| {
         let mut scratch = [vec![0; n], vec![0; n], vec![0; 3 * n]];
         let [order, spare, out] = &mut scratch;
-        suppress(exec, &s, &boxes, &scores, (order, spare), out).map(|_| ())
+        let mut columns = vec![0.0; s.scratch()];
+        let order = (&mut order[..], &mut spare[..]);
+        suppress(exec, &s, &boxes, &scores, order, &mut columns, out).map(|_| ())
     });
 }
 

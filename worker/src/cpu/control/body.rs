@@ -292,7 +292,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use convoke_common::memory::{Ledger, Purpose};
-    use convoke_graph::graph::{Attrs, RunsAt};
+    use convoke_graph::graph::{Attr, Attrs, RunsAt};
     use convoke_graph::{DType, Dim};
 
     use super::*;
@@ -364,6 +364,42 @@ mod tests {
         // The expression is met before its symbol.
         let twice = chain([&[n[0].clone() * two[0].clone()], &n]);
         check(&twice, [&[6], &[1]], false);
+    }
+
+    #[test]
+    fn what_a_loop_appends_to_stays_where_it_is() {
+        let mut f = Function::default();
+        let ty = |dim: Dim| TensorType::new(DType::F32, vec![dim]);
+        let x = f.add_value("x", ty(Dim::sym("n")));
+        let more = f.add_value("more", ty(Dim::Const(5)));
+        let longer = f.add_value("longer", ty(Dim::Const(0)));
+        f.params = vec![x, more];
+        let grows = Attrs::default().with("axis", Attr::Int(0));
+        f.nodes.push(Node {
+            name: "append".into(),
+            op: "Concat".into(),
+            attrs: grows.with("grows", Attr::Int(1)),
+            inputs: vec![Some(x), Some(more)],
+            outputs: vec![longer],
+            runs_at: RunsAt::Step,
+        });
+        f.results = vec![("longer".into(), longer)];
+        ops::infer_types(&mut f).unwrap();
+        let body = Body::new(&f.into()).unwrap();
+        let cancel = AtomicBool::new(false);
+        let pool = Pool::new(&Ledger::new("test", 1 << 20), Purpose::Handles, 0).unwrap();
+        let (mut registers, more) = (vec![], counting(&[5]));
+        let (mut x, mut moved) = (counting(&[0]), 0);
+        for n in 1..=1000 {
+            let (place, len) = (x.bytes().as_ptr(), x.byte_len());
+            let params = [x, more.clone()].into_iter().collect();
+            let made = body.run(params, &mut registers, Exec::single(&cancel), &pool);
+            x = made.unwrap().remove(0);
+            assert_eq!(x.shape(), [5 * n]);
+            moved += if x.bytes().as_ptr() == place { 0 } else { len };
+        }
+        let all = x.byte_len();
+        assert!(moved <= 3 * all, "{moved} bytes moved for {all}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use convoke_graph::ops::OpError;
 use convoke_graph::ops::attrs::{ConvAttrs, flag};
 use convoke_graph::{DType, Tensor};
 use convoke_kernels::conv::{
-    ConvEpilogue, ConvShape, ConvSizes, ConvWeights, conv, pack_conv_weights_into,
+    ConvEpilogue, ConvShape, ConvSizes, ConvWeights, NarrowConv, conv, pack_conv_weights_into,
 };
 use convoke_kernels::gemm::Activation;
 
@@ -58,7 +58,7 @@ pub(super) fn fused_conv(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
 
 impl FusedActivation {
     fn run(&self, call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
-        let x = wide(&call, 0)?;
+        let x = call.input(0)?;
         let w = match self.packed {
             Some(_) => call.input(1)?.clone(),
             None => wide(&call, 1)?,
@@ -69,18 +69,17 @@ impl FusedActivation {
             x.shape(),
             self.packed.as_deref().unwrap_or(w.shape()),
         )?;
-        let input = x.as_slice::<f32>()?;
         let of = |t: &'_ Option<Tensor>, len: usize, name: &str| match t {
             Some(t) if t.elements() != len => Err(KernelFailure::values(format!(
                 "'{name}' must have {len} elements, not {t:?}"
             ))),
             _ => Ok(()),
         };
-        let mut y = wide_output(&call, 0)?;
         let channels = call.out_shape(0).get(1).copied().unwrap_or(0);
+        let outputs: usize = call.out_shape(0).iter().product();
         of(&bias, channels, "B")?;
-        of(&residual, y.elements(), "residual")?;
-        if w.elements() != shape.weights_len() || y.elements() != shape.output_len() {
+        of(&residual, outputs, "residual")?;
+        if w.elements() != shape.weights_len() || outputs != shape.output_len() {
             return Err(Error::internal(
                 "a convolution's sizes differ between registry and kernel",
             )
@@ -97,10 +96,24 @@ impl FusedActivation {
             residual: residual.as_ref().map(Tensor::as_slice).transpose()?,
             activation: self.activation,
         };
+        let exec = call.launch.exec;
+        let narrow = match residual {
+            None if x.dtype() != DType::F32 => NarrowConv::new(&shape),
+            _ => None,
+        };
+        if let Some(plan) = narrow {
+            let mut y = call.output(0)?;
+            let done = by_dtype!([F16 half::f16, BF16 half::bf16] x.dtype(), T => {
+                plan.run(exec, x.as_slice::<T>()?, weights, &epilogue, write::<T>(&mut y)?)?
+            });
+            done.ok_or_else(|| Error::internal("a convolution of another dtype"))?;
+            return one(y);
+        }
+        let (x, mut y) = (wide(&call, 0)?, wide_output(&call, 0)?);
         conv(
-            call.launch.exec,
+            exec,
             &shape,
-            input,
+            x.as_slice()?,
             weights,
             &epilogue,
             write(&mut y)?,
@@ -247,6 +260,22 @@ mod tests {
             .with("packed", Attr::Int(1));
         let inputs = vec![Some(x), Some(packed), Some(b)];
         assert_eq!(launch("FusedConv", attrs, inputs, 1).unwrap()[0], want);
+    }
+
+    #[test]
+    fn depthwise_halves_give_the_bits_of_whole_conversions() {
+        let cast = |x: &Tensor, to| {
+            let attrs = Attrs::default().with("to", Attr::DType(to));
+            one("Cast", attrs, &[x]).unwrap()
+        };
+        let wide = |shape: &[usize]| one("Sin", Attrs::default(), &[&counting(shape)]).unwrap();
+        let attrs = pads().with("group", Attr::Int(3));
+        for to in [DType::F16, DType::BF16] {
+            let half = [wide(&[2, 3, 9, 7]), wide(&[6, 1, 3, 3]), wide(&[6])].map(|t| cast(&t, to));
+            let whole = half.clone().map(|t| cast(&t, DType::F32));
+            let conv = |[x, w, b]: &[Tensor; 3]| one("Conv", attrs.clone(), &[x, w, b]).unwrap();
+            assert_eq!(conv(&half), cast(&conv(&whole), to));
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod pooling;
+mod position;
 mod quantised;
 mod random;
 mod recurrent;
@@ -116,6 +117,7 @@ pub(super) fn of_numbers(spec: &Spec<'_>) -> FamilyAnswer {
         Op::Scan(op) => reduce::find_scan(op, spec),
         Op::Norm(op) => norm::find(op, spec),
         Op::Pool(op) => pooling::find(op, spec),
+        Op::Position(op) => position::find(op, spec),
         Op::Quantised(op) => quantised::find(op, spec),
         Op::Movement(_) | Op::Slice(_) if is_packed(spec) => packed::moved(spec, of_numbers),
         Op::Movement(op) => movement::find(op, spec),

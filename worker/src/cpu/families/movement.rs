@@ -87,6 +87,9 @@ fn joined<T: MovedElement>(mut call: KernelCall<'_, '_>) -> Result<Outputs, Kern
     }
     let shape = call.out_shape(0);
     let axis = axis(call.attrs, 0, shape.len())?;
+    if axis == 0 && flag(call.attrs, "grows", false) && call.launch.inputs.own(0).is_some() {
+        return appended::<T>(call);
+    }
     let parts: Vec<&[T]> = call.launch.inputs.iter().flatten().map(bits).collect();
     let mut y = call.output(0)?;
     if y.elements() > 0 {
@@ -96,6 +99,31 @@ fn joined<T: MovedElement>(mut call: KernelCall<'_, '_>) -> Result<Outputs, Kern
             &parts,
             write_bits(&mut y)?,
         )?;
+    }
+    one(y)
+}
+
+/// Joins operands along the first axis behind operand 0, which nobody else holds: in its own memory where there is room, else in
+/// memory with room for half as much again. So a tensor of n elements that was appended to again and again has moved fewer than
+/// 3 n elements.
+fn appended<T: MovedElement>(mut call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+    let first = call.take(0)?;
+    let (dtype, shape) = (first.dtype(), call.out_shape(0));
+    let before = bits::<T>(&first).len();
+    let (mut y, moved) = match first.grown(shape) {
+        Ok(y) => (y, None),
+        Err(first) => {
+            let room = Tensor::size_of(dtype, shape)? / 2;
+            (call.launch.pool.with_room(dtype, shape, room)?, Some(first))
+        }
+    };
+    let moved = moved.as_ref();
+    let from = if moved.is_some() { 0 } else { before };
+    let all = moved.into_iter().chain(call.launch.inputs.iter().flatten());
+    let parts: Vec<&[T]> = all.map(bits).collect();
+    let all = write_bits::<T>(&mut y)?;
+    if let Some(rest) = all.get_mut(from..).filter(|rest| !rest.is_empty()) {
+        concat::<T>(&call.launch.exec, 1, &parts, rest)?;
     }
     one(y)
 }
@@ -339,7 +367,7 @@ mod tests {
     use convoke_graph::Tensor;
     use convoke_graph::graph::{Attr, Attrs};
 
-    use crate::cpu::testing::{counting, launch, one, vec1};
+    use crate::cpu::testing::{counting, launch, launch_in, one, pool_of, vec1};
 
     fn ints(name: &str, v: &[i64]) -> Attrs {
         Attrs::default().with(name, Attr::Ints(v.into()))
@@ -377,6 +405,59 @@ mod tests {
         );
         let all: Vec<&Tensor> = parts.iter().collect();
         assert_eq!(one("Concat", int("axis", -1), &all).unwrap(), x);
+    }
+
+    #[test]
+    fn what_is_appended_to_moves_as_often_as_its_length_doubles() {
+        let grows = int("axis", 0).with("grows", Attr::Int(1));
+        let pool = pool_of(1 << 30);
+        let append = |x: Tensor, more: &Tensor| {
+            let inputs = vec![Some(x), Some(more.clone())];
+            launch_in(&pool, "Concat", grows.clone(), inputs, 1)
+                .unwrap()
+                .remove(0)
+        };
+        let row = counting(&[1, 40]);
+        let (mut x, mut moved) = (counting(&[0, 40]), 0);
+        for n in 1..=2000usize {
+            let (place, len) = (x.bytes().as_ptr(), x.byte_len());
+            x = append(x, &row);
+            assert_eq!(x.shape(), [n, 40]);
+            moved += if x.bytes().as_ptr() == place { 0 } else { len };
+            // All that was allocated is reserved, and that is at most half as much again.
+            let (held, most) = (pool.live_bytes(), x.byte_len() as u64 * 3 / 2);
+            assert!(
+                held >= x.byte_len() as u64 && held <= most.max(64 << 10),
+                "{held}"
+            );
+        }
+        assert!(moved <= 3 * x.byte_len(), "{moved} of {}", x.byte_len());
+        let mut rows = x.as_slice::<f32>().unwrap().chunks(40);
+        assert!(rows.all(|own| own == row.as_slice::<f32>().unwrap()));
+        // A tensor that somebody else holds stays as it is.
+        let held = x.clone();
+        let longer = append(x, &counting(&[2, 40]));
+        assert_eq!(
+            (held.shape(), longer.shape()),
+            (&[2000, 40][..], &[2002, 40][..])
+        );
+        assert_eq!(longer.bytes()[..held.byte_len()], *held.bytes());
+    }
+
+    #[test]
+    fn what_is_appended_to_has_no_room_where_memory_has_none() {
+        let grows = int("axis", 0).with("grows", Attr::Int(1));
+        let pool = pool_of(100 << 10);
+        let (x, more) = (counting(&[20 << 10]), counting(&[2 << 10]));
+        let inputs = vec![Some(x), Some(more.clone())];
+        let y = launch_in(&pool, "Concat", grows.clone(), inputs, 1)
+            .unwrap()
+            .remove(0);
+        assert_eq!(pool.live_bytes(), 88 << 10);
+        let y = y.grown(&[23 << 10]).unwrap_err();
+        // A tensor of its length fits no more beside it.
+        let inputs = vec![Some(y), Some(counting(&[8 << 10]))];
+        assert!(launch_in(&pool, "Concat", grows, inputs, 1).is_err());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::cpu::call::{
 };
 use crate::cpu::dispatch::by_size;
 use crate::cpu::wide::{convert, narrow_to};
-use crate::cpu::{KernelFailure, Outputs};
+use crate::cpu::{KernelFailure, Outputs, image};
 
 pub(super) fn find(op: VisionOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {
@@ -28,6 +28,7 @@ pub(super) fn find(op: VisionOp, spec: &Spec<'_>) -> FamilyAnswer {
             GridSampleAttrs::new(spec.attrs)?;
             computed(spec, sample::<f32>, sample::<f64>)
         }
+        VisionOp::ImageDecoder => image::find(spec),
         VisionOp::MaxRoiPool => {
             RoiAttrs::max_pool(spec.attrs)?;
             computed(spec, max_pool::<f32>, max_pool::<f64>)
@@ -294,8 +295,14 @@ fn suppression(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     };
     let room = sizes.bound().checked_mul(3);
     let room = room.ok_or_else(|| Error::internal("more boxes than an address range holds"))?;
+    if u32::try_from(boxes).is_err() {
+        return Err(KernelFailure::values(format!(
+            "an image of {boxes} boxes; give fewer than 2^32"
+        )));
+    }
     let mut order = call.scratch::<i64>(boxes)?;
     let mut spare = call.scratch::<i64>(boxes)?;
+    let mut columns = call.scratch::<f32>(sizes.scratch())?;
     let mut chosen = call.scratch::<i64>(room)?;
     let count = suppress(
         &call.launch.exec,
@@ -303,6 +310,7 @@ fn suppression(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
         call.slice(0)?,
         scores.as_slice()?,
         (write(&mut order)?, write(&mut spare)?),
+        write(&mut columns)?,
         write(&mut chosen)?,
     )?;
     let mut y = call.launch.pool.tensor(DType::I64, &[count, 3])?;

@@ -12,13 +12,11 @@ mod causal_conv;
 mod flex;
 mod linear;
 mod mask;
-mod rotary;
 
 pub(super) use causal_conv::{CausalForm, causal_conv, causal_conv_of};
 pub(in super::super) use flex::{Flex, FlexAttention};
 pub(super) use linear::linear_attention;
 pub(super) use mask::where_allowed;
-pub(super) use rotary::{finish as finish_rotated, rotary_embedding, rotated_parts};
 
 use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};

@@ -40,17 +40,21 @@ pub(super) fn convolved(
     }
 }
 
-/// Imports NhwcConv and NhwcFusedConv, whose operand, residual and result have the channels as their last axis.
+/// Imports NhwcConv and NhwcFusedConv, whose operand, residual and result have the channels as their last axis. So do the weights
+/// of NhwcConv, for which ONNX Runtime has no kernel on the CPU; those of NhwcFusedConv lie as Conv has them.
 pub(super) fn nhwc_conv(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let activation = Activation::of_conv(&mut c)?;
     let attrs = std::mem::take(&mut c.attrs);
     if c.follows_a_refusal(b) {
         return Ok(b.stand_ins(&c.outputs));
     }
-    let (x, w) = (c.need(0)?, c.need(1)?);
+    let (x, mut w) = (c.need(0)?, c.need(1)?);
     let mut e = Expansion { b, c: &c };
     let rank = rank(&e, x)?;
     let x = channels_first(&mut e, x, rank)?;
+    if c.op == "NhwcConv" {
+        w = channels_first(&mut e, w, rank)?;
+    }
     let operands: Vec<ValueId> = [Some(x), Some(w), c.input(2)]
         .into_iter()
         .flatten()

@@ -73,10 +73,7 @@ pub(in super::super::super) fn block_of(graph: &GraphProto) -> Block {
         (true, true) => Err("weights in blocks of different widths"),
         (true, false) => Ok(8),
         (false, true) => Ok(16),
-        (false, false) => Err(
-            "weights whose blocks may be of 8 or 16 channels; optimise the model at level `extended`, which keeps ONNX's \
-             order",
-        ),
+        (false, false) => Err("weights whose blocks may be of 8 or 16 channels"),
     }
 }
 

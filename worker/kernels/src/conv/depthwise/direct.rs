@@ -11,9 +11,12 @@
 //! in the padding are loaded as zeros.
 
 use super::super::{ConvEpilogue, ConvShape, ConvWeights};
-use super::{TILE_WORK, Taps};
+use super::{TILE_WORK, Taps, is_depthwise};
+use crate::element::Float;
+use crate::gemm::scratch::{SCRATCH_LEN, with_scratch};
 use crate::gemm::{Output, unroll};
 use crate::isa::{Isa, Simd, per_isa};
+use crate::split::tiles;
 use crate::{Cancelled, Exec};
 use std::ops::Range;
 
@@ -43,6 +46,65 @@ impl Tiling {
         Some(Tiling {
             shape: *s,
             rows: rows.min(s.output[1]),
+        })
+    }
+}
+
+/// A convolution of numbers of 16 bits, which are widened, and rounded once, plane by plane in scratch memory.
+pub(in crate::conv) struct Narrow {
+    pub shape: ConvShape,
+}
+
+impl Narrow {
+    /// Plans a depthwise convolution; `None` where it has no compiled form, or its planes are too large.
+    pub fn new(s: &ConvShape) -> Option<Narrow> {
+        if !is_depthwise(s) {
+            return None;
+        }
+        let plan = Tiling::new(s)?;
+        let planes = s.in_plane().saturating_add(s.out_plane());
+        let fits = plan.rows == s.output[1] && planes <= SCRATCH_LEN;
+        fits.then_some(Narrow { shape: *s })
+    }
+
+    /// Computes the convolution, as [`run`] does.
+    pub fn run<T: Float<Wide = f32>>(
+        &self,
+        isa: Isa,
+        exec: Exec<'_>,
+        input: &[T],
+        weights: ConvWeights<'_>,
+        epilogue: &ConvEpilogue<'_>,
+        output: &mut [T],
+    ) -> Result<(), Cancelled> {
+        let s = &self.shape;
+        let [_, oh, ow] = s.output;
+        let planes = s.in_plane() + s.out_plane();
+        let grain = TILE_WORK.div_ceil(oh * ow * s.taps());
+        tiles(&exec, output, s.out_plane(), grain, |channels, output| {
+            with_scratch(planes, |scratch| {
+                let (wide, sums) = scratch.split_at_mut(s.in_plane());
+                let parts = output.chunks_exact_mut(s.out_plane());
+                for (channel, output) in channels.zip(parts) {
+                    let (image, oc) = (channel / s.out_channels, channel % s.out_channels);
+                    let (group, sub) = (oc / s.group_out(), oc % s.group_out());
+                    let from = (image * s.groups + group) * s.in_plane();
+                    T::widen_run(&input[from..from + s.in_plane()], wide);
+                    let plane = Plane {
+                        shape: s,
+                        input: wide,
+                        taps: Taps::new(s, weights, group, sub),
+                        bias: epilogue.bias.map(|b| b[oc]),
+                        epilogue,
+                        at: 0,
+                        rows: 0..oh,
+                        out: &Output(sums.as_mut_ptr()),
+                    };
+                    // SAFETY: the caller checked `isa` and all lengths; the sums are this thread's.
+                    unsafe { run_plane(isa, &plane) };
+                    T::narrow_run(sums, output);
+                }
+            })
         })
     }
 }

@@ -6,6 +6,8 @@
 mod direct;
 mod window;
 
+pub(super) use direct::Narrow;
+
 use super::{ConvEpilogue, ConvShape, ConvWeights};
 use crate::gemm::{Elements, MR};
 use crate::isa::Isa;
@@ -27,14 +29,19 @@ pub(super) enum Plan {
 impl Plan {
     /// Plans a convolution; `None` where it is not depthwise, or is too large for its algorithm.
     pub(super) fn new(s: &ConvShape) -> Option<Plan> {
-        let flat = s.kernel[0] == 1 && s.input[0] == 1 && s.output[0] == 1 && s.pad[0] == 0;
-        if s.group_in() != 1 || !flat {
+        if !is_depthwise(s) {
             return None;
         }
         direct::Tiling::new(s)
             .map(Plan::Direct)
             .or_else(|| window::Tiling::new(s).map(Plan::Window))
     }
+}
+
+/// Whether each group has one input channel, in one or two dimensions.
+fn is_depthwise(s: &ConvShape) -> bool {
+    let flat = s.kernel[0] == 1 && s.input[0] == 1 && s.output[0] == 1 && s.pad[0] == 0;
+    s.group_in() == 1 && flat
 }
 
 pub(super) fn run(

@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::columns::Panel;
+use super::columns::{Panel, copy_few};
 use super::tile::{Dots, Part};
 use super::{PANEL, Product, SumRows, packed_row};
 
@@ -68,8 +68,7 @@ unsafe fn pack(
         let there = 4.min(rows.end - first);
         for (i, to) in codes.iter_mut().enumerate().take(there) {
             let mut buffer = [0; PANEL];
-            let from = panel.row(first + i, &mut buffer);
-            to[..from.len()].copy_from_slice(from);
+            copy_few(panel.row(first + i, &mut buffer), to);
         }
         for half in 0..2 {
             // SAFETY: 32 columns at a time are half a panel; `to` has room for the group.

@@ -5,21 +5,25 @@
 //! sum over k of (a - za) * (b - zb)  =  sum of a*b  -  za * (sum of b)  -  (zb of the column) * (sum of a - k * za)
 //!                                       dot products    once a column       once a row
 //! ```
-//! The left operand is packed once: its rows as signed bytes, filled with zeros to a multiple of four, and their sums.
+//! The left operand is packed once: its rows as signed bytes, filled with zeros to a multiple of four, and their sums. Rows that
+//! are so already ([`is_packed`]) only have their sums taken.
 //! The right operand is packed as it is used: a *panel* of 64 columns and at most [`DEPTH`] rows at a time, as unsigned
-//! bytes, four of a column next to each other. A code of the other signedness is moved by 128, as is its zero point.
+//! bytes, four of a column next to each other. A code of the other signedness is moved by 128, as is its zero point. The
+//! input of a convolution is such an operand, whose rows are parts of a padded copy ([`image`]).
 //!
 //! Invariants
 //! 1. All arithmetic is that of whole numbers modulo 2^32, in which every order of the sum gives the same bits on every
 //!    processor. No dot product saturates: four products of an unsigned and a signed byte fit an i32, and are added to the
 //!    sum with wrapping.
 //! 2. A tile computes a rectangle of the output that no other tile touches.
-//! 3. A thread holds one panel of scratch memory, whatever the sizes. Sums that become codes are never stored: their panel
+//! 3. A thread holds one panel of scratch memory, whatever the sizes; a convolution has its copy besides. Sums that become codes are never stored: their panel
 //!    holds all rows, of which there are at most [`DEEPEST`].
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod columns;
+mod image;
+mod output;
 mod portable;
 #[cfg(test)]
 mod tests;
@@ -27,12 +31,16 @@ mod tests;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
+#[cfg(target_arch = "x86_64")]
+mod vnni_row;
 
 #[cfg(target_arch = "x86_64")]
 use std::ops::Range;
 use std::sync::OnceLock;
 
 use columns::Columns;
+use image::Image;
+use output::Output;
 
 use crate::Exec;
 use crate::conv::ConvShape;
@@ -42,7 +50,7 @@ use crate::gemm::Batch;
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
 use crate::quantised::requantise::Requantisation;
-use crate::split::tiles2;
+use crate::split::{tiles, tiles2};
 
 /// Columns of a panel.
 const PANEL: usize = 64;
@@ -124,7 +132,7 @@ pub enum Zeros<'a> {
 }
 
 impl Zeros<'_> {
-    fn at(&self, i: usize) -> i32 {
+    pub(super) fn at(&self, i: usize) -> i32 {
         match self {
             Zeros::One(zero) => *zero,
             Zeros::Each(all) => all[i] as i32,
@@ -137,19 +145,58 @@ pub fn packed_row(k: usize) -> usize {
     k.next_multiple_of(4)
 }
 
+/// Sums of 16 bits that are kept at a time.
+const LANES: usize = 64;
+
 multiversion! {
-    /// Packs the codes of a row, moved by `flip`, and returns their sum as signed bytes.
-    fn pack_row<>(codes: &[u8], flip: u8, to: &mut [u8]) -> i32 {
-        let (to, rest) = to.split_at_mut(codes.len());
+    /// The sum of the codes of a row as signed bytes.
+    fn sum_of_row<>(codes: &[u8]) -> i32 {
         let mut sum = 0i32;
-        for i in 0..codes.len() {
-            let code = codes[i] ^ flip;
-            to[i] = code;
-            sum = sum.wrapping_add(i32::from(code as i8));
+        // The sum of 128 bytes fits 16 bits.
+        for part in codes.chunks(128 * LANES) {
+            let mut sums = [0i16; LANES];
+            let (whole, rest) = part.as_chunks::<LANES>();
+            for codes in whole {
+                for i in 0..LANES {
+                    sums[i] += i16::from(codes[i] as i8);
+                }
+            }
+            for i in 0..LANES {
+                sum = sum.wrapping_add(i32::from(sums[i]));
+            }
+            for code in rest {
+                sum = sum.wrapping_add(i32::from(*code as i8));
+            }
         }
-        rest.fill(0);
         sum
     }
+}
+
+multiversion! {
+    /// Packs the codes of a row, moved by `flip`.
+    fn pack_row<>(codes: &[u8], flip: u8, to: &mut [u8]) {
+        let (to, rest) = to.split_at_mut(codes.len());
+        for i in 0..codes.len() {
+            to[i] = codes[i] ^ flip;
+        }
+        rest.fill(0);
+    }
+}
+
+/// Whether rows of `k` codes are packed as they are.
+pub fn is_packed(signed: bool, k: usize) -> bool {
+    signed && packed_row(k) == k
+}
+
+/// Writes the sums of rows of `k` codes, which are packed as they are, to `sums`.
+pub fn sum_rows(exec: &Exec, rows: &[u8], k: usize, sums: &mut [i32]) -> Result {
+    assert_eq!(rows.len(), sums.len() * k, "codes of the left operand");
+    let grain = (crate::split::GRAIN / k.max(1)).max(1);
+    Ok(tiles(exec, sums, 1, grain, |range, sums| {
+        for (row, sum) in range.zip(sums) {
+            *sum = sum_of_row(&rows[row * k..(row + 1) * k]);
+        }
+    })?)
 }
 
 /// Packs the rows of a left operand, `k` codes each, into `to`, [`packed_row`] bytes each, and their sums into `sums`.
@@ -173,13 +220,15 @@ pub fn pack_rows(
         |range, to, sums| {
             for (i, row) in range.enumerate() {
                 let codes = &left.codes[row * k..(row + 1) * k];
-                sums[i] = pack_row(codes, flip, &mut to[i * width..(i + 1) * width]);
+                let to = &mut to[i * width..(i + 1) * width];
+                pack_row(codes, flip, to);
+                sums[i] = sum_of_row(to);
             }
         },
     )?)
 }
 
-/// A left operand that [`pack_rows`] has packed.
+/// A left operand that [`pack_rows`] has packed, or whose rows were so already.
 #[derive(Debug, Clone, Copy)]
 pub struct PackedRows<'a> {
     pub packed: &'a [u8],
@@ -199,7 +248,7 @@ pub enum Destination<'a> {
 }
 
 impl<'a> Destination<'a> {
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             Destination::Sums(out) => out.len(),
             Destination::Codes(out, _) => out.len(),
@@ -222,6 +271,7 @@ impl<'a> Destination<'a> {
 /// One product with its operands.
 #[derive(Clone, Copy)]
 struct Product<'a> {
+    /// Columns of the output.
     n: usize,
     k: usize,
     left: PackedRows<'a>,
@@ -237,32 +287,15 @@ struct Product<'a> {
     out: Output<'a>,
 }
 
-/// The start of an output.
-#[derive(Clone, Copy)]
-enum Output<'a> {
-    Sums(*mut i32),
-    Codes(*mut u8, &'a Requantisation<'a>),
-}
-
-// SAFETY: tiles of the output are disjoint (invariant 2).
-unsafe impl Sync for Output<'_> {}
-
-impl Output<'_> {
-    fn after(self, elements: usize) -> Self {
-        match self {
-            Output::Sums(at) => Output::Sums(at.wrapping_add(elements)),
-            Output::Codes(at, how) => Output::Codes(at.wrapping_add(elements), how),
-        }
-    }
-}
-
 /// Where tiles write sums: the first row's first one, and the distance of rows.
+#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 struct SumRows {
     start: *mut i32,
     stride: usize,
 }
 
+#[cfg(target_arch = "x86_64")]
 impl SumRows {
     fn at(self, row: usize, column: usize) -> *mut i32 {
         self.start.wrapping_add(row * self.stride + column)
@@ -290,7 +323,7 @@ impl Product<'_> {
     }
 }
 
-/// Runs `items` products of one size; `product(i)` gives the i-th.
+/// Runs `items` products of one size, whose right operands have `width` columns; `product(i)` gives the i-th.
 ///
 /// # Safety
 /// Operands cover the sizes, outputs are disjoint and owned by the caller, and the processor has the means.
@@ -298,10 +331,10 @@ unsafe fn run<'a>(
     means: Means,
     exec: Exec<'_>,
     items: usize,
-    (m, n, k): (usize, usize, usize),
+    (m, width, k): (usize, usize, usize),
     product: impl Fn(usize) -> Product<'a> + Sync,
 ) -> Result {
-    let panels = n.div_ceil(PANEL);
+    let panels = width.div_ceil(PANEL);
     // Rows are cut only where there are too few panels for the threads, since each tile packs its panels.
     let wanted = match exec.threads() {
         1 => 1,
@@ -313,6 +346,9 @@ unsafe fn run<'a>(
     exec.tiles(items * blocks * panels, grain, |range| {
         let mut i = range.start;
         while i < range.end {
+            if exec.check().is_err() {
+                return;
+            }
             let (item, block, panel) = (i / (blocks * panels), i / panels % blocks, i % panels);
             let (row, column) = (block * rows, panel * PANEL);
             let rows = row..(row + rows).min(m);
@@ -324,12 +360,12 @@ unsafe fn run<'a>(
                 false => 1,
             };
             i += together;
-            let columns = column..(column + together * PANEL).min(n);
+            let columns = column..(column + together * PANEL).min(width);
             // SAFETY: the caller's contract; `i` names each rectangle once.
             unsafe {
                 match means {
                     #[cfg(target_arch = "x86_64")]
-                    Means::Vnni if streamed => tile::row::<vnni::Vnni>(exec, &product, columns),
+                    Means::Vnni if streamed => vnni_row::row(exec, &product, columns),
                     #[cfg(target_arch = "x86_64")]
                     Means::Avx2 if streamed => tile::row::<avx2::Avx2>(exec, &product, columns),
                     #[cfg(target_arch = "x86_64")]
@@ -403,25 +439,67 @@ pub(super) fn product_by(
     unsafe { run(means, exec, items, (m, n, k), product) }
 }
 
-/// The convolution of codes, with the zero points subtracted before. The left operand has a row for each filter.
+/// A convolution of codes, as products of its filters by the taps of channels.
+pub struct BytesConv {
+    shape: ConvShape,
+    /// How the input is copied; it is the matrix itself where each output has one tap of its own.
+    image: Option<Image>,
+}
+
+/// The copy of an input has at most so many times its codes, and so many codes more.
+const MOST_COPIED: (usize, usize) = (16, 1 << 16);
+/// Most taps of all channels of a group, the place of each of which is kept.
+const MOST_TAPS: usize = 1 << 16;
+
+impl BytesConv {
+    /// Plans a convolution; `None` where the copy of its input would be much larger than the input, or it has very many taps.
+    pub fn new(shape: &ConvShape) -> Option<BytesConv> {
+        let own = shape.taps() == 1
+            && shape.output == shape.input
+            && (shape.pad, shape.stride) == ([0; 3], [1; 3]);
+        let input = shape.batch * shape.in_channels * shape.in_plane();
+        let (times, more) = MOST_COPIED;
+        let most = input.saturating_mul(times).saturating_add(more);
+        let image = match own {
+            true => None,
+            false if shape.chain() > MOST_TAPS => return None,
+            false => Some(Image::new(shape, most)?),
+        };
+        Some(BytesConv {
+            shape: *shape,
+            image,
+        })
+    }
+
+    /// The length of the memory that [`conv_of_bytes`] copies the input to.
+    pub fn copied(&self) -> usize {
+        self.image.as_ref().map_or(0, Image::len)
+    }
+}
+
+/// The convolution of codes, with the zero points subtracted before. The left operand has a row for each filter, and `copy` has
+/// the length that [`BytesConv::copied`] tells.
 pub fn conv_of_bytes(
     exec: Exec<'_>,
-    shape: &ConvShape,
+    conv: &BytesConv,
     input: (Bytes<'_>, i32),
     filters: PackedRows<'_>,
+    copy: &mut [u8],
     out: Destination<'_>,
 ) -> Result {
-    conv_by(Means::detect(), exec, shape, input, filters, out)
+    conv_by(Means::detect(), exec, conv, input, filters, copy, out)
 }
 
 pub(super) fn conv_by(
     means: Means,
     exec: Exec<'_>,
-    shape: &ConvShape,
+    conv: &BytesConv,
     (input, zero): (Bytes<'_>, i32),
     filters: PackedRows<'_>,
+    copy: &mut [u8],
     out: Destination<'_>,
 ) -> Result {
+    let shape = &conv.shape;
     let (groups, plane) = (shape.groups, shape.output.iter().product::<usize>());
     let (m, channels) = (shape.out_channels / groups, shape.in_channels / groups);
     let k = channels * shape.taps();
@@ -431,21 +509,23 @@ pub(super) fn conv_by(
     assert_eq!(filters.sums.len(), shape.out_channels);
     assert_eq!(filters.packed.len(), shape.out_channels * packed_row(k));
     assert!(!matches!(filters.zeros, Zeros::Each(all) if all.len() != shape.out_channels));
+    if let Destination::Codes(_, how) = &out {
+        assert!(how.is_of_rows(), "codes of filters");
+    }
     if out.len() == 0 {
         return Ok(exec.check()?);
     }
+    let (codes, group, width) = match &conv.image {
+        None => (input.codes, channels * plane, plane),
+        Some(image) => {
+            image.copy(&exec, input.codes, zero as u8, copy)?;
+            (&*copy, image.group(), image.width)
+        }
+    };
     let start = out.start(plane, k);
-    // A tap of its own for each output: the input is the matrix.
-    let is_matrix = shape.taps() == 1
-        && shape.output == shape.input
-        && (shape.pad, shape.stride) == ([0; 3], [1; 3]);
-    let image = |codes| match is_matrix {
-        true => Columns::Matrix { codes, n: plane },
-        false => Columns::Image {
-            shape,
-            codes,
-            padding: zero as u8,
-        },
+    let columns = |codes| match &conv.image {
+        None => Columns::Matrix { codes, n: plane },
+        Some(image) => Columns::Image { image, codes },
     };
     let product = |item: usize| Product {
         n: plane,
@@ -453,11 +533,11 @@ pub(super) fn conv_by(
         left: filters,
         first: item % groups * m,
         number: item * m,
-        right: image(&input.codes[item * channels * shape.in_plane()..]),
+        right: columns(&codes[item * group..(item + 1) * group]),
         signed: input.signed,
         zeros: Zeros::One(zero),
         out: start.after(item * m * plane),
     };
-    // SAFETY: the assertions above; the products' outputs are consecutive parts of `out`.
-    unsafe { run(means, exec, items, (m, plane, k), product) }
+    // SAFETY: the assertions above; the products' outputs are consecutive parts of `out`, and the runs of panels are disjoint.
+    unsafe { run(means, exec, items, (m, width, k), product) }
 }

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::columns::Panel;
-use super::{Output, PANEL, Product, packed_row};
+use super::output::Block;
+use super::{PANEL, Product, packed_row};
 use crate::Exec;
 
 /// Computes a rectangle of the output, or stops early where the step was cancelled.
@@ -17,11 +18,16 @@ pub(super) unsafe fn tile(
     columns: Range<usize>,
 ) {
     let panel = Panel::new(p.right, columns.clone());
-    let width = packed_row(p.k);
+    let runs = panel.runs();
+    if runs.as_slice().is_empty() {
+        return;
+    }
+    let (width, mut output) = (packed_row(p.k), Block::new());
     for row in rows {
         let left = &p.left.packed[(p.first + row) * width..][..width];
         let (zero, rest) = p.row_zero(row);
-        let mut sums = [0i32; PANEL];
+        let sums = &mut output.sums[0];
+        sums.fill(0);
         for (k, a) in left.iter().enumerate().take(p.k) {
             if k % PANEL == 0 && exec.check().is_err() {
                 return;
@@ -36,23 +42,10 @@ pub(super) unsafe fn tile(
                 *sum = sum.wrapping_add(a.wrapping_mul(number));
             }
         }
-        for (j, sum) in columns.clone().zip(&mut sums) {
+        for (j, sum) in columns.clone().zip(sums) {
             *sum = sum.wrapping_sub(p.zeros.at(j).wrapping_mul(rest));
         }
-        let (offset, len) = (row * p.n + columns.start, columns.len());
-        let sums = &sums[..len];
         // SAFETY: the row is of the rectangle, which the caller owns.
-        unsafe {
-            match p.out {
-                Output::Sums(out) => {
-                    let to = std::slice::from_raw_parts_mut(out.wrapping_add(offset), len);
-                    to.copy_from_slice(sums);
-                }
-                Output::Codes(out, how) => {
-                    let to = std::slice::from_raw_parts_mut(out.wrapping_add(offset), len);
-                    how.part_of_row(p.number + row, columns.start, sums, to);
-                }
-            }
-        }
+        unsafe { output.write(p, runs.as_slice(), (row, 1), columns.len(), false) };
     }
 }

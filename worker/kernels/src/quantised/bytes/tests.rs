@@ -1,24 +1,8 @@
 use super::*;
 use crate::conv::ConvSizes;
+use crate::quantised::testing::{codes, convolved, number};
 use crate::quantised::{Format, SumBias, requantise};
 use crate::testing::{check_stops, each_exec, exec};
-
-/// Codes that take all values, extremes among them.
-fn codes(n: usize, seed: usize) -> Vec<u8> {
-    let code = |i: usize| match i % 7 {
-        0 => 255,
-        3 => 128,
-        _ => (i * (2 * seed + 89) % 257) as u8,
-    };
-    (0..n).map(code).collect()
-}
-
-fn number(code: u8, signed: bool) -> i64 {
-    match signed {
-        true => i64::from(code as i8),
-        false => i64::from(code),
-    }
-}
 
 struct Packed {
     rows: Vec<u8>,
@@ -60,7 +44,8 @@ fn check_codes(
     for to in [Format::I8, Format::U8] {
         let how = Requantisation {
             bias: match (each, to) {
-                (false, _) => SumBias::None,
+                (false, Format::I8) => SumBias::None,
+                (false, _) => SumBias::Rows(&column_bias[..rows.min(n)]),
                 (true, Format::I8) => SumBias::Rows(&bias),
                 (true, _) => SumBias::Columns(&column_bias),
             },
@@ -217,43 +202,21 @@ fn check_conv(sizes: &ConvSizes<'_>, signed: bool, zero: i32) {
     let w = codes(shape.out_channels * k, 6);
     let filters: Vec<f32> = (0..shape.out_channels).map(|i| i as f32 - 1.).collect();
     let each = Zeros::Each(&filters);
-    let sum = |at: usize| {
-        let (item, filter, place) = (
-            at / plane / shape.out_channels,
-            at / plane % shape.out_channels,
-            at % plane,
-        );
-        let group = filter / (shape.out_channels / shape.groups);
-        let [_, h, wd] = shape.output;
-        let place = [place / wd / h, place / wd % h, place % wd];
-        let [_, kh, kw] = shape.kernel;
-        let term = |t: usize| {
-            let (channel, tap) = (t / shape.taps(), t % shape.taps());
-            let tap = [tap / (kh * kw), tap / kw % kh, tap % kw];
-            let mut from = (item * shape.in_channels + group * channels + channel) as isize;
-            for d in 0..3 {
-                let at = (place[d] * shape.stride[d] + tap[d] * shape.dilation[d]) as isize
-                    - shape.pad[d] as isize;
-                if !(0..shape.input[d] as isize).contains(&at) {
-                    return 0;
-                }
-                from = from * shape.input[d] as isize + at;
-            }
-            let a = number(w[filter * k + t], true) - i64::from(each.at(filter));
-            a * (number(x[from as usize], signed) - i64::from(zero))
-        };
-        (0..k).map(term).sum::<i64>() as i32
+    let weights = Bytes {
+        codes: &w,
+        signed: true,
     };
-    let want: Vec<i32> = (0..shape.batch * shape.out_channels * plane)
-        .map(sum)
-        .collect();
+    let want = convolved(&shape, (Bytes { codes: &x, signed }, zero), (weights, each));
     for means in every_means() {
         each_exec(|exec| {
             let packed = Packed::new(exec, &w, true, k);
             let input = (Bytes { codes: &x, signed }, zero);
             let mut out = vec![7; want.len()];
+            let conv = BytesConv::new(&shape).unwrap();
             let compute = |to: Destination<'_>| {
-                conv_by(means, *exec, &shape, input, packed.left(true, each), to).unwrap()
+                let mut copy = vec![77; conv.copied()];
+                let filters = packed.left(true, each);
+                conv_by(means, *exec, &conv, input, filters, &mut copy, to).unwrap()
             };
             compute(Destination::Sums(&mut out));
             check_codes(exec, &want, (shape.out_channels, plane), false, compute);
@@ -293,6 +256,56 @@ fn convolutions_of_bytes_pad_with_the_zero_point() {
         ..plain
     };
     check_conv(&grouped, true, 0);
+    // Wider than the output, so that lines are gathered: by the width of the kernel, or by its reach.
+    let narrow = ConvSizes {
+        in_channels: 1,
+        input: &[12, 80],
+        kernel: &[3, 80],
+        pads_begin: &[0, 0],
+        pads_end: &[0, 0],
+        ..plain
+    };
+    check_conv(&narrow, true, 4);
+    let reaching = ConvSizes {
+        dilations: &[6, 6],
+        pads_begin: &[6, 6],
+        pads_end: &[6, 6],
+        ..plain
+    };
+    check_conv(&reaching, false, 200);
+    let strided_groups = ConvSizes {
+        strides: &[2, 2],
+        ..grouped
+    };
+    check_conv(&strided_groups, false, 31);
+    for kernel in [[2, 3, 2], [3, 1, 1]] {
+        let solid = ConvSizes {
+            in_channels: 2,
+            input: &[7, 9, 11],
+            kernel: &kernel,
+            strides: &[2, 1, 3],
+            dilations: &[2, 1, 2],
+            pads_begin: &[3, 0, 5],
+            pads_end: &[1, 2, 0],
+            ..plain
+        };
+        check_conv(&solid, true, -17);
+    }
+    for input in [[15, 14], [8, 131]] {
+        let halved = ConvSizes {
+            input: &input,
+            strides: &[2, 2],
+            ..plain
+        };
+        check_conv(&halved, true, 9);
+        let one_tap = ConvSizes {
+            kernel: &[1, 1],
+            pads_begin: &[0, 0],
+            pads_end: &[0, 0],
+            ..halved
+        };
+        check_conv(&one_tap, false, 77);
+    }
     let deep = ConvSizes {
         batch: 1,
         in_channels: 130,
@@ -314,6 +327,76 @@ fn convolutions_of_bytes_pad_with_the_zero_point() {
         ..plain
     };
     check_conv(&pointwise, false, 12);
+}
+
+#[test]
+fn an_input_that_is_mostly_padding_is_not_copied() {
+    let padded = |pad: usize| {
+        let sizes = ConvSizes {
+            batch: 1,
+            in_channels: 64,
+            out_channels: 4,
+            groups: 1,
+            input: &[2, 2],
+            kernel: &[3, 3],
+            strides: &[1, 1],
+            dilations: &[1, 1],
+            pads_begin: &[pad, pad],
+            pads_end: &[pad, pad],
+        };
+        let conv = BytesConv::new(&ConvShape::new(&sizes).unwrap());
+        conv.map(|conv| conv.copied())
+    };
+    assert_eq!(padded(1), Some(64 * 4 * 4));
+    assert_eq!(padded(1000), None);
+}
+
+#[test]
+fn rows_of_signed_codes_are_packed_as_they_are() {
+    for k in [4, 64, 8196] {
+        let codes = codes(3 * k, 2);
+        assert!(is_packed(true, k) && !is_packed(false, k) && !is_packed(true, k + 1));
+        let packed = Packed::new(&exec(), &codes, true, k);
+        let mut sums = [7; 3];
+        sum_rows(&exec(), &codes, k, &mut sums).unwrap();
+        assert_eq!((packed.rows, packed.sums), (codes, sums.to_vec()));
+    }
+}
+
+#[test]
+fn a_convolution_of_bytes_stops_when_it_is_cancelled() {
+    let sizes = ConvSizes {
+        batch: 1,
+        in_channels: 1,
+        out_channels: 8,
+        groups: 1,
+        input: &[2000, 2000],
+        kernel: &[3, 3],
+        strides: &[1, 1],
+        dilations: &[1, 1],
+        pads_begin: &[1, 1],
+        pads_end: &[1, 1],
+    };
+    let shape = ConvShape::new(&sizes).unwrap();
+    let (x, w) = (codes(shape.input_len(), 1), codes(shape.weights_len(), 2));
+    let (packed, conv) = (
+        Packed::new(&exec(), &w, true, 9),
+        BytesConv::new(&shape).unwrap(),
+    );
+    let input = Bytes {
+        codes: &x,
+        signed: true,
+    };
+    for means in every_means() {
+        check_stops(|exec| {
+            let (mut sums, mut copy) = (vec![0; shape.output_len()], vec![0; conv.copied()]);
+            let (filters, out) = (
+                packed.left(true, Zeros::One(0)),
+                Destination::Sums(&mut sums),
+            );
+            conv_by(means, *exec, &conv, (input, 0), filters, &mut copy, out)
+        });
+    }
 }
 
 #[test]

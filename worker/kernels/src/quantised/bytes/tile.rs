@@ -3,15 +3,13 @@
 use std::ops::Range;
 
 use super::columns::Panel;
-use super::{DEPTH, Output, PANEL, Product, SumRows};
+use super::output::{Block, MOST_ROWS, Output, write_strip};
+use super::{DEPTH, PANEL, Product, SumRows};
 use crate::Exec;
 use crate::gemm::scratch::with_scratch;
 
 /// Blocks of rows between two looks at the cancel flag: at most a tenth of a millisecond.
 const LOOK: usize = 16;
-
-/// Most rows whose sums an instruction set keeps in registers.
-const MOST_ROWS: usize = 6;
 
 /// A part of the sums: rows `first` to `first + 4 * groups` of a panel, which are packed as groups of four rows, 256 bytes
 /// each.
@@ -57,9 +55,9 @@ pub(super) trait Dots {
 }
 
 /// Most columns of a single row whose sums are kept in the level-1 cache.
-const STRIP: usize = 16 * PANEL;
+pub(super) const STRIP: usize = 16 * PANEL;
 /// Rows of the right operand of a single row that are read along a strip, so that their pages stay known to the processor.
-const STREAMED: usize = 32;
+pub(super) const STREAMED: usize = 32;
 
 /// Computes a part of the only row of a product by a matrix, or stops early where the step was cancelled.
 ///
@@ -69,7 +67,6 @@ pub(super) unsafe fn row<D: Dots>(exec: Exec<'_>, p: &Product<'_>, columns: Rang
     let mut packed = [0u8; STREAMED * PANEL];
     for start in columns.clone().step_by(STRIP) {
         let strip = start..columns.end.min(start + STRIP);
-        let mut panel = Panel::new(p.right, start..start);
         let mut sums = [0; STRIP];
         let mut column_sums = [[0; PANEL]; STRIP / PANEL];
         // A product over nothing is a panel of no rows.
@@ -84,7 +81,7 @@ pub(super) unsafe fn row<D: Dots>(exec: Exec<'_>, p: &Product<'_>, columns: Rang
                     break;
                 }
                 let columns = from..strip.end.min(from + PANEL);
-                panel.move_to(columns.clone());
+                let panel = Panel::new(p.right, columns.clone());
                 // SAFETY: `packed` has room for the rows; the rest is the caller's contract.
                 unsafe {
                     D::pack(
@@ -110,21 +107,8 @@ pub(super) unsafe fn row<D: Dots>(exec: Exec<'_>, p: &Product<'_>, columns: Rang
                 unsafe { D::add(&part, p, 0, 1, &columns, to) };
             }
         }
-        let sums = &sums[..strip.len()];
         // SAFETY: the columns are of the rectangle, which the caller owns.
-        unsafe {
-            match p.out {
-                Output::Sums(out) => {
-                    std::slice::from_raw_parts_mut(out.wrapping_add(strip.start), strip.len())
-                        .copy_from_slice(sums);
-                }
-                Output::Codes(out, how) => {
-                    let to = out.wrapping_add(strip.start);
-                    let to = std::slice::from_raw_parts_mut(to, strip.len());
-                    how.part_of_row(p.number, strip.start, sums, to);
-                }
-            }
-        }
+        unsafe { write_strip(p, strip.start, &sums[..strip.len()]) };
     }
 }
 
@@ -140,13 +124,17 @@ pub(super) unsafe fn tile<D: Dots>(
 ) {
     const { assert!(D::ROWS <= MOST_ROWS) };
     let panel = Panel::new(p.right, columns.clone());
+    let runs = panel.runs();
+    if runs.as_slice().is_empty() {
+        return;
+    }
     let most = match p.out {
         Output::Sums(_) => DEPTH,
         Output::Codes(..) => p.k.max(1),
     };
     with_scratch(most.next_multiple_of(4) * PANEL / 4, |scratch| {
         let packed = scratch.as_mut_ptr().cast::<u8>();
-        let mut column_sums = [0; PANEL];
+        let (mut column_sums, mut output) = ([0; PANEL], Block::new());
         // A product over nothing is a panel of no rows.
         for first in (0..p.k.max(1)).step_by(most) {
             let depth = most.min(p.k - first);
@@ -156,7 +144,7 @@ pub(super) unsafe fn tile<D: Dots>(
                 packed,
                 first,
                 groups: depth.div_ceil(4),
-                adds: first > 0,
+                adds: false,
                 column_sums: (first + depth == p.k).then_some(&column_sums),
             };
             let blocks = rows.len().div_ceil(D::ROWS);
@@ -167,32 +155,14 @@ pub(super) unsafe fn tile<D: Dots>(
                 // Blocks of equal sizes, as far as that goes.
                 let at = |block: usize| rows.start + rows.len() * block / blocks;
                 let (row, count) = (at(block), at(block + 1) - at(block));
-                let offset = row * p.n + columns.start;
-                match p.out {
-                    Output::Sums(out) => {
-                        let to = SumRows {
-                            start: out.wrapping_add(offset),
-                            stride: p.n,
-                        };
-                        // SAFETY: the caller's contract.
-                        unsafe { D::add(&part, p, row, count, &columns, to) };
-                    }
-                    Output::Codes(out, how) => {
-                        let mut sums = [[0; PANEL]; MOST_ROWS];
-                        let to = SumRows {
-                            start: sums.as_mut_ptr().cast(),
-                            stride: PANEL,
-                        };
-                        // SAFETY: the caller's contract; there is room for the rows.
-                        unsafe { D::add(&part, p, row, count, &columns, to) };
-                        for (r, sums) in sums.iter().enumerate().take(count) {
-                            let to = out.wrapping_add(offset + r * p.n);
-                            // SAFETY: the row is of the rectangle, which the caller owns.
-                            let to = unsafe { std::slice::from_raw_parts_mut(to, columns.len()) };
-                            let (number, sums) = (p.number + row + r, &sums[..columns.len()]);
-                            how.part_of_row(number, columns.start, sums, to);
-                        }
-                    }
+                let to = SumRows {
+                    start: output.sums.as_mut_ptr().cast(),
+                    stride: PANEL,
+                };
+                // SAFETY: the caller's contract; there is room for the rows, which are of the rectangle.
+                unsafe {
+                    D::add(&part, p, row, count, &columns, to);
+                    output.write(p, runs.as_slice(), (row, count), columns.len(), first > 0);
                 }
             }
         }

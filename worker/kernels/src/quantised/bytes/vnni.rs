@@ -12,9 +12,9 @@ use super::tile::{Dots, Part};
 use super::{PANEL, Product, SumRows, packed_row};
 
 /// Vectors of sums in a row of a panel.
-const VECTORS: usize = PANEL / 16;
+pub(super) const VECTORS: usize = PANEL / 16;
 
-type Sums = [__m512i; VECTORS];
+pub(super) type Sums = [__m512i; VECTORS];
 
 pub(super) struct Vnni;
 
@@ -116,7 +116,7 @@ unsafe fn pack(
 /// # Safety
 /// The processor has AVX-512 F.
 #[inline(always)]
-unsafe fn transposed(v: Sums) -> Sums {
+pub(super) unsafe fn transposed(v: Sums) -> Sums {
     // SAFETY: the caller's contract.
     unsafe {
         let ab = _mm512_shuffle_i32x4::<0b0100_0100>(v[0], v[1]);

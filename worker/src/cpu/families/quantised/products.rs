@@ -1,5 +1,5 @@
-//! Products and convolutions of codes: exact sums, by dot products of bytes where the processor has them, else by way of
-//! f32 products of few enough terms.
+//! Products and convolutions of codes: exact sums, of bytes where groups have few filters, by dot products of bytes where the
+//! processor has them, else by way of f32 products of few enough terms.
 
 use convoke_common::Error;
 use convoke_graph::ops::OpError;
@@ -8,9 +8,9 @@ use convoke_graph::{DType, Tensor};
 use convoke_kernels::conv::{ConvEpilogue, ConvWeights, conv, conv_terms};
 use convoke_kernels::gemm::{Epilogue, Lhs, Rhs, Strided, gemm_batched};
 use convoke_kernels::quantised::{
-    Bytes, DEEPEST, Destination, PackedRows, Parameters, Requantisation, SumBias, Take, Zeros,
-    add_exact, conv_of_bytes, exact_depth, multiplies_bytes, pack_rows, packed_row,
-    product_of_bytes, range_of, requantise,
+    Bytes, BytesConv, DEEPEST, Destination, GroupedConv, PackedRows, Parameters, Requantisation,
+    SumBias, Take, Zeros, add_exact, conv_of_bytes, exact_depth, grouped_conv_of_bytes, is_packed,
+    multiplies_bytes, pack_rows, packed_row, product_of_bytes, range_of, requantise, sum_rows,
 };
 
 use super::super::conv::sizes;
@@ -18,9 +18,6 @@ use super::super::matmul::Stack;
 use super::{as_f32, format_of, layout_of, numbers_into, optional_f32};
 use crate::cpu::KernelFailure;
 use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, body, one, write, write_bits};
-
-/// Least filters of a group for which patches are unfolded. Fewer, as in depthwise convolutions, are faster without.
-const FEW_FILTERS: usize = 4;
 
 /// An operand of a product: codes and their zero points.
 struct Codes<'a> {
@@ -110,30 +107,41 @@ impl Codes<'_> {
     }
 }
 
-/// A left operand of bytes, packed in scratch memory.
-struct Packed {
-    rows: Tensor,
+/// A left operand of bytes, packed in scratch memory unless its codes are packed as they are.
+struct Packed<'a> {
+    codes: &'a [u8],
+    rows: Option<Tensor>,
     sums: Tensor,
     signed: bool,
 }
 
-impl Packed {
-    fn new(call: &KernelCall<'_, '_>, left: Bytes<'_>, k: usize) -> Result<Packed, KernelFailure> {
-        let rows = left.codes.len() / k.max(1);
-        let mut packed = call.scratch::<u8>(rows * packed_row(k))?;
+impl<'a> Packed<'a> {
+    fn new(
+        call: &KernelCall<'_, '_>,
+        left: Bytes<'a>,
+        k: usize,
+    ) -> Result<Packed<'a>, KernelFailure> {
+        let (rows, exec) = (left.codes.len() / k.max(1), &call.launch.exec);
         let mut sums = call.scratch::<i32>(rows)?;
-        let exec = &call.launch.exec;
-        pack_rows(exec, left, k, write_bits(&mut packed)?, write(&mut sums)?)?;
+        let rows = if is_packed(left.signed, k) {
+            sum_rows(exec, left.codes, k, write(&mut sums)?)?;
+            None
+        } else {
+            let mut packed = call.scratch::<u8>(rows * packed_row(k))?;
+            pack_rows(exec, left, k, write_bits(&mut packed)?, write(&mut sums)?)?;
+            Some(packed)
+        };
         Ok(Packed {
-            rows: packed,
+            codes: left.codes,
+            rows,
             sums,
             signed: left.signed,
         })
     }
 
-    fn rows<'a>(&'a self, zeros: Zeros<'a>) -> Result<PackedRows<'a>, KernelFailure> {
+    fn rows<'b>(&'b self, zeros: Zeros<'b>) -> Result<PackedRows<'b>, KernelFailure> {
         Ok(PackedRows {
-            packed: self.rows.bytes(),
+            packed: self.rows.as_ref().map_or(self.codes, Tensor::bytes),
             sums: self.sums.as_slice()?,
             signed: self.signed,
             zeros,
@@ -229,29 +237,35 @@ fn product(
     Ok(sums)
 }
 
-/// Computes the convolution of codes of eight bits; false where it is another convolution, or the processor lacks the means.
+/// Computes the convolution of codes of eight bits; false where it is another convolution, its codes have other scales than one for
+/// each filter, the copy of its input would be too large, or the processor lacks the means.
 fn convolution_of_codes(
     call: &KernelCall<'_, '_>,
     (x, w): (&Codes<'_>, &Codes<'_>),
     to: Destination<'_>,
 ) -> Result<bool, KernelFailure> {
     let (x_shape, w_shape) = (x.codes.shape(), w.codes.shape());
-    let group = ConvAttrs::group(call.attrs)?;
     let terms: usize = w_shape.iter().skip(1).product();
-    let filters = w_shape.first().copied().unwrap_or(0) / group.max(1);
     if !call.out_shape(0).contains(&0)
         && terms > 0
-        && filters >= FEW_FILTERS
-        && multiplies_bytes()
         && let (Some(input), Some(weights)) = (x.bytes(), w.bytes())
         && let Some(Zeros::One(zero)) = x.zeros_along(None)?
         && let Some(zeros) = w.zeros_along(Some(0))?
     {
-        let shape = sizes(call.attrs, x_shape, w_shape)?;
-        let packed = Packed::new(call, weights, terms)?;
-        let (exec, packed) = (call.launch.exec, packed.rows(zeros)?);
-        conv_of_bytes(exec, &shape, (input, zero), packed, to)?;
-        return Ok(true);
+        let (exec, shape) = (call.launch.exec, sizes(call.attrs, x_shape, w_shape)?);
+        if let Some(plan) = GroupedConv::new(&shape) {
+            let (input, weights) = ((input, zero), (weights, zeros));
+            return Ok(grouped_conv_of_bytes(exec, &plan, input, weights, to)?);
+        }
+        if multiplies_bytes()
+            && let Some(conv) = BytesConv::new(&shape)
+        {
+            let packed = Packed::new(call, weights, terms)?;
+            let mut copy = call.scratch::<u8>(conv.copied())?;
+            let (filters, copy) = (packed.rows(zeros)?, write_bits(&mut copy)?);
+            conv_of_bytes(exec, &conv, (input, zero), filters, copy, to)?;
+            return Ok(true);
+        }
     }
     Ok(false)
 }

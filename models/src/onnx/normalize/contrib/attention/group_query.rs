@@ -13,12 +13,12 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::{DType, Dim};
 
 use super::super::super::super::builder::Builder;
-use super::super::super::attention::{rotated_parts, where_allowed};
+use super::super::super::attention::where_allowed;
 use super::super::super::expansion::{Expansion, Made, axis_of};
 use super::super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
 use super::mask::Lengths;
 use super::packed::split;
-use super::rotary::{angles, half};
+use super::rotary::{Rotation, half};
 use super::windowed::WindowedCache;
 use super::{Heads, added, heads_of, joined_heads, take_heads, take_scale};
 
@@ -172,13 +172,12 @@ pub(in super::super) fn group_query_attention(b: &mut Builder, mut c: ImportedNo
         true => {
             let place = places.of_rotation(e)?;
             let (cos, sin) = (c.need(7)?, c.need(8)?);
-            let half = half(e, cos)?;
-            let angles = (angles(e, cos, place, 1)?, angles(e, sin, place, 1)?);
-            let turned = |e: &mut Expansion<'_>, x: ValueId| {
-                let parts = rotated_parts(e, x, angles, attrs.interleaved, half)?;
-                e.joined(3, &parts)
-            };
-            (turned(e, q)?, turned(e, k)?)
+            let rotation = Rotation::new(attrs.interleaved, half(e, cos)?);
+            let caches = [cos, sin];
+            (
+                rotation.of(e, q, caches, place)?,
+                rotation.of(e, k, caches, place)?,
+            )
         }
         false => (q, k),
     };

@@ -1,11 +1,10 @@
 //! RotaryEmbedding, whose places may begin at one number for the whole batch.
 
 use convoke_graph::DType;
-use convoke_graph::graph::ValueId;
+use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::super::super::builder::Builder;
-use super::super::super::attention::finish_rotated;
-use super::super::super::expansion::{Expansion, Made, axis_of};
+use super::super::super::expansion::{Expansion, Made};
 use super::super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
 
 /// Imports RotaryEmbedding.
@@ -30,24 +29,24 @@ pub(in super::super) fn rotary_embedding(b: &mut Builder, mut c: ImportedNode) -
         let reason = format!("caches of {half} columns for {rotated} rotated elements");
         return Err(c.error(reason).into());
     }
-    let shape = e.shape(x)?;
-    // The heads are the second axis of four, or the third one of columns that are divided into heads.
-    let (by_heads, before_heads) = match shape.as_slice() {
-        [_, _, _, _] => (x, true),
-        [_, _, _] if heads > 0 => (e.by_heads(x, heads)?, false),
+    let (rotation, tokens) = match e.shape(x)?.as_slice() {
+        [_, _, _, _] => (Rotation::new(interleaved, half), 2),
         [_, _, columns] => {
-            let columns = columns.as_const();
-            let heads = columns.filter(|c| half > 0 && c % (2 * half) == 0);
-            let heads = heads.map(|c| c / (2 * half));
-            let heads = heads.ok_or_else(|| unsupported("columns that are no whole heads"))?;
-            (e.by_heads(x, heads)?, false)
+            let heads = match (heads, columns.as_const()) {
+                (0, Some(columns)) if columns % (2 * half) == 0 => columns / (2 * half),
+                (0, _) => return Err(unsupported("columns that are no whole heads")),
+                (heads, _) => heads,
+            };
+            let attrs = Rotation::new(interleaved, half).0;
+            let attrs = attrs.with("num_heads", Attr::Int(heads));
+            (Rotation(attrs), 1)
         }
         _ => return Err(c.error("the operand must have rank 3 or 4").into()),
     };
     let places = match e.shape(places)?.len() {
         2 => places,
         1 => {
-            let tokens = e.length(x, if before_heads { 2 } else { 1 })?;
+            let tokens = e.length(x, tokens)?;
             let tokens = e.scalar(tokens)?;
             let place = e.counted(tokens)?;
             let first = e.cast(places, DType::I64)?;
@@ -59,18 +58,48 @@ pub(in super::super) fn rotary_embedding(b: &mut Builder, mut c: ImportedNode) -
             return Err(c.error(reason).into());
         }
     };
-    let axis = if before_heads { 1 } else { 2 };
-    let angles = (
-        angles(&mut e, cos, places, axis)?,
-        angles(&mut e, sin, places, axis)?,
-    );
-    Ok(vec![finish_rotated(
-        &mut e,
-        by_heads,
-        angles,
-        interleaved,
-        half,
-    )?])
+    let operands = rotation.operands(&mut e, x, [cos, sin], places)?;
+    let y = e.last(0, "RotaryEmbedding", rotation.0, &operands)?;
+    Ok(vec![y])
+}
+
+/// The attributes of a rotation.
+pub(super) struct Rotation(Attrs);
+
+impl Rotation {
+    /// The rotation of the first `half` pairs of heads that are an axis before the tokens.
+    pub(super) fn new(interleaved: bool, half: i64) -> Rotation {
+        let attrs = Attrs::default()
+            .with("interleaved", Attr::Int(i64::from(interleaved)))
+            .with("rotary_embedding_dim", Attr::Int(2 * half));
+        Rotation(attrs)
+    }
+
+    /// Heads `x` that are rotated by the rows of `caches` at `places` [batch, tokens].
+    pub(super) fn of(
+        &self,
+        e: &mut Expansion<'_>,
+        x: ValueId,
+        caches: [ValueId; 2],
+        places: ValueId,
+    ) -> Made {
+        let operands = self.operands(e, x, caches, places)?;
+        e.op("RotaryEmbedding", self.0.clone(), &operands)
+    }
+
+    /// The operands in the order and the dtypes of the op.
+    fn operands(
+        &self,
+        e: &mut Expansion<'_>,
+        x: ValueId,
+        caches: [ValueId; 2],
+        places: ValueId,
+    ) -> Result<[ValueId; 4], ImportFailure> {
+        let dtype = e.ty(x)?.dtype;
+        let [cos, sin] = caches;
+        let (cos, sin) = (e.cast(cos, dtype)?, e.cast(sin, dtype)?);
+        Ok([x, cos, sin, e.cast(places, DType::I64)?])
+    }
 }
 
 /// The most columns of a cache of cosines, so that the elements of a head can be counted.
@@ -80,7 +109,7 @@ const MOST_COLUMNS: i64 = 1 << 32;
 pub(super) fn half(e: &Expansion<'_>, cache: ValueId) -> Result<i64, ImportFailure> {
     match e.shape(cache)?.as_slice() {
         [_, half] => match half.as_const() {
-            Some(half) if (0..=MOST_COLUMNS).contains(&half) => Ok(half),
+            Some(half) if (1..=MOST_COLUMNS).contains(&half) => Ok(half),
             Some(half) => Err(e.c.error(format!("a cache of {half} columns")).into()),
             None => Err(unsupported("caches of a width that is not known")),
         },
@@ -89,10 +118,4 @@ pub(super) fn half(e: &Expansion<'_>, cache: ValueId) -> Result<i64, ImportFailu
             Err(e.c.error(reason).into())
         }
     }
-}
-
-/// The rows of a cache at `places` [batch, tokens], with an axis of length 1 for the heads.
-pub(super) fn angles(e: &mut Expansion<'_>, cache: ValueId, places: ValueId, axis: i64) -> Made {
-    let rows = e.op("Gather", axis_of(0), &[cache, places])?;
-    e.unsqueezed(rows, &[axis])
 }

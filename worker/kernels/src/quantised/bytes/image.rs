@@ -1,0 +1,245 @@
+//! The input of a convolution as a matrix whose rows are the taps of channels, without patches that are unfolded.
+//!
+//! The input is copied once. The copy of a channel has its padding, and a *plane* for each remainder of a tap's place by the
+//! strides, whose neighbours are a stride apart in the input:
+//!
+//! ```text
+//! input, stride 2, padded     p a b c d e f p        the taps of a filter of three:
+//! plane of remainder 0        p b d f                tap 0: from 0 on, tap 2: from 1 on
+//! plane of remainder 1        a c e p                tap 1: from 0 on
+//! ```
+//!
+//! A row of the matrix is thus a part of a plane. Its columns count all places of the lines of a plane, so the matrix is as
+//! wide as the output with some places after each line of it, whose sums belong to no output. Where there would be many of
+//! those, the columns are the outputs, and the lines of each row are gathered when they are used.
+//!
+//! Invariants
+//! 1. Each place that a column of a row names lies in the copy of the row's channel.
+//! 2. Along each axis a plane is as long as the output plus the most whole strides between the first tap and another one.
+
+use std::ops::Range;
+
+use super::PANEL;
+use super::columns::{Run, Runs, copy_few};
+use crate::Exec;
+use crate::conv::ConvShape;
+use crate::error::Result;
+use crate::split::{GRAIN, tiles};
+
+/// The places of taps in one dimension.
+struct Taps {
+    /// The remainders of taps' places by the stride that occur, in ascending order.
+    remainders: Vec<usize>,
+    /// The index of each tap's remainder, and the whole strides from the first tap to it.
+    places: Vec<(usize, usize)>,
+    /// The size of a plane.
+    extent: usize,
+}
+
+impl Taps {
+    fn new(shape: &ConvShape, d: usize) -> Taps {
+        let (stride, dilation) = (shape.stride[d], shape.dilation[d]);
+        let place = |tap: usize| (tap * dilation % stride, tap * dilation / stride);
+        let taps: Vec<_> = (0..shape.kernel[d]).map(place).collect();
+        let mut remainders: Vec<usize> = taps.iter().map(|(remainder, _)| *remainder).collect();
+        remainders.sort_unstable();
+        remainders.dedup();
+        let index = |remainder: usize| remainders.partition_point(|r| *r < remainder);
+        let places: Vec<_> = taps
+            .iter()
+            .map(|(r, strides)| (index(*r), *strides))
+            .collect();
+        let most = places
+            .iter()
+            .map(|(_, strides)| *strides)
+            .max()
+            .unwrap_or(0);
+        Taps {
+            places,
+            extent: shape.output[d] + most,
+            remainders,
+        }
+    }
+}
+
+/// How the input of a convolution is copied, and where the rows of its matrix lie in the copy.
+pub(super) struct Image {
+    pub shape: ConvShape,
+    taps: [Taps; 3],
+    /// Codes of the copy of a channel.
+    channel: usize,
+    /// The first code of each row in the copy of the channels of a group.
+    rows: Vec<usize>,
+    /// The width of the matrix.
+    pub width: usize,
+    /// Whether the columns are the outputs.
+    pub gathers: bool,
+}
+
+/// Columns are the outputs where the matrix would have more than this many quarters of them.
+const MOST_WIDTH: usize = 5;
+
+impl Image {
+    /// The copy of a convolution's input; `None` where it would have more than `most` codes.
+    pub fn new(shape: &ConvShape, most: usize) -> Option<Image> {
+        let taps: [Taps; 3] = std::array::from_fn(|d| Taps::new(shape, d));
+        let product = |list: [usize; 3]| list.iter().try_fold(1usize, |n, m| n.checked_mul(*m));
+        let plane = product(std::array::from_fn(|d| taps[d].extent))?;
+        let planes = product(std::array::from_fn(|d| taps[d].remainders.len()))?;
+        let channel = plane.checked_mul(planes)?;
+        let all = channel.checked_mul(shape.batch.checked_mul(shape.in_channels)?)?;
+        if all > most {
+            return None;
+        }
+        let [_, height, width] = std::array::from_fn(|d| taps[d].extent);
+        let [_, ys, xs] = std::array::from_fn(|d| taps[d].remainders.len());
+        let mut rows = Vec::with_capacity(shape.in_channels / shape.groups * shape.taps());
+        for number in 0..shape.in_channels / shape.groups {
+            for (rz, z) in &taps[0].places {
+                for (ry, y) in &taps[1].places {
+                    for (rx, x) in &taps[2].places {
+                        let of = (rz * ys + ry) * xs + rx;
+                        rows.push(number * channel + of * plane + (z * height + y) * width + x);
+                    }
+                }
+            }
+        }
+        let [depth, lines, columns] = shape.output;
+        let outputs = product(shape.output)?;
+        let all = ((depth.max(1) - 1) * height + lines.max(1) - 1) * width + columns;
+        let gathers = all > outputs.saturating_mul(MOST_WIDTH) / 4;
+        Some(Image {
+            shape: *shape,
+            channel,
+            rows,
+            width: if gathers { outputs } else { all },
+            gathers,
+            taps,
+        })
+    }
+
+    /// Codes of the copy of the channels of one group of one batch item.
+    pub fn group(&self) -> usize {
+        self.shape.in_channels / self.shape.groups * self.channel
+    }
+
+    /// Codes of the whole copy.
+    pub fn len(&self) -> usize {
+        self.shape.batch * self.shape.in_channels * self.channel
+    }
+
+    /// The first code of row `k` in the copy of a group.
+    #[inline(always)]
+    pub fn row(&self, k: usize) -> usize {
+        self.rows[k]
+    }
+
+    /// The parts of a panel of places that the output has.
+    pub fn outputs(&self, columns: &Range<usize>) -> Runs {
+        let [_, height, width] = std::array::from_fn(|d| self.taps[d].extent);
+        let [_, lines, places] = self.shape.output;
+        let (mut runs, mut at) = (Runs::none(), columns.start);
+        while at < columns.end {
+            let (x, y, z) = (at % width, at / width % height, at / width / height);
+            let next = (at - x + width).min(columns.end);
+            if x < places && y < lines {
+                runs.push(Run {
+                    at: at - columns.start,
+                    len: (places - x).min(next - at),
+                    place: (z * lines + y) * places + x,
+                });
+            }
+            at = next;
+        }
+        runs
+    }
+
+    /// The places of a panel of outputs in a plane.
+    pub fn places(&self, columns: &Range<usize>) -> Runs {
+        let [_, height, width] = std::array::from_fn(|d| self.taps[d].extent);
+        let [_, lines, places] = self.shape.output;
+        let (mut runs, mut at) = (Runs::none(), columns.start);
+        while at < columns.end {
+            let (x, y, z) = (at % places, at / places % lines, at / places / lines);
+            let len = (places - x).min(columns.end - at);
+            runs.push(Run {
+                at: at - columns.start,
+                len,
+                place: (z * height + y) * width + x,
+            });
+            at += len;
+        }
+        runs
+    }
+
+    /// Copies the input, whose padding has the code `padding`.
+    pub fn copy(&self, exec: &Exec, input: &[u8], padding: u8, to: &mut [u8]) -> Result {
+        assert_eq!(to.len(), self.len(), "the copy of an input");
+        let line = self.taps[2].extent;
+        let grain = (GRAIN / line).max(1);
+        tiles(exec, to, line, grain, |lines, to| {
+            to.fill(padding);
+            for (number, to) in lines.zip(to.chunks_exact_mut(line)) {
+                self.copy_line(input, number, to);
+            }
+        })?;
+        // A tile that saw the cancel flag is not copied.
+        Ok(exec.check()?)
+    }
+
+    /// Copies what the input has of a line of the copy.
+    fn copy_line(&self, input: &[u8], number: usize, to: &mut [u8]) {
+        let [zs, ys, xs] = &self.taps;
+        let s = &self.shape;
+        let (y, rest) = (number % ys.extent, number / ys.extent);
+        let (z, rest) = (rest % zs.extent, rest / zs.extent);
+        let (rx, rest) = (rest % xs.remainders.len(), rest / xs.remainders.len());
+        let (ry, rest) = (rest % ys.remainders.len(), rest / ys.remainders.len());
+        let (rz, channel) = (rest % zs.remainders.len(), rest / zs.remainders.len());
+        let place = |d: usize, remainder: usize, i: usize| {
+            let at = (i * s.stride[d] + remainder).checked_sub(s.pad[d])?;
+            (at < s.input[d]).then_some(at)
+        };
+        let (z, y) = (
+            place(0, zs.remainders[rz], z),
+            place(1, ys.remainders[ry], y),
+        );
+        if let (Some(z), Some(y)) = (z, y) {
+            let from = (channel * s.input[0] + z) * s.input[1] + y;
+            let from = &input[from * s.input[2]..][..s.input[2]];
+            self.copy_codes(from, xs.remainders[rx], to);
+        }
+    }
+
+    /// Copies the codes of a line that are a stride apart, from the place `remainder` of the padded line on.
+    fn copy_codes(&self, from: &[u8], remainder: usize, to: &mut [u8]) {
+        let (stride, pad) = (self.shape.stride[2], self.shape.pad[2]);
+        let first = pad.saturating_sub(remainder).div_ceil(stride).min(to.len());
+        let to = &mut to[first..];
+        let start = (first * stride + remainder)
+            .saturating_sub(pad)
+            .min(from.len());
+        let from = &from[start..];
+        let there = from.len().div_ceil(stride).min(to.len());
+        let inside = &mut to[..there];
+        match stride {
+            1 if there <= PANEL => copy_few(&from[..there], inside),
+            1 => inside.copy_from_slice(&from[..there]),
+            2 => {
+                // The last code may have no neighbour.
+                let (pairs, _) = from.as_chunks::<2>();
+                for (to, [code, _]) in inside.iter_mut().zip(pairs) {
+                    *to = *code;
+                }
+                if let Some(last) = inside.last_mut() {
+                    *last = from[2 * (there - 1)];
+                }
+            }
+            _ => {
+                for (to, code) in inside.iter_mut().zip(from.iter().step_by(stride)) {
+                    *to = *code;
+                }
+            }
+        }
+    }
+}
