@@ -115,8 +115,9 @@ impl Membership {
     }
 
     /// Reserves a name for a joining worker: the one it wants, or the first free one of `w0`, `w1`, … A name that is
-    /// taken is given only to a worker that proved that it holds the certificate `former`, if that certificate holds
-    /// the name.
+    /// taken, or whose last process may still hold leases, is given only to a worker that proved that it holds the
+    /// certificate `former`, if that certificate holds the name. Such a worker may be that last process, whose certificate
+    /// ended while it was out of reach.
     pub fn claim(
         &mut self,
         now: Instant,
@@ -138,7 +139,7 @@ impl Membership {
                 return Err(MembershipError::NameTaken { name, holder });
             }
             let leases = self.reserving(&name);
-            if leases > 0 {
+            if !is_own && leases > 0 {
                 return Err(MembershipError::NameReserved { name, leases });
             }
         } else {

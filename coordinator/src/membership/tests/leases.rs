@@ -56,6 +56,11 @@ fn losing_sight_of_workers_and_driver_ends_nothing() {
         Err(reserved.clone())
     );
     assert_eq!(rig.register(7, "w1", 77, 7), Err(reserved));
+    // The worker itself joins again, since its certificate ended meanwhile.
+    let own = Some([2; 32]);
+    let claimed = rig.core.claim(rig.now, Some(&name), own);
+    assert_eq!(claimed, Ok("w1".into()));
+    rig.core.issued("w1", [78; 32], own);
     // When worker and driver return, no worker is told to drop anything.
     back(&mut rig, 1, 8, &[LEASE]);
     rig.core

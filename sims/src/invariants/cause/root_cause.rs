@@ -276,11 +276,14 @@ impl Case<'_> {
         self.named().is_none() && self.injuries().any(hoards)
     }
 
-    /// Whether this client takes all the memory that its budget allows, and the error says so.
+    /// Whether this client takes all the memory that it can get, and the error says that its budget is used up, or is of
+    /// the worker that it fills.
     fn is_at_its_limit(&self) -> bool {
+        let own_budget = self.error.message.starts_with("token ");
+        let fills = |i: &Injury| own_budget || self.named() == Some(i.host);
         let hoards =
             |i: &Injury| matches!(i.harm, Harm::Hoard { .. }) && i.other == Some(self.me());
-        self.error.message.starts_with("token ") && self.injuries().any(hoards)
+        self.injuries().any(|i| hoards(i) && fills(i))
     }
 
     /// Whether the token of this client, or of the worker that the error names, was revoked.
