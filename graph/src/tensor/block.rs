@@ -23,6 +23,12 @@ pub const ALIGN: usize = 64;
 pub const LARGE: usize = 4 << 20;
 /// The size and alignment of the system's huge pages, in bytes.
 const HUGE_PAGE: usize = 2 << 20;
+/// Least number of bytes that are mapped before a large block; after it, at least a page is. A kernel's masked load may
+/// begin before the block or end after it: processors skip the lanes that are masked off, slowly if their page is not
+/// mapped, and QEMU's emulation of AVX reads them all.
+const MARGIN: usize = 64 << 10;
+/// By how much the mapping of a large block is longer than the block, in bytes.
+const SURPLUS: usize = MARGIN + HUGE_PAGE;
 
 /// A block of memory. Its bytes are zero unless the memory was used before.
 pub struct Block {
@@ -48,7 +54,7 @@ pub type Cover = Box<dyn MemoryAccount>;
 /// What happens to a block's memory when the block is dropped.
 enum Home {
     Allocator,
-    /// A mapping that is [`HUGE_PAGE`] longer than the block; it is unmapped.
+    /// A mapping that is [`SURPLUS`] longer than the block; it is unmapped.
     Mapping(NonNull<c_void>),
     /// The mapping of a segment that is the whole block; it is unmapped.
     Segment(NonNull<c_void>, Arc<Segment>),
@@ -122,13 +128,16 @@ impl Block {
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, placed by the system, touches nothing that is there.
         let start = unsafe {
-            let length = len.checked_add(HUGE_PAGE)?;
+            let length = len.checked_add(SURPLUS)?;
             mmap_anonymous(std::ptr::null_mut(), length, rights, MapFlags::PRIVATE).ok()?
         };
         let mapping = NonNull::new(start)?;
-        let skip = start.cast::<u8>().align_offset(HUGE_PAGE);
-        // SAFETY: aligning skips less than HUGE_PAGE, by which the mapping is longer.
-        let ptr = unsafe { mapping.cast::<u8>().add(skip) };
+        // SAFETY: the mapping is longer than MARGIN. Aligning skips less than HUGE_PAGE, by which it is longer than the
+        // block and the margin.
+        let ptr = unsafe {
+            let least = mapping.cast::<u8>().add(MARGIN);
+            least.add(least.align_offset(HUGE_PAGE))
+        };
         // The advice covers whole huge pages only: one for the rest would take more memory than the block has bytes.
         let whole = len / HUGE_PAGE * HUGE_PAGE;
         // SAFETY: the range lies inside the mapping; the advice changes no contents. If refused, pages are small.
@@ -205,7 +214,7 @@ impl Drop for Block {
             },
             Home::Mapping(mapping) => {
                 // SAFETY: mapped in `mapped` with this length, and unmapped only here.
-                let _ = unsafe { rustix::mm::munmap(mapping.as_ptr(), self.len + HUGE_PAGE) };
+                let _ = unsafe { rustix::mm::munmap(mapping.as_ptr(), self.len + SURPLUS) };
             }
             Home::Segment(mapping, _) => {
                 // SAFETY: mapped in `Segment::create` with this length, and unmapped only here.
@@ -314,6 +323,20 @@ mod tests {
             }
             for (fill, block) in blocks.iter().enumerate() {
                 assert!(block.bytes().iter().all(|b| *b == fill as u8 + 1), "{len}");
+            }
+        }
+    }
+
+    #[test]
+    fn large_blocks_have_mapped_pages_on_both_sides() {
+        for len in [LARGE, LARGE + 1, 2 * LARGE] {
+            let blocks = [(); 3].map(|()| Block::zeroed(len).unwrap());
+            for block in &blocks {
+                let Home::Mapping(mapping) = block.home else {
+                    panic!("no mapping for {len} bytes")
+                };
+                let before = block.ptr.addr().get() - mapping.addr().get();
+                assert!((MARGIN..SURPLUS).contains(&before), "{len}: {before}");
             }
         }
     }
