@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use convoke::{Error, Phase};
+use convoke::{Code, Error, Phase};
 use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
 use convoke_common::rpc::{Intent, Numerics, PlanOptions, PlanSummary, WorkerCount};
@@ -15,7 +15,9 @@ use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Function, ValueId};
 use convoke_graph::ops;
 use convoke_graph::program::{Axes, NUMERICS_PROFILE};
-use convoke_models::{LoadOptions, ModelError, UnsupportedNode, onnx, unsupported_ops};
+use convoke_models::{
+    ImportedModel, LoadOptions, ModelError, UnsupportedNode, onnx, unsupported_ops,
+};
 use serde::Serialize;
 
 use crate::args::CheckArgs;
@@ -40,6 +42,8 @@ struct Report {
     /// Whether every node is supported.
     runs: bool,
     unsupported: Vec<Unsupported>,
+    /// What the model has that is ignored, and what it is limited to.
+    remarks: Vec<String>,
     /// What is known of a model that runs.
     figures: Option<Figures>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,17 +99,19 @@ struct Split {
 pub fn check(args: CheckArgs, json: bool) -> Result<(), Failure> {
     let arrays = Arrays::open(&args.inputs)?;
     let report = match load(&args, &arrays)? {
-        Ok(function) => Report {
+        Ok(imported) => Report {
             model: args.model.display().to_string(),
             runs: true,
             unsupported: vec![],
-            figures: Some(figures(&function, &args, &arrays)?),
+            figures: Some(figures(&imported.function, &args, &arrays)?),
+            remarks: imported.remarks,
             error: None,
         },
         Err(nodes) => Report {
             model: args.model.display().to_string(),
             runs: false,
             unsupported: groups(&nodes),
+            remarks: vec![],
             figures: None,
             error: Some(refused(nodes)),
         },
@@ -138,7 +144,7 @@ fn refused(nodes: Vec<UnsupportedNode>) -> Error {
 fn load(
     args: &CheckArgs,
     arrays: &Arrays,
-) -> Result<Result<Function, Vec<UnsupportedNode>>, Failure> {
+) -> Result<Result<ImportedModel, Vec<UnsupportedNode>>, Failure> {
     let progress = Progress::new();
     let told = progress.clone();
     let options = LoadOptions {
@@ -153,7 +159,7 @@ fn load(
         ..LoadOptions::default()
     };
     match onnx::load(&args.model, &options) {
-        Ok(imported) => Ok(Ok(imported.function)),
+        Ok(imported) => Ok(Ok(imported)),
         Err(ModelError::Unsupported { nodes }) => Ok(Err(nodes)),
         Err(e) => Err(Error::from(e).into()),
     }
@@ -209,6 +215,13 @@ fn axes(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Vec<Ax
         }
     }
     for d in &args.dim {
+        let (symbol, size) = (Printable(&d.symbol), sizes.get(&*d.symbol).copied());
+        if let Some(size) = size.filter(|size| *size > d.most) {
+            let most = d.most;
+            let msg = format!("--dim {symbol}={most} is less than the {size} of the inputs");
+            let advice = format!("write --dim {symbol}={size} or more, or leave it out");
+            return Err(Error::new(Code::InvalidArgument, msg).advise(advice).into());
+        }
         sizes.insert(d.symbol.as_str().into(), d.most);
     }
     let axis = |symbol: &Arc<str>| {
@@ -387,6 +400,7 @@ fn text(r: &Report) -> String {
             plain => format!("{plain} "),
         }
     );
+    text.extend(r.remarks.iter().map(|remark| format!("{remark}\n")));
     if f.uncounted_nodes > 0 {
         text.push_str(&format!(
             "{} of unknown size: data decides how many operations these take\n",

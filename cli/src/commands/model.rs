@@ -223,10 +223,7 @@ pub fn given<'n>(
     let sequences = sequences(ranks).into_iter();
     let sequences = sequences.map(|(name, ranks)| (name, GivenInput::Sequence(ranks)));
     let tensors = inputs.iter().filter(|(name, _)| numbered(name).is_none());
-    let tensors = tensors.map(|(name, shape)| match shape {
-        [length] => (*name, GivenInput::List(*length)),
-        shape => (*name, GivenInput::Tensor(shape.len())),
-    });
+    let tensors = tensors.map(|(name, shape)| (*name, GivenInput::Shape(shape.to_vec())));
     let all = sequences.chain(tensors);
     all.map(|(name, given)| (name.to_owned(), given)).collect()
 }
@@ -250,7 +247,7 @@ pub fn builder<'n>(
     for (name, given) in given(inputs) {
         b = match given {
             GivenInput::Tensor(rank) => b.input(name, rank),
-            GivenInput::List(length) => b.list(name, length),
+            GivenInput::Shape(shape) => b.shape(name, shape),
             GivenInput::Sequence(ranks) => b.sequence(name, ranks),
             GivenInput::Nothing => b,
         };

@@ -377,7 +377,12 @@ async fn run_single(
     if let Some(most) = args.wait {
         b = b.wait(most);
     }
-    let model = b.on_progress(move |phase| told.phase(phase)).await?;
+    let tell = move |phase| match phase {
+        // The load of the same file that was split has said so.
+        Phase::Remark(_) => {}
+        phase => told.phase(phase),
+    };
+    let model = b.on_progress(tell).await?;
     // The model is prepared first, because the deadline of the call is meant for the step alone.
     model.prepare(inputs.iter().cloned()).await?;
     let given = call(&model, args, inputs).await?;

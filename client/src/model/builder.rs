@@ -156,10 +156,13 @@ impl ModelBuilder {
         self
     }
 
-    /// Says that calls give the input `name` a list of `length` elements: as [`Self::input`] with rank 1. Where the elements
-    /// are a shape or axes that decide the rank of a tensor, and the model leaves their number open, calls must give as many.
-    pub fn list(mut self, name: impl Into<String>, length: usize) -> Self {
-        self.inputs.insert(name.into(), GivenInput::List(length));
+    /// Says that calls give the input `name` a tensor of this shape: as [`Self::input`] with its rank. Calls may give other
+    /// sizes, unless they decide the rank of a tensor in the model. That is so where the input is a list whose elements are a
+    /// shape or axes: calls must then give a list as long. A model that can be imported for none but the given sizes is, and
+    /// calls must then give inputs of just these shapes; the load tells [`Self::on_progress`] so.
+    pub fn shape(mut self, name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
+        self.inputs
+            .insert(name.into(), GivenInput::Shape(shape.into()));
         self
     }
 

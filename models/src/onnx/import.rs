@@ -9,7 +9,7 @@ use prost::Message as _;
 use super::builder::Builder;
 use super::devices::{self, Origins};
 use super::files::Files;
-use super::inputs::{self, GivenInput, GraphInput, sequence_name};
+use super::inputs::{self, GivenInput, GraphInput, OpenDims, sequence_name};
 use super::nested::{self, Reads};
 use super::normalize::{self, Block, ImportFailure, ImportedNode, Outputs};
 use super::outputs::OutputForm;
@@ -72,14 +72,18 @@ pub(super) struct Importer<'a> {
     most: u64,
     /// How the model's outputs are made of the function's results.
     pub(super) outputs: Vec<OutputForm>,
+    /// Whether a rank was taken that holds for some sizes of the inputs only.
+    pub(super) assumes_sizes: bool,
 }
 
-/// Imports the graph of `model`, which must have one. `given` says what is known of the inputs.
+/// Imports the graph of `model`, which must have one. `given` says what is known of the inputs, and `open` what their open
+/// dimensions become.
 pub(super) fn import<'a>(
     model: &'a ModelProto,
     payloads: &'a [Payload],
     files: Files<'a>,
     given: &BTreeMap<String, GivenInput>,
+    open: OpenDims,
 ) -> Result<Importer<'a>, ModelError> {
     let Some(graph) = &model.graph else {
         return Err(ModelError::NoOpset);
@@ -120,7 +124,7 @@ pub(super) fn import<'a>(
     let most = EXPANDED
         .saturating_add(EXPANSION.saturating_mul(model.encoded_len() as u64))
         .saturating_add(OF_CONTENT.saturating_mul(content));
-    let inputs = inputs::types(graph, &scope.pending, given)?;
+    let inputs = inputs::types(graph, &scope.pending, given, open)?;
     // An input that calls feed takes the place of its default.
     for (name, _) in &inputs {
         scope.pending.remove(name);
@@ -143,6 +147,7 @@ pub(super) fn import<'a>(
         left: most,
         most,
         outputs: vec![],
+        assumes_sizes: false,
     };
     for (name, input) in inputs {
         let meaning = match input {

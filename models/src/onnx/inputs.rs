@@ -18,9 +18,10 @@ pub enum GivenInput {
     /// Calls give the input a tensor of this rank. It decides for an input whose rank the model does not declare, and for one
     /// that has a constant of the model as its default, which otherwise is that constant; it has no effect on others.
     Tensor(usize),
-    /// Calls give the input a list of this many elements. As for [`GivenInput::Tensor`]; and where its elements are a shape or
-    /// axes that decide the rank of a tensor, all calls must give as many.
-    List(usize),
+    /// Calls give the input a tensor of this shape. As for [`GivenInput::Tensor`]. Besides, all calls must give that many
+    /// elements where the input is a list whose elements are a shape or axes that decide the rank of a tensor; and that very
+    /// shape where the model cannot be imported for other sizes, because they decide the rank of a tensor.
+    Shape(Vec<usize>),
     /// The optional input is left out.
     Nothing,
     /// The sequence has a tensor of each of these ranks. In calls they are the inputs `NAME[0]`, `NAME[1]` and so on.
@@ -32,7 +33,7 @@ impl GivenInput {
     fn rank(&self) -> Option<usize> {
         match self {
             GivenInput::Tensor(rank) => Some(*rank),
-            GivenInput::List(_) => Some(1),
+            GivenInput::Shape(shape) => Some(shape.len()),
             GivenInput::Nothing | GivenInput::Sequence(_) => None,
         }
     }
@@ -50,18 +51,30 @@ pub(super) fn sequence_name(name: &str, at: usize) -> String {
     format!("{name}[{at}]")
 }
 
+/// Whether dimensions of inputs that a model leaves open are taken as symbols, or as the sizes that are given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OpenDims {
+    Symbols,
+    Given,
+}
+
 /// The names and types of the graph's inputs, without those that have an initializer as their default which is not
 /// replaced.
 pub(super) fn types<'a>(
     graph: &'a GraphProto,
     initializers: &HashMap<&'a str, Initializer<'a>>,
     given: &BTreeMap<String, GivenInput>,
+    open: OpenDims,
 ) -> Result<Vec<(&'a str, GraphInput)>, ModelError> {
     let is_fed = |name| given.get(name).is_some_and(|g| g.rank().is_some());
     let declared = graph.input.iter();
     let fed = declared.filter(|i| is_fed(i.name()) || !initializers.contains_key(i.name()));
     let inputs: Vec<_> = fed.collect();
     check_given(&inputs, given)?;
+    let sizes = match open {
+        OpenDims::Symbols => HashMap::new(),
+        OpenDims::Given => sizes(&inputs, given),
+    };
     // The symbols that the model names. Symbols for unknown dimensions must differ from them.
     let mut symbols = HashSet::new();
     for i in &inputs {
@@ -94,11 +107,26 @@ pub(super) fn types<'a>(
                 (None, _) => {
                     let rank = given.and_then(GivenInput::rank);
                     let mut shape = shape(i.name(), dtype, t, rank, &symbols).map_err(wrong)?;
-                    if let (Some(GivenInput::List(length)), [dim]) = (given, &mut *shape)
-                        && dim.as_const().is_none()
-                        && lengths::decides(graph, i.name())
+                    if let Some(GivenInput::Shape(all)) = given
+                        && all.len() == shape.len()
                     {
-                        *dim = Dim::from(*length);
+                        let decides = all.len() == 1 && lengths::decides(graph, i.name());
+                        let own = |dim: &Dim| {
+                            let symbol = dim.as_symbol();
+                            symbol.is_some_and(|s| !symbols.contains(&**s))
+                        };
+                        for (dim, size) in shape.iter_mut().zip(all) {
+                            let fixed = open == OpenDims::Given && own(dim);
+                            if dim.as_const().is_none() && (decides || fixed) {
+                                *dim = Dim::from(*size);
+                            }
+                        }
+                    }
+                    for dim in &mut shape {
+                        let size = dim.as_symbol().and_then(|s| sizes.get(&**s));
+                        if let Some(size) = size.cloned() {
+                            *dim = size;
+                        }
                     }
                     GraphInput::Tensor(TensorType::new(dtype, shape))
                 }
@@ -122,6 +150,33 @@ pub(super) fn types<'a>(
         .collect()
 }
 
+/// The sizes of the symbols that the model names, where shapes are given that agree on them.
+fn sizes<'a>(
+    inputs: &[&'a ValueInfoProto],
+    given: &BTreeMap<String, GivenInput>,
+) -> HashMap<&'a str, Dim> {
+    let mut sizes: HashMap<&str, Option<usize>> = HashMap::new();
+    for i in inputs {
+        let shape = tensor_type(i.r#type.as_ref()).and_then(|t| t.shape.as_ref());
+        let (Some(shape), Some(GivenInput::Shape(all))) = (shape, given.get(i.name())) else {
+            continue;
+        };
+        if shape.dim.len() != all.len() {
+            continue;
+        }
+        for (dim, size) in shape.dim.iter().zip(all) {
+            if let Some(symbol) = symbol(dim) {
+                let known = sizes.entry(symbol).or_insert(Some(*size));
+                *known = known.filter(|k| k == size);
+            }
+        }
+    }
+    let agreed = sizes.into_iter();
+    agreed
+        .filter_map(|(symbol, size)| Some((symbol, Dim::from(size?))))
+        .collect()
+}
+
 /// Fails where something is given for an input that cannot hold it, and where the tensor of a sequence has the name of
 /// another input. A sequence whose tensors are inputs of the model by themselves is no mistake: callers tell sequences by
 /// the names of the tensors.
@@ -142,9 +197,9 @@ fn check_given(
         match (given, ty) {
             (GivenInput::Sequence(_), None) if types.contains_key(&*sequence_name(name, 0)) => {}
             // A call that gives it says what it should have given.
-            (GivenInput::Tensor(_) | GivenInput::List(_), None) => {}
+            (GivenInput::Tensor(_) | GivenInput::Shape(_), None) => {}
             (_, None) => return wrong("the model has no such input".into()),
-            (GivenInput::Tensor(_) | GivenInput::List(_), Some(ty))
+            (GivenInput::Tensor(_) | GivenInput::Shape(_), Some(ty))
                 if sequence_type(held(ty)).is_some() =>
             {
                 let first = sequence_name(name, 0);
@@ -152,7 +207,7 @@ fn check_given(
                     "is a sequence, whose tensors are '{first}' and so on"
                 ));
             }
-            (GivenInput::Tensor(_) | GivenInput::List(_), Some(_)) => {}
+            (GivenInput::Tensor(_) | GivenInput::Shape(_), Some(_)) => {}
             (GivenInput::Nothing, Some(ty)) => {
                 // A sequence says itself what must be given for it.
                 if !is_optional(ty) && sequence_type(ty).is_none() {

@@ -44,6 +44,7 @@ use crate::file::DataFile;
 use crate::safetensors::Weights;
 pub use devices::{Annotated, Origins, annotate};
 pub use inputs::GivenInput;
+use inputs::OpenDims;
 pub use outputs::OutputForm;
 
 /// Options for loading a model.
@@ -100,10 +101,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
     let skeleton = skeleton::read(&file)?;
     let info = info(&skeleton.model);
     let weights = Weights::open(&options.weights)?;
-    let files = files::Files::new(&file, &weights);
-    let mut imported = import::import(&skeleton.model, &skeleton.payloads, files, &options.inputs)?;
-    imported.b.check_supported()?;
-    imported.files.check_missing()?;
+    let (imported, fixed) = imported(&file, &skeleton, &weights, &options.inputs)?;
     let mut origins = imported.origins(&skeleton.model);
 
     let cache = options.cache_dir.clone().or_else(default_cache_dir);
@@ -132,6 +130,10 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
         names.retain(|name| there.contains(&**name));
     }
     let (stages, mut remarks) = devices::stages(&skeleton.model, &origins)?;
+    remarks.extend(fixed.then(|| {
+        "the model runs for inputs of these sizes only, since they decide the ranks of tensors"
+            .into()
+    }));
     if skeleton.has_training {
         remarks.push("the model has information for training, which is ignored".into());
     }
@@ -154,6 +156,32 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
         origins,
         remarks,
     })
+}
+
+/// Imports the graph with its open dimensions. Where that fails, or assumes sizes of inputs, imports it for the sizes that are
+/// `given`, and says so.
+fn imported<'a>(
+    file: &'a DataFile,
+    skeleton: &'a skeleton::Skeleton,
+    weights: &'a Weights,
+    given: &BTreeMap<String, GivenInput>,
+) -> Result<(import::Importer<'a>, bool), ModelError> {
+    let with = |open| {
+        let files = files::Files::new(file, weights);
+        let mut i = import::import(&skeleton.model, &skeleton.payloads, files, given, open)?;
+        i.b.check_supported()?;
+        i.files.check_missing()?;
+        Ok(i)
+    };
+    let open = with(OpenDims::Symbols);
+    let suffices = open.as_ref().is_ok_and(|i| !i.assumes_sizes);
+    if !suffices && given.values().any(|g| matches!(g, GivenInput::Shape(_))) {
+        // An error is of the model as it stands, not of one with other inputs.
+        if let Ok(i) = with(OpenDims::Given) {
+            return Ok((i, true));
+        }
+    }
+    Ok((open?, false))
 }
 
 /// Decodes a `TensorProto` to its name and content. ONNX's own test cases store their inputs and outputs in this form.

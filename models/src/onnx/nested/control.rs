@@ -120,6 +120,7 @@ impl<'a> Importer<'a> {
         if outputs.len() == 1
             && let Some((x, axes)) = self.squeezed(condition, &bodies)
         {
+            self.assumes_sizes = true;
             let axes = self.b.ints(&format!("{name}/axes"), &axes)?;
             let operands = vec![Some(x), Some(axes)];
             let attrs = Attrs::default();
@@ -304,7 +305,19 @@ impl<'a> Importer<'a> {
         let operands = operands.chain(carried.iter().copied().map(Some));
         let attrs = Attrs::default();
         let names = self.result_names(&node.output, &kept[1..]);
-        let out = body.emit(&mut self.b, "Loop", name, attrs, operands, &names)?;
+        let of_other_rank = carried.iter().enumerate().find_map(|(c, id)| {
+            let (before, after) = (self.b.ty(*id)?, body.result(1 + c)?);
+            let reason =
+                || format!("it carries value {c} as {before} at first, and as {after} later");
+            (before.shape.len() != after.shape.len()).then(reason)
+        });
+        let out = match of_other_rank {
+            Some(reason) => {
+                let failed = Err(ImportFailure::Unsupported(reason));
+                self.reported(failed, "", "Loop", name, &names)?
+            }
+            None => body.emit(&mut self.b, "Loop", name, attrs, operands, &names)?,
+        };
         self.define_kept(&node.output, &kept[1..], &out)
     }
 

@@ -1,7 +1,10 @@
 //! Tests of control flow and of recurrent ops.
 
+use std::collections::BTreeMap;
+
 use convoke_graph::graph::Attr;
 
+use super::super::inputs::GivenInput;
 use super::*;
 
 const BOOL: i32 = 9;
@@ -305,6 +308,39 @@ fn a_branch_that_removes_an_axis_of_size_one_is_a_squeeze() {
         let e = try_import(&other).unwrap_err();
         assert_eq!(e.code(), Code::UnsupportedOp, "{e}");
     }
+    // For given sizes, each of them has one rank.
+    let for_sizes = |m: &ModelProto, shape: [usize; 2]| {
+        let s = Scratch::new();
+        let given = GivenInput::Shape(shape.to_vec());
+        let options = LoadOptions {
+            inputs: BTreeMap::from([("x".to_owned(), given)]),
+            ..options(&s)
+        };
+        load(&s.write("m.onnx", &m.encode_to_vec()), &options).unwrap()
+    };
+    for (asked, axis, shape, result) in [
+        (1, 0, [1, 5], "f32[5]"),
+        (1, 0, [3, 5], "f32[3, 5]"),
+        (2, 0, [3, 5], "f32[3, 5]"),
+        (1, 1, [3, 5], "f32[3, 5]"),
+        (1, 1, [3, 1], "f32[3, 1]"),
+    ] {
+        let made = for_sizes(&select(asked, axis), shape);
+        assert_eq!(
+            made.function.ty(made.function.results[0].1).to_string(),
+            result
+        );
+        assert_eq!(made.remarks.len(), 1, "{:?}", made.remarks);
+    }
+    // A model without such ranks stays open, whatever is given.
+    let x = vec![value("x", F32, &["n", "m"])];
+    let plain = model(17, graph(x, vec![], vec![unary("Relu", "x", "y")], "y"));
+    let made = for_sizes(&plain, [3, 5]);
+    assert_eq!(
+        made.function.ty(made.function.results[0].1).to_string(),
+        "f32[n, m]"
+    );
+    assert!(made.remarks.is_empty());
 }
 
 /// The body of a loop that adds `u` to what it carries, and collects the sum and its negation.
@@ -320,6 +356,25 @@ fn adding() -> GraphProto {
         unary("Identity", "c", "d"),
     ];
     graph(inputs, vec![], nodes, "d t t negated")
+}
+
+#[test]
+fn a_loop_that_changes_a_rank_is_not_supported() {
+    let inputs = vec![
+        value("i", I64, &[]),
+        value("c", BOOL, &[]),
+        value("s", F32, &[]),
+    ];
+    let zero = raw("zero", I64, &[1], 0i64.to_le_bytes().to_vec());
+    let nodes = vec![
+        node("Unsqueeze", "s zero", "t", vec![]),
+        unary("Identity", "c", "d"),
+    ];
+    let body = vec![graph_attr("body", graph(inputs, vec![zero], nodes, "d t"))];
+    let m = with(17, vec![], vec![node("Loop", "n go x", "y", body)], "y");
+    let e = try_import(&m).unwrap_err();
+    assert_eq!(e.code(), Code::UnsupportedOp, "{e}");
+    assert!(e.to_string().contains("value 0"), "{e}");
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn without_a_declared_rank_the_node_is_refused() {
 fn a_list_that_decides_a_rank_has_the_length_of_the_first_call() {
     let of_length = |m: &ModelProto, length| {
         let s = Scratch::new();
-        let given = GivenInput::List(length);
+        let given = GivenInput::Shape(vec![length]);
         let options = LoadOptions {
             inputs: BTreeMap::from([("s".to_owned(), given)]),
             ..options(&s)

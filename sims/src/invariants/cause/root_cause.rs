@@ -254,20 +254,32 @@ impl Case<'_> {
         hurt || [named, reporter].map(|h| self.view.moves(h, self.from, self.to)) != [false; 2]
     }
 
-    fn lacks_workers(&self) -> bool {
-        let s = self.view.scenario;
-        let wants = self.model().workers.unwrap_or(1) as usize;
+    /// Whether a worker of the scenario may not have been there yet, or not any more.
+    fn misses_workers(&self) -> bool {
         let joined = |ms: u32| self.view.zero + Duration::from_millis(ms.into()) + JOINING;
         let late = |w: &WorkerSpec| w.joins > 0 && self.from <= joined(w.joins);
-        let fewer = s.workers.iter().any(late) || !self.view.left.is_empty();
-        let disk = self.was(Row::DiskFull) || self.was(Row::DiskFails);
-        let lost = self.lost_somebody() || self.was(Row::OutOfMemory) || disk;
-        fewer || lost || wants > s.workers.len()
+        let workers = &self.view.scenario.workers;
+        workers.iter().any(late) || !self.view.left.is_empty() || self.lost_somebody()
+    }
+
+    fn lacks_workers(&self) -> bool {
+        let wants = self.model().workers.unwrap_or(1) as usize;
+        let rows = [Row::DiskFull, Row::DiskFails, Row::OutOfMemory];
+        let too_few = wants > self.view.scenario.workers.len();
+        too_few || self.misses_workers() || rows.into_iter().any(|row| self.was(row))
     }
 
     /// Whether a fault took the memory that the call needed.
     fn lacks_memory(&self) -> bool {
-        self.struck(Row::OutOfMemory) || self.is_at_its_limit() || self.has_no_room()
+        self.struck(Row::OutOfMemory)
+            || self.is_at_its_limit()
+            || self.has_no_room()
+            || self.is_crowded()
+    }
+
+    /// Whether the error says that a worker is full, while another one is missing that is to share its load.
+    fn is_crowded(&self) -> bool {
+        self.error.message.starts_with("worker ") && self.misses_workers()
     }
 
     /// Whether the error says that no worker has room, and a fault or a client takes memory.
