@@ -122,6 +122,18 @@ fn inputs_that_do_not_fit() {
     );
     fails(
         &[
+            "plan", &model, "--inputs", &inputs, "--local", "1", "--dim", "batch=2",
+        ],
+        "error: the axis batch is bounded by 2, and the inputs have 360\n  \
+         bound it by 360 or more, with --dim batch=360, or leave the bound out",
+    );
+    fails(
+        &["check", &model, "--inputs", &inputs, "--dim", "batch=2"],
+        "error: --dim batch=2 is less than the 360 of the inputs\n  \
+         write --dim batch=360 or more, or leave it out",
+    );
+    fails(
+        &[
             "run",
             &model,
             "--inputs",

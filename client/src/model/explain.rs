@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::rpc::{Intent, PlanAnswer, PlanSummary};
 use convoke_graph::dim::Bindings;
-use convoke_graph::printable;
+use convoke_graph::{Printable, printable};
 use convoke_models::onnx::{Annotated, Origins, annotate};
 
 use crate::calls::function::{Inner, typed};
@@ -72,6 +72,17 @@ async fn explained(inner: &Inner, given: Vec<(String, ArrayType)>) -> Result<Pla
         true => Bindings::new(),
         false => inner.sizes(given)?,
     };
+    let beyond = bindings.iter().find_map(|(symbol, size)| {
+        let most = inner.bounds.get(&**symbol).filter(|most| *most < size)?;
+        Some((Printable(symbol), *most, *size))
+    });
+    if let Some((symbol, most, size)) = beyond {
+        let msg = format!("the axis {symbol} is bounded by {most}, and the inputs have {size}");
+        let advice = format!(
+            "bound it by {size} or more, with --dim {symbol}={size}, or leave the bound out"
+        );
+        return Err(Error::new(Code::InvalidArgument, msg).advise(advice));
+    }
     let open = inner.unbounded(&inner.bounds_for(&bindings));
     if !open.is_empty() {
         let msg = format!(

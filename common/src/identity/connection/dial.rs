@@ -144,7 +144,9 @@ pub enum DialError {
         theirs: u16,
     },
     /// The peer completed TLS, and did not greet in time.
-    #[error("{addr} accepted the connection and then did not greet in time: see its log")]
+    #[error(
+        "{addr} accepted the connection and then did not greet in time: its machine may be overloaded, or its log says why"
+    )]
     Timeout {
         /// The address that was dialled.
         addr: SocketAddr,
