@@ -297,7 +297,7 @@ const SPLIT_BEFORE: &str = "split texts into tokens in the program that calls th
 /// The reason of a node whose result has no rank before data is there, and the advice on it.
 pub(crate) const UNKNOWN_RANK: &str = "data decides the rank of its result";
 const DECLARE_RANK: &str = "declare the rank of its result with onnx.shape_inference, or give the inputs with the model \
-                            (--inputs FILE, `ModelBuilder::list`)";
+                            (--inputs FILE, `ModelBuilder::shape`)";
 
 /// What the user can do about an op that is not supported.
 fn advice_on(op: &str, reason: Option<&str>) -> &'static str {

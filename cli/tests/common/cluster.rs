@@ -17,7 +17,8 @@ pub const ANYWHERE: &str = "127.0.0.1:0";
 /// Where a coordinator listens.
 pub const COORDINATOR_PORT: u16 = 17070;
 
-/// A loopback address that no other cluster of this machine's tests has.
+/// A loopback address of this cluster: no other of this process has it, nor one of a process that runs beside it, unless their
+/// numbers differ by a multiple of 65,536.
 fn own_address() -> Ipv4Addr {
     static LAST: AtomicU8 = AtomicU8::new(0);
     let [.., high, low] = std::process::id().to_be_bytes();

@@ -157,9 +157,9 @@ impl ModelBuilder {
     }
 
     /// Says that calls give the input `name` a tensor of this shape: as [`Self::input`] with its rank. Calls may give other
-    /// sizes, unless they decide the rank of a tensor in the model. That is so where the input is a list whose elements are a
-    /// shape or axes: calls must then give a list as long. A model that can be imported for none but the given sizes is, and
-    /// calls must then give inputs of just these shapes; the load tells [`Self::on_progress`] so.
+    /// sizes, unless these decide the rank of a tensor in the model: where the input is a list whose elements are a shape or
+    /// axes, calls must give a list as long; where the size of an axis decides a rank in another way, calls must give that
+    /// size, and the load tells [`Self::on_progress`] so.
     pub fn shape(mut self, name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
         self.inputs
             .insert(name.into(), GivenInput::Shape(shape.into()));

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use convoke_graph::Dim;
 use convoke_graph::graph::{Attr, Attrs, TensorType, ValueId};
 use convoke_graph::ops::{self, Op};
 use prost::Message as _;
@@ -9,7 +10,7 @@ use prost::Message as _;
 use super::builder::Builder;
 use super::devices::{self, Origins};
 use super::files::Files;
-use super::inputs::{self, GivenInput, GraphInput, OpenDims, sequence_name};
+use super::inputs::{self, FixedSizes, GivenInput, GraphInput, sequence_name};
 use super::nested::{self, Reads};
 use super::normalize::{self, Block, ImportFailure, ImportedNode, Outputs};
 use super::outputs::OutputForm;
@@ -72,18 +73,30 @@ pub(super) struct Importer<'a> {
     most: u64,
     /// How the model's outputs are made of the function's results.
     pub(super) outputs: Vec<OutputForm>,
-    /// Whether a rank was taken that holds for some sizes of the inputs only.
-    pub(super) assumes_sizes: bool,
+    /// The dimensions that must be 1, since the rank of a tensor was taken for that size.
+    pub(super) assumed_ones: Vec<Dim>,
 }
 
-/// Imports the graph of `model`, which must have one. `given` says what is known of the inputs, and `open` what their open
-/// dimensions become.
+/// The sizes that are given for the symbols of the inputs of `model`.
+pub(super) fn given_sizes(
+    model: &ModelProto,
+    given: &BTreeMap<String, GivenInput>,
+) -> Result<FixedSizes, ModelError> {
+    let graph = model.graph.as_ref().ok_or(ModelError::NoOpset)?;
+    let mut scope = Scope::default();
+    scope.add_initializers(graph)?;
+    let inputs = inputs::types(graph, &scope.pending, given, &FixedSizes::new())?;
+    Ok(inputs::given_sizes(&inputs, given))
+}
+
+/// Imports the graph of `model`, which must have one. `given` says what is known of the inputs, and `fixed` which of their open
+/// dimensions have a known size.
 pub(super) fn import<'a>(
     model: &'a ModelProto,
     payloads: &'a [Payload],
     files: Files<'a>,
     given: &BTreeMap<String, GivenInput>,
-    open: OpenDims,
+    fixed: &FixedSizes,
 ) -> Result<Importer<'a>, ModelError> {
     let Some(graph) = &model.graph else {
         return Err(ModelError::NoOpset);
@@ -124,7 +137,7 @@ pub(super) fn import<'a>(
     let most = EXPANDED
         .saturating_add(EXPANSION.saturating_mul(model.encoded_len() as u64))
         .saturating_add(OF_CONTENT.saturating_mul(content));
-    let inputs = inputs::types(graph, &scope.pending, given, open)?;
+    let inputs = inputs::types(graph, &scope.pending, given, fixed)?;
     // An input that calls feed takes the place of its default.
     for (name, _) in &inputs {
         scope.pending.remove(name);
@@ -147,7 +160,7 @@ pub(super) fn import<'a>(
         left: most,
         most,
         outputs: vec![],
-        assumes_sizes: false,
+        assumed_ones: vec![],
     };
     for (name, input) in inputs {
         let meaning = match input {

@@ -1,6 +1,7 @@
 //! The types of the graph's inputs.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use convoke_graph::graph::TensorType;
 use convoke_graph::tensor::{MAX_RANK, byte_size};
@@ -19,8 +20,8 @@ pub enum GivenInput {
     /// that has a constant of the model as its default, which otherwise is that constant; it has no effect on others.
     Tensor(usize),
     /// Calls give the input a tensor of this shape. As for [`GivenInput::Tensor`]. Besides, all calls must give that many
-    /// elements where the input is a list whose elements are a shape or axes that decide the rank of a tensor; and that very
-    /// shape where the model cannot be imported for other sizes, because they decide the rank of a tensor.
+    /// elements where the input is a list whose elements are a shape or axes that decide the rank of a tensor; and those sizes of
+    /// axes that decide the rank of a tensor in another way.
     Shape(Vec<usize>),
     /// The optional input is left out.
     Nothing,
@@ -51,12 +52,8 @@ pub(super) fn sequence_name(name: &str, at: usize) -> String {
     format!("{name}[{at}]")
 }
 
-/// Whether dimensions of inputs that a model leaves open are taken as symbols, or as the sizes that are given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum OpenDims {
-    Symbols,
-    Given,
-}
+/// Sizes of dimensions of inputs that the model leaves open, by symbol.
+pub(super) type FixedSizes = BTreeMap<Arc<str>, usize>;
 
 /// The names and types of the graph's inputs, without those that have an initializer as their default which is not
 /// replaced.
@@ -64,17 +61,13 @@ pub(super) fn types<'a>(
     graph: &'a GraphProto,
     initializers: &HashMap<&'a str, Initializer<'a>>,
     given: &BTreeMap<String, GivenInput>,
-    open: OpenDims,
+    fixed: &FixedSizes,
 ) -> Result<Vec<(&'a str, GraphInput)>, ModelError> {
     let is_fed = |name| given.get(name).is_some_and(|g| g.rank().is_some());
     let declared = graph.input.iter();
     let fed = declared.filter(|i| is_fed(i.name()) || !initializers.contains_key(i.name()));
     let inputs: Vec<_> = fed.collect();
     check_given(&inputs, given)?;
-    let sizes = match open {
-        OpenDims::Symbols => HashMap::new(),
-        OpenDims::Given => sizes(&inputs, given),
-    };
     // The symbols that the model names. Symbols for unknown dimensions must differ from them.
     let mut symbols = HashSet::new();
     for i in &inputs {
@@ -107,25 +100,15 @@ pub(super) fn types<'a>(
                 (None, _) => {
                     let rank = given.and_then(GivenInput::rank);
                     let mut shape = shape(i.name(), dtype, t, rank, &symbols).map_err(wrong)?;
-                    if let Some(GivenInput::Shape(all)) = given
-                        && all.len() == shape.len()
+                    if let (Some(GivenInput::Shape(all)), [dim]) = (given, &mut *shape)
+                        && let ([length], None) = (&**all, dim.as_const())
+                        && lengths::decides(graph, i.name())
                     {
-                        let decides = all.len() == 1 && lengths::decides(graph, i.name());
-                        let own = |dim: &Dim| {
-                            let symbol = dim.as_symbol();
-                            symbol.is_some_and(|s| !symbols.contains(&**s))
-                        };
-                        for (dim, size) in shape.iter_mut().zip(all) {
-                            let fixed = open == OpenDims::Given && own(dim);
-                            if dim.as_const().is_none() && (decides || fixed) {
-                                *dim = Dim::from(*size);
-                            }
-                        }
+                        *dim = Dim::from(*length);
                     }
                     for dim in &mut shape {
-                        let size = dim.as_symbol().and_then(|s| sizes.get(&**s));
-                        if let Some(size) = size.cloned() {
-                            *dim = size;
+                        if let Some(size) = dim.as_symbol().and_then(|s| fixed.get(s)) {
+                            *dim = Dim::from(*size);
                         }
                     }
                     GraphInput::Tensor(TensorType::new(dtype, shape))
@@ -150,31 +133,29 @@ pub(super) fn types<'a>(
         .collect()
 }
 
-/// The sizes of the symbols that the model names, where shapes are given that agree on them.
-fn sizes<'a>(
-    inputs: &[&'a ValueInfoProto],
+/// The sizes that shapes which are given say of the symbols of these inputs, where they agree.
+pub(super) fn given_sizes(
+    inputs: &[(&str, GraphInput)],
     given: &BTreeMap<String, GivenInput>,
-) -> HashMap<&'a str, Dim> {
-    let mut sizes: HashMap<&str, Option<usize>> = HashMap::new();
-    for i in inputs {
-        let shape = tensor_type(i.r#type.as_ref()).and_then(|t| t.shape.as_ref());
-        let (Some(shape), Some(GivenInput::Shape(all))) = (shape, given.get(i.name())) else {
+) -> FixedSizes {
+    let mut sizes: BTreeMap<Arc<str>, Option<usize>> = BTreeMap::new();
+    for (name, input) in inputs {
+        let (GraphInput::Tensor(ty), Some(GivenInput::Shape(all))) = (input, given.get(*name))
+        else {
             continue;
         };
-        if shape.dim.len() != all.len() {
+        if ty.shape.len() != all.len() {
             continue;
         }
-        for (dim, size) in shape.dim.iter().zip(all) {
-            if let Some(symbol) = symbol(dim) {
-                let known = sizes.entry(symbol).or_insert(Some(*size));
+        for (dim, size) in ty.shape.iter().zip(all) {
+            if let Some(symbol) = dim.as_symbol() {
+                let known = sizes.entry(symbol.clone()).or_insert(Some(*size));
                 *known = known.filter(|k| k == size);
             }
         }
     }
     let agreed = sizes.into_iter();
-    agreed
-        .filter_map(|(symbol, size)| Some((symbol, Dim::from(size?))))
-        .collect()
+    agreed.filter_map(|(s, size)| Some((s, size?))).collect()
 }
 
 /// Fails where something is given for an input that cannot hold it, and where the tensor of a sequence has the name of

@@ -28,13 +28,14 @@ mod tensor;
 mod tests;
 mod wire;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use convoke_common::rpc::Stage;
-use convoke_graph::Tensor;
 use convoke_graph::artifact::ArtifactMeta;
+use convoke_graph::dim::Bindings;
 use convoke_graph::graph::Function;
+use convoke_graph::{Dim, Printable, Tensor};
 
 use prost::Message as _;
 
@@ -43,8 +44,8 @@ use crate::error::ModelError;
 use crate::file::DataFile;
 use crate::safetensors::Weights;
 pub use devices::{Annotated, Origins, annotate};
+use inputs::FixedSizes;
 pub use inputs::GivenInput;
-use inputs::OpenDims;
 pub use outputs::OutputForm;
 
 /// Options for loading a model.
@@ -130,10 +131,16 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
         names.retain(|name| there.contains(&**name));
     }
     let (stages, mut remarks) = devices::stages(&skeleton.model, &origins)?;
-    remarks.extend(fixed.then(|| {
-        "the model runs for inputs of these sizes only, since they decide the ranks of tensors"
-            .into()
-    }));
+    if !fixed.is_empty() {
+        let sizes = fixed.iter();
+        let sizes: Vec<String> = sizes
+            .map(|(s, size)| format!("{}={size}", Printable(s)))
+            .collect();
+        let sizes = sizes.join(", ");
+        remarks.push(format!(
+            "the model is loaded for {sizes} alone, which decides the ranks of tensors"
+        ));
+    }
     if skeleton.has_training {
         remarks.push("the model has information for training, which is ignored".into());
     }
@@ -158,30 +165,63 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
     })
 }
 
-/// Imports the graph with its open dimensions. Where that fails, or assumes sizes of inputs, imports it for the sizes that are
-/// `given`, and says so.
+/// Imports the graph with its open dimensions. Where sizes are given that the model then does not run for, their symbols are
+/// fixed to them; all symbols are where the model cannot be imported otherwise. Returns the sizes that were fixed as well.
 fn imported<'a>(
     file: &'a DataFile,
     skeleton: &'a skeleton::Skeleton,
     weights: &'a Weights,
     given: &BTreeMap<String, GivenInput>,
-) -> Result<(import::Importer<'a>, bool), ModelError> {
-    let with = |open| {
+) -> Result<(import::Importer<'a>, FixedSizes), ModelError> {
+    let with = |fixed: &FixedSizes| {
         let files = files::Files::new(file, weights);
-        let mut i = import::import(&skeleton.model, &skeleton.payloads, files, given, open)?;
+        let mut i = import::import(&skeleton.model, &skeleton.payloads, files, given, fixed)?;
         i.b.check_supported()?;
         i.files.check_missing()?;
         Ok(i)
     };
-    let open = with(OpenDims::Symbols);
-    let suffices = open.as_ref().is_ok_and(|i| !i.assumes_sizes);
-    if !suffices && given.values().any(|g| matches!(g, GivenInput::Shape(_))) {
-        // An error is of the model as it stands, not of one with other inputs.
-        if let Ok(i) = with(OpenDims::Given) {
-            return Ok((i, true));
-        }
+    let mut fixed = FixedSizes::new();
+    let open = with(&fixed);
+    if open.as_ref().is_ok_and(|i| i.assumed_ones.is_empty()) {
+        return Ok((open?, fixed));
     }
-    Ok((open?, false))
+    let Ok(sizes) = import::given_sizes(&skeleton.model, given) else {
+        return Ok((open?, fixed));
+    };
+    let mut last = open;
+    // Each round fixes further symbols, so that there are no more rounds than symbols.
+    loop {
+        let known = fixed.len();
+        match &last {
+            Ok(i) => fixed.extend(not_one(&i.assumed_ones, &sizes)),
+            Err(_) => fixed.clone_from(&sizes),
+        }
+        if fixed.len() == known {
+            return Ok((last?, fixed));
+        }
+        last = match (with(&fixed), last) {
+            // An error is of the model as it stands, not of one with other inputs.
+            (Err(_), Err(first)) => return Err(first),
+            (next, _) => next,
+        };
+    }
+}
+
+/// The sizes of the symbols in those of `dims` that are not 1 for these `sizes`.
+fn not_one(dims: &[Dim], sizes: &FixedSizes) -> FixedSizes {
+    let bindings = sizes.iter();
+    let bindings: Bindings = bindings
+        .filter_map(|(s, size)| Some((s.clone(), i64::try_from(*size).ok()?)))
+        .collect();
+    let others = dims
+        .iter()
+        .filter(|d| d.eval(&bindings).is_some_and(|n| n != 1));
+    let mut symbols = BTreeSet::new();
+    others.for_each(|d| d.symbols(&mut symbols));
+    let known = symbols.into_iter();
+    known
+        .filter_map(|s| sizes.get(&s).map(|size| (s.clone(), *size)))
+        .collect()
 }
 
 /// Decodes a `TensorProto` to its name and content. ONNX's own test cases store their inputs and outputs in this form.

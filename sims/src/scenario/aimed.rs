@@ -148,6 +148,11 @@ mod tests {
             assert!(matches!(last.when, Trigger::On { timer: Some(t), .. } if t == timer));
             let bare = matches!(timer, TimerKind::Silence | TimerKind::Deadline);
             assert_eq!(before.is_empty(), bare, "{timer:?}");
+            if timer == TimerKind::Deadline {
+                let calls = s.clients.iter().flat_map(|c| &c.calls);
+                let mut of_models = calls.filter(|c| c.eager.is_none());
+                assert!(of_models.all(|c| c.deadline.is_some()), "{s:?}");
+            }
         }
     }
 }

@@ -112,6 +112,8 @@ pub struct DeviceStep {
     failed: OnceLock<Arc<DeviceFailure>>,
     /// The node whose kernel runs; [`NO_NODE`] while none does.
     at_work: AtomicU32,
+    /// The node whose tensor is copied; [`NO_NODE`] while none is.
+    copies: AtomicU32,
 }
 
 /// The node index that stands for no node.
@@ -125,6 +127,7 @@ impl DeviceStep {
             watch,
             failed: OnceLock::new(),
             at_work: AtomicU32::new(NO_NODE),
+            copies: AtomicU32::new(NO_NODE),
         }
     }
 
@@ -139,10 +142,16 @@ impl DeviceStep {
             .store(node.unwrap_or(NO_NODE), Ordering::Relaxed);
     }
 
-    /// The node whose kernel runs, if one does.
+    /// Notes that a tensor of the step is copied to the host, for this node; `None` once it is.
+    pub fn copies_at(&self, node: Option<u32>) {
+        self.copies
+            .store(node.unwrap_or(NO_NODE), Ordering::Relaxed);
+    }
+
+    /// The node whose kernel runs, else the one whose tensor is copied, if either is so.
     pub fn at_work(&self) -> Option<u32> {
-        let node = self.at_work.load(Ordering::Relaxed);
-        (node != NO_NODE).then_some(node)
+        let all = [&self.at_work, &self.copies].map(|node| node.load(Ordering::Relaxed));
+        all.into_iter().find(|node| *node != NO_NODE)
     }
 
     /// Notes a failure; the first one is kept.

@@ -118,9 +118,9 @@ impl<'a> Importer<'a> {
             return self.define_meanings(&node.output, &kept, all);
         }
         if outputs.len() == 1
-            && let Some((x, axes)) = self.squeezed(condition, &bodies)
+            && let Some((x, axes, size)) = self.squeezed(condition, &bodies)
         {
-            self.assumes_sizes = true;
+            self.assumed_ones.push(size);
             let axes = self.b.ints(&format!("{name}/axes"), &axes)?;
             let operands = vec![Some(x), Some(axes)];
             let attrs = Attrs::default();
@@ -237,10 +237,10 @@ impl<'a> Importer<'a> {
         Ok(bodies)
     }
 
-    /// The operand and the axes of a Squeeze that stands for an If: exporters write an If that removes an axis where its
+    /// The operand and the axes of a Squeeze that stands for an If, and the size that it asks for: exporters write an If that removes an axis where its
     /// size is 1, and otherwise yields the operand as it is. The rank of its result would depend on the size. What follows
     /// is made for the lower rank, and Squeeze refuses another size when it runs.
-    fn squeezed(&self, condition: ValueId, branches: &[Body]) -> Option<(ValueId, Vec<i64>)> {
+    fn squeezed(&self, condition: ValueId, branches: &[Body]) -> Option<(ValueId, Vec<i64>, Dim)> {
         let [yes, no] = branches else { return None };
         let (made, kept) = (yes.result(0)?, no.result(0)?);
         let [node] = yes.f.nodes.as_slice() else {
@@ -262,7 +262,7 @@ impl<'a> Importer<'a> {
         let axis = if *axis < 0 { axis + rank } else { *axis };
         let size = kept.shape.get(usize::try_from(axis).ok()?)?;
         let asks = self.b.is_one(condition, size);
-        (no.captures(same)? == x && asks).then_some((x, axes))
+        (no.captures(same)? == x && asks).then(|| (x, axes, size.clone()))
     }
 
     /// Imports a Loop node.

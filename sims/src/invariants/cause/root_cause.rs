@@ -17,6 +17,9 @@ use crate::steps::{Lease, worker};
 /// How long a fault has effects after its end: the next call may find a lost link, and a wedged worker has to return.
 const LINGER: Duration = Duration::from_secs(15);
 
+/// Memory in MiB of a worker that a few clients fill with what the scenario has them do.
+const SMALL: u32 = 24;
+
 /// By how much the end of a call may differ from the outcome of its step, as the script notes them.
 const NOTED: Duration = Duration::from_millis(2);
 
@@ -254,19 +257,15 @@ impl Case<'_> {
         hurt || [named, reporter].map(|h| self.view.moves(h, self.from, self.to)) != [false; 2]
     }
 
-    /// Whether a worker of the scenario may not have been there yet, or not any more.
-    fn misses_workers(&self) -> bool {
+    fn lacks_workers(&self) -> bool {
+        let s = self.view.scenario;
+        let wants = self.model().workers.unwrap_or(1) as usize;
         let joined = |ms: u32| self.view.zero + Duration::from_millis(ms.into()) + JOINING;
         let late = |w: &WorkerSpec| w.joins > 0 && self.from <= joined(w.joins);
-        let workers = &self.view.scenario.workers;
-        workers.iter().any(late) || !self.view.left.is_empty() || self.lost_somebody()
-    }
-
-    fn lacks_workers(&self) -> bool {
-        let wants = self.model().workers.unwrap_or(1) as usize;
-        let rows = [Row::DiskFull, Row::DiskFails, Row::OutOfMemory];
-        let too_few = wants > self.view.scenario.workers.len();
-        too_few || self.misses_workers() || rows.into_iter().any(|row| self.was(row))
+        let fewer = s.workers.iter().any(late) || !self.view.left.is_empty();
+        let disk = self.was(Row::DiskFull) || self.was(Row::DiskFails);
+        let lost = self.lost_somebody() || self.was(Row::OutOfMemory) || disk;
+        fewer || lost || wants > s.workers.len()
     }
 
     /// Whether a fault took the memory that the call needed.
@@ -277,9 +276,17 @@ impl Case<'_> {
             || self.is_crowded()
     }
 
-    /// Whether the error says that a worker is full, while another one is missing that is to share its load.
+    /// Whether the error names a worker of the smallest size and says that it is full, of what several clients hold.
     fn is_crowded(&self) -> bool {
-        self.error.message.starts_with("worker ") && self.misses_workers()
+        let s = self.view.scenario;
+        let full = |i: u16| self.error.message.contains(&format!("worker w{i} has "));
+        let small = |i: u16| {
+            s.workers
+                .get(usize::from(i))
+                .is_some_and(|w| w.memory_mib <= SMALL)
+        };
+        let crowded = matches!(self.named(), Some(Host::Worker(i)) if full(i) && small(i));
+        crowded && s.clients.len() > 1
     }
 
     /// Whether the error says that no worker has room, and a fault or a client takes memory.

@@ -4,7 +4,7 @@ use std::io::Cursor;
 
 use image::{ColorType, ImageDecoder, ImageFormat, ImageReader, Limits};
 
-use super::{DECODER, Picture, Sample, checked, refused, reserved};
+use super::{DECODER, Picture, Sample, checked, refused, reserved, webp};
 use crate::cpu::KernelFailure;
 use crate::cpu::call::{KernelCall, write};
 
@@ -26,6 +26,9 @@ pub(super) fn read(
     let mut decoder = reader.into_decoder().map_err(refused)?;
     let (width, height) = decoder.dimensions();
     checked(width.into(), height.into())?;
+    if format == ImageFormat::WebP {
+        webp::check(file, width, height)?;
+    }
     let (channels, sample) = match decoder.color_type() {
         ColorType::L8 => (1, Sample::U8),
         ColorType::La8 => (2, Sample::U8),

@@ -14,6 +14,7 @@
 mod files;
 mod jpeg;
 mod jpeg2000;
+mod webp;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -126,6 +126,12 @@ fn headers_of_jpeg_2000_bound_the_decoder() {
     // Layers, then blocks of 4 by 4.
     assert!(changed(coding + 6, &[1, 0]).contains("256 layers"));
     assert!(changed(coding + 10, &[0, 0]).contains("too small"));
+    // A segment that is longer than its content, behind which the decoder would read what is not checked.
+    assert!(changed(coding + 2, &[0, 13]).contains("wrong length"));
+    // A grid of 65,535 by 65,535 in tiles of one sample.
+    let sides = [0xFFFF, 0xFFFF, 0, 0, 1, 1].map(u32::to_be_bytes);
+    let e = changed(place(&[0xFF, 0x51]) + 6, sides.as_flattened());
+    assert!(e.contains("4294836225 tiles"), "{e}");
     // A box `cmap` of five entries, in the place of the one that names the colours.
     let colours = place(b"colr");
     let mut table = file[..colours - 4].to_vec();
@@ -138,6 +144,39 @@ fn headers_of_jpeg_2000_bound_the_decoder() {
     table.extend(&file[colours - 4..]);
     let e = refusal(&table, MUCH).to_string();
     assert!(e.contains("table of colours has 5"), "{e}");
+}
+
+#[test]
+fn frames_of_webp_are_no_larger_than_the_image() {
+    let chunk = |kind: &[u8], body: &[u8]| {
+        let len = (body.len() as u32).to_le_bytes();
+        [kind, &len, body, &[0][..body.len() % 2]].concat()
+    };
+    let side = |n: u16| n.to_le_bytes();
+    let lossy = |w, h| {
+        let body = [&[0x30, 1, 0, 0x9D, 1, 0x2A][..], &side(w), &side(h)].concat();
+        chunk(b"VP8 ", &body)
+    };
+    let lossless = |w: u32, h: u32| {
+        let bits = (w - 1) | (h - 1) << 14;
+        chunk(b"VP8L", &[&[0x2F][..], &bits.to_le_bytes()].concat())
+    };
+    let frame = |within: &[u8]| chunk(b"ANMF", &[&[0; 16][..], within].concat());
+    let check = |content: &[u8], fits: bool| {
+        let file = [b"RIFF\0\0\0\0WEBP", &*chunk(b"VP8X", &[0; 10]), content].concat();
+        let checked = webp::check(&file, 7, 5);
+        assert_eq!(checked.is_ok(), fits, "{content:?}");
+    };
+    check(&lossy(7, 5), true);
+    check(&lossless(7, 5), true);
+    check(&lossy(16_383, 1), false);
+    check(&lossy(1, 6), false);
+    check(&lossless(8, 5), false);
+    check(&lossless(7, 16_384), false);
+    check(&frame(&lossy(7, 5)), true);
+    check(&frame(&lossy(8, 5)), false);
+    check(&[chunk(b"ALPH", &[0; 3]), lossy(7, 6)].concat(), false);
+    check(&frame(&lossless(7, 5))[..20], true);
 }
 
 #[test]

@@ -174,6 +174,8 @@ struct Stream<T> {
     begun: bool,
     /// Whether a task runs, which is in `tasks` no more.
     running: bool,
+    /// The task that a thread has taken and is about to run.
+    taken: Option<T>,
     enqueued: u64,
     ended: u64,
 }
@@ -184,6 +186,7 @@ impl<T> Default for Stream<T> {
             tasks: VecDeque::new(),
             begun: false,
             running: false,
+            taken: None,
             enqueued: 0,
             ended: 0,
         }
@@ -386,10 +389,53 @@ impl SimQueue {
 
     fn submit(&self, which: Which) {
         let Some(me) = self.me.upgrade() else { return };
+        let taker = me.clone();
+        let begin = Box::new(move || taker.take(which));
         let job = Box::new(move || me.run(which));
-        if self.compute.submit(&self.share, 0, job).is_err() {
+        if self
+            .compute
+            .submit_begun(&self.share, 0, begin, job)
+            .is_err()
+        {
             self.refused(which);
         }
+    }
+
+    /// Takes the first task of a stream for the thread that is about to run it, unless that task was failed since the job was
+    /// submitted. From here on a thread that is stuck holds the task's step up. Returns whether there is a task.
+    fn take(&self, which: Which) -> bool {
+        let is_taken = {
+            let streams = &mut *self.lock();
+            match which {
+                Which::Compute => {
+                    let task = streams.compute.next();
+                    if let Some(task) = &task {
+                        task.step.works_at(Some(task.node));
+                    }
+                    streams.compute.taken = task;
+                    streams.compute.taken.is_some()
+                }
+                Which::Copy => {
+                    let task = streams.next_copy();
+                    if let Some(task) = &task {
+                        task.step.copies_at(Some(task.node));
+                    }
+                    streams.copy.taken = task;
+                    streams.copy.taken.is_some()
+                }
+            }
+        };
+        if !is_taken {
+            self.settle();
+        }
+        is_taken
+    }
+
+    /// Calls the events that are due, and begins what can begin.
+    fn settle(&self) {
+        let due = self.lock().due();
+        due.into_iter().for_each(|then| then());
+        self.go_on();
     }
 
     /// Fails every task that waits, because the job of this stream was refused.
@@ -424,11 +470,11 @@ impl SimQueue {
         due.into_iter().for_each(|then| then());
     }
 
-    /// The job of a stream: runs its first task, unless that was failed since the job was submitted.
+    /// The job of a stream: runs the task that was taken.
     fn run(&self, which: Which) {
         match which {
             Which::Compute => {
-                let task = self.lock().compute.next();
+                let task = self.lock().compute.taken.take();
                 if let Some(task) = task {
                     self.compute(task);
                     // What is left of a cancelled step takes no time, and so no jobs.
@@ -439,9 +485,10 @@ impl SimQueue {
                 }
             }
             Which::Copy => {
-                let task = self.lock().next_copy();
+                let task = self.lock().copy.taken.take();
                 if let Some(task) = task {
                     let copied = self.copied(&task);
+                    task.step.copies_at(None);
                     // The device's memory is free before the copy is known.
                     drop(task.source);
                     (task.then)(copied);
@@ -449,13 +496,18 @@ impl SimQueue {
                 }
             }
         }
-        let due = self.lock().due();
-        due.into_iter().for_each(|then| then());
-        self.go_on();
+        self.settle();
     }
 
     /// Runs a task of the compute stream.
-    fn compute(&self, mut task: ComputeTask) {
+    fn compute(&self, task: ComputeTask) {
+        let step = task.step.clone();
+        step.works_at(Some(task.node));
+        self.finish(task);
+        step.works_at(None);
+    }
+
+    fn finish(&self, mut task: ComputeTask) {
         let made = match &mut task.work {
             Work::CopyIn { tensor } => self.moved(&self.pool, tensor).map(Outputs::from),
             Work::Launch {
@@ -491,8 +543,7 @@ impl SimQueue {
             Some(crew) => crew.exec(&step.cancel),
             None => Exec::single(&step.cancel),
         };
-        step.works_at(Some(node));
-        let made = caught(|| {
+        caught(|| {
             let mut made = Ok(Outputs::new());
             step.watch.around(node, &mut || {
                 made = kernel.launch(&mut Launch {
@@ -503,9 +554,7 @@ impl SimQueue {
                 });
             });
             made
-        });
-        step.works_at(None);
-        made
+        })
     }
 
     /// A copy of a tensor in the memory of `pool`.
@@ -633,9 +682,7 @@ impl DeviceQueue for SimQueue {
             (task.then)(Err(failed(task.node, None)));
             self.lock().copy.end_recalled();
         }
-        let due = self.lock().due();
-        due.into_iter().for_each(|then| then());
-        self.go_on();
+        self.settle();
     }
 }
 

@@ -18,11 +18,18 @@ const SMALLEST_BLOCK: u8 = 8;
 const MOST_LAYERS: u16 = 32;
 /// The most markers of all headers.
 const MOST_MARKERS: usize = 1 << 18;
+/// The most tiles, which are enough for an image of 8192 by 8192 samples in tiles of 128 by 128.
+const MOST_TILES: u64 = 4096;
+/// The most bytes of steps of quantisation: two for each band of 32 levels.
+const MOST_STEPS: usize = 2 * (3 * 32 + 1);
 
-/// The markers SIZ, COD, COC, SOT, SOD and EOC.
+/// The markers SIZ, COD, COC, QCD, QCC, RGN, SOT, SOD and EOC.
 const SIZES: u16 = 0xFF51;
 const CODING: u16 = 0xFF52;
 const CODING_OF_COMPONENT: u16 = 0xFF53;
+const STEPS: u16 = 0xFF5C;
+const STEPS_OF_COMPONENT: u16 = 0xFF5D;
+const REGION: u16 = 0xFF5E;
 const PART: u16 = 0xFF90;
 const DATA: u16 = 0xFF93;
 const END: u16 = 0xFFD9;
@@ -62,26 +69,21 @@ fn boxes(mut bytes: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// Refuses files for which the decoder would need more memory than a bounded number of bytes for each pixel.
-pub(super) fn check(file: &[u8]) -> Result<(), KernelFailure> {
+/// Refuses files for which the decoder would need more memory than a bounded number of bytes for each pixel and each tile.
+/// Returns the number of tiles.
+pub(super) fn check(file: &[u8]) -> Result<u64, KernelFailure> {
     if file.starts_with(STREAM) {
         return check_stream(file);
     }
-    let mut streams = 0;
+    let mut tiles = None;
     for (kind, body) in boxes(file) {
         match kind {
             b"jp2h" => check_colours(body)?,
-            b"jp2c" => {
-                streams += 1;
-                check_stream(body)?;
-            }
+            b"jp2c" => tiles = tiles.max(Some(check_stream(body)?)),
             _ => {}
         }
     }
-    match streams {
-        0 => Err(refused("there is no codestream")),
-        _ => Ok(()),
-    }
+    tiles.ok_or_else(|| refused("there is no codestream"))
 }
 
 fn check_colours(header: &[u8]) -> Result<(), KernelFailure> {
@@ -133,6 +135,59 @@ fn check_blocks(body: &[u8], has_precincts: bool, levels: usize) -> Result<(), K
     }
 }
 
+/// Checks the number of tiles, which follows from the sizes of the grid and of a tile and from the tiles' offset.
+fn check_tiles(sizes: &[u8]) -> Result<u64, KernelFailure> {
+    let along = |axis: usize| {
+        let word = |at: usize| u32_at(sizes, at + 4 * axis);
+        let (end, side, begin) = (word(2)?, word(18)?, word(26)?);
+        let tiles = end.checked_sub(begin)?.checked_add(side.checked_sub(1)?)? / side;
+        u64::try_from(tiles).ok()
+    };
+    let tiles = along(0).zip(along(1)).map(|(x, y)| x.saturating_mul(y));
+    match tiles {
+        Some(tiles @ 1..=MOST_TILES) => Ok(tiles),
+        None | Some(0) => Err(refused("the sizes of its tiles are invalid")),
+        Some(tiles) => Err(refused(format!(
+            "it has {tiles} tiles; at most {MOST_TILES} are decoded"
+        ))),
+    }
+}
+
+/// Refuses a segment that is longer or shorter than what the decoder reads of it, since the decoder goes on behind what it has
+/// read, whatever length the segment states.
+fn check_length(marker: u16, body: &[u8]) -> Result<(), KernelFailure> {
+    let at = |at: usize| body.get(at).copied().ok_or_else(truncated);
+    let precincts = |style: u8, levels: u8| match style & 1 {
+        1 => usize::from(levels) + 1,
+        _ => 0,
+    };
+    // Steps are one byte each, or two, or two in all.
+    let steps = |style: u8, len: usize| match style & 0x1F {
+        _ if len > MOST_STEPS => false,
+        0 => true,
+        1 => len == 2,
+        _ => len.is_multiple_of(2),
+    };
+    let fits = match marker {
+        SIZES => body.len() == 36 + 3 * usize::from(u16_at(body, 34).ok_or_else(truncated)?),
+        CODING => body.len() == 10 + precincts(at(0)?, at(5)?),
+        CODING_OF_COMPONENT => body.len() == 7 + precincts(at(1)?, at(2)?),
+        STEPS => steps(at(0)?, body.len() - 1),
+        STEPS_OF_COMPONENT => steps(at(1)?, body.len() - 2),
+        REGION => body.len() == 3,
+        PART => body.len() == 8,
+        // These have no length.
+        0xFF30..=0xFF3F => false,
+        _ => true,
+    };
+    match fits {
+        true => Ok(()),
+        false => Err(refused(format!(
+            "its segment {marker:x} has a wrong length"
+        ))),
+    }
+}
+
 fn check_layers(count: Option<u16>) -> Result<(), KernelFailure> {
     match count.ok_or_else(truncated)? {
         0..=MOST_LAYERS => Ok(()),
@@ -142,24 +197,27 @@ fn check_layers(count: Option<u16>) -> Result<(), KernelFailure> {
     }
 }
 
-fn check_stream(stream: &[u8]) -> Result<(), KernelFailure> {
-    let (mut at, mut next) = (STREAM.len() - 2, None);
+fn check_stream(stream: &[u8]) -> Result<u64, KernelFailure> {
+    let (mut at, mut next, mut tiles) = (STREAM.len() - 2, None, 1);
     for _ in 0..MOST_MARKERS {
         let marker = u16_at(stream, at).ok_or_else(truncated)?;
         match (marker, next) {
-            (END, _) => return Ok(()),
+            (END, _) => return Ok(tiles),
             (DATA, Some(begin)) if at < begin && begin < stream.len() => {
                 at = begin;
                 continue;
             }
-            (DATA, _) => return Ok(()),
+            (DATA, _) => return Ok(tiles),
             _ => {}
         }
         let len = usize::from(u16_at(stream, at + 2).ok_or_else(truncated)?.max(2));
         let body = stream.get(at + 4..at + 2 + len).ok_or_else(truncated)?;
         let style = |at: usize| body.get(at).copied().ok_or_else(truncated);
         match marker {
-            SIZES => check_components(u16_at(body, 34))?,
+            SIZES => {
+                check_components(u16_at(body, 34))?;
+                tiles = check_tiles(body)?;
+            }
             CODING => {
                 check_layers(u16_at(body, 2))?;
                 check_blocks(body, style(0)? & 1 == 1, 5)?;
@@ -173,6 +231,7 @@ fn check_stream(stream: &[u8]) -> Result<(), KernelFailure> {
             }
             _ => {}
         }
+        check_length(marker, body)?;
         at += 2 + len;
     }
     Err(refused("it has too many markers"))

@@ -15,6 +15,8 @@ const STREAM: &[u8] = b"\xff\x4f\xff\x51";
 /// Memory beside the samples, for each pixel: coefficients and samples of four components in f32, and the blocks
 /// and layers that [`header::check`] allows.
 const BESIDE: u64 = 64;
+/// Memory for each tile: what is known of it and of its components, with their steps of quantisation.
+const OF_TILE: u64 = 8 << 10;
 
 /// Whether a file is JPEG 2000.
 pub(super) fn is(file: &[u8]) -> bool {
@@ -23,7 +25,8 @@ pub(super) fn is(file: &[u8]) -> bool {
 
 /// Decodes a file.
 pub(super) fn read(file: &[u8], call: &KernelCall<'_, '_>) -> Result<Picture, KernelFailure> {
-    header::check(file)?;
+    let tiles = header::check(file)?;
+    let of_tiles = reserved(call, tiles * OF_TILE)?;
     let settings = DecodeSettings {
         strict: true,
         ..DecodeSettings::default()
@@ -41,7 +44,7 @@ pub(super) fn read(file: &[u8], call: &KernelCall<'_, '_>) -> Result<Picture, Ke
         )));
     }
     let mut samples = reserved(call, pixels * channels as u64)?;
-    let _beside = reserved(call, pixels * BESIDE + DECODER)?;
+    let _beside = (reserved(call, pixels * BESIDE + DECODER)?, of_tiles);
     let mut context = DecoderContext::default();
     let picture = image.decode(&mut context).map_err(refused)?;
     let components = picture.components();
