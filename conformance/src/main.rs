@@ -107,6 +107,7 @@ async fn judged(args: &Args, cases: &[Case], cache: &Path) -> Result<Report, Str
         .as_deref()
         .map(expected_failures)
         .transpose()?;
+    convoke_cuda::register().map_err(|e| e.to_string())?;
     let cluster = product::cluster(args.device.clone())
         .await
         .map_err(|e| e.to_string())?;

@@ -4,9 +4,10 @@
 //! ```text
 //! s = scale / sqrt(var + epsilon)      W' = W · s      b' = (b - mean) · s + shift
 //! ```
+//! They are computed in f32, and weights and bias of 16 bits are rounded once.
 
 use convoke_graph::DType;
-use convoke_graph::graph::{Attrs, Function, TensorType, ValueId};
+use convoke_graph::graph::{Attr, Attrs, Function, TensorType, ValueId};
 use convoke_graph::ops::{BinaryOp, ConvOp, MatMulOp, NormOp, Op, ShapeOp, UnaryOp};
 use convoke_graph::tensor::Tensor;
 
@@ -43,13 +44,12 @@ fn fold(e: &mut Edit, bn: usize) -> Option<()> {
         return None;
     };
     let vector = TensorType::fixed(DType::F32, &[target.channels]);
+    let is_vector = |e: &Edit, v: ValueId| is_vector(e, v, target.channels);
     let node = &e.f.nodes[bn];
     let foldable = e.sole_user(x) == Some(bn)
         && node.outputs.len() == 1
         && node.attrs.int("training_mode", 0) == 0
-        && [scale, shift, mean, var]
-            .iter()
-            .all(|v| e.is_constant(*v) && *e.f.ty(*v) == vector);
+        && [scale, shift, mean, var].iter().all(|v| is_vector(e, *v));
     if !foldable {
         return None;
     }
@@ -60,6 +60,29 @@ fn fold(e: &mut Edit, bn: usize) -> Option<()> {
 
     let at = target.node;
     let label = |what: &str| format!("{name}:{what}");
+    let cast = |e: &mut Edit, what: &str, value: ValueId, dtype: DType| {
+        let ty = e.f.ty(value).clone();
+        if ty.dtype == dtype {
+            return value;
+        }
+        let to = Attrs::default().with("to", Attr::DType(dtype));
+        let inputs = &[value];
+        e.init_node(
+            at,
+            &label(what),
+            UnaryOp::Cast,
+            to,
+            inputs,
+            TensorType { dtype, ..ty },
+        )
+    };
+    let dtype = e.f.ty(target.weight).dtype;
+    let scale = cast(e, "wide scale", scale, DType::F32);
+    let shift = cast(e, "wide shift", shift, DType::F32);
+    let mean = cast(e, "wide mean", mean, DType::F32);
+    let var = cast(e, "wide variance", var, DType::F32);
+    let wide_weight = cast(e, "wide weight", target.weight, DType::F32);
+    let wide_bias = target.bias.map(|b| cast(e, "wide bias", b, DType::F32));
     let apply = |e: &mut Edit, what: &str, op: Op, inputs: &[ValueId], ty: &TensorType| {
         e.init_node(at, &label(what), op, Attrs::default(), inputs, ty.clone())
     };
@@ -89,15 +112,15 @@ fn fold(e: &mut Edit, bn: usize) -> Option<()> {
         &[factor, shape],
         &wide,
     );
-    let weight_ty = e.f.ty(target.weight).clone();
+    let weight_ty = e.f.ty(wide_weight).clone();
     let weight = apply(
         e,
         "weight",
         Op::Binary(BinaryOp::Mul),
-        &[target.weight, wide],
+        &[wide_weight, wide],
         &weight_ty,
     );
-    let bias = match target.bias {
+    let bias = match wide_bias {
         Some(bias) => {
             let centred = apply(
                 e,
@@ -138,6 +161,8 @@ fn fold(e: &mut Edit, bn: usize) -> Option<()> {
             )
         }
     };
+    let weight = cast(e, "narrow weight", weight, dtype);
+    let bias = cast(e, "narrow bias", bias, dtype);
 
     let conv = &mut e.f.nodes[at];
     conv.name = format!("{}+{name}", conv.name).into();
@@ -149,6 +174,16 @@ fn fold(e: &mut Edit, bn: usize) -> Option<()> {
     Some(())
 }
 
+fn is_folded(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+}
+
+/// Whether a value is a constant vector over the channels.
+fn is_vector(e: &Edit, value: ValueId, channels: usize) -> bool {
+    let ty = e.f.ty(value);
+    is_folded(ty.dtype) && e.is_constant(value) && *ty == TensorType::fixed(ty.dtype, &[channels])
+}
+
 /// Returns what a normalisation behind `node` folds into; `None` if `node` is of another kind or its weight is not
 /// constant.
 fn target(e: &Edit, node: usize) -> Option<Target> {
@@ -157,7 +192,7 @@ fn target(e: &Edit, node: usize) -> Option<Target> {
     let ty = e.f.ty(weight);
     let shape = ty.fixed_shape()?;
     let attrs = &e.f.nodes[node].attrs;
-    if ty.dtype != DType::F32 || !e.is_constant(weight) || shape.len() < 2 {
+    if !is_folded(ty.dtype) || !e.is_constant(weight) || shape.len() < 2 {
         return None;
     }
     // The axis of the weight that counts output channels.
@@ -171,8 +206,7 @@ fn target(e: &Edit, node: usize) -> Option<Target> {
         _ => return None,
     };
     let channels = shape[axis];
-    let vector = TensorType::fixed(DType::F32, &[channels]);
-    if bias.is_some_and(|b| !e.is_constant(b) || *e.f.ty(b) != vector) {
+    if bias.is_some_and(|b| !is_vector(e, b, channels) || e.f.ty(b).dtype != ty.dtype) {
         return None;
     }
     let mut broadcast = vec![1; shape.len()];

@@ -1,4 +1,4 @@
-//! The device without a GPU: its queue and its kernels, whose sources g++ compiles, beside the kernels of the CPU.
+//! The device: its queue and its kernels, beside the kernels of the CPU. Without a GPU, g++ compiles the sources.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![allow(
@@ -21,6 +21,7 @@ use convoke_common::ids::LeaseId;
 use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_common::world::{AccountId, Share};
 use convoke_cuda::device::CudaDevice;
+use convoke_cuda::driver::real::CudaDriver;
 use convoke_cuda::kernels::listing;
 use convoke_graph::graph::{Attr, Attrs};
 use convoke_graph::ops::{self, ConcreteOperand, ConcreteOutputs, Memory};
@@ -33,6 +34,17 @@ use convoke_worker::device::{
     KernelWatch,
 };
 use emulated::Emulated;
+
+/// The device over the emulated driver, or over NVIDIA's where `CONVOKE_TEST_GPU` is the number of a GPU.
+fn device(name: &str) -> CudaDevice {
+    match std::env::var("CONVOKE_TEST_GPU") {
+        Ok(number) => {
+            let driver = CudaDriver::open(number.parse().unwrap()).unwrap();
+            CudaDevice::new(Arc::new(driver))
+        }
+        Err(_) => CudaDevice::new(Arc::new(Emulated::new(name))),
+    }
+}
 
 struct NoWatch;
 
@@ -57,7 +69,7 @@ fn queue(device: &CudaDevice) -> Arc<dyn DeviceQueue> {
 
 #[test]
 fn the_device_passes_the_suite() {
-    let device = CudaDevice::new(Arc::new(Emulated::new("suite")));
+    let device = device("suite");
     let report = suite::check(&device, Comparison::Within(2e-6)).unwrap();
     for op in [
         "Add", "Exp", "MatMul", "Softmax", "Erf", "Tanh", "Log", "Gelu", "Pow",
@@ -235,7 +247,7 @@ fn int(name: &str, value: i64) -> Attrs {
 
 #[test]
 fn elementwise_functions_have_the_bits_of_the_cpu() {
-    let device = CudaDevice::new(Arc::new(Emulated::new("elementwise")));
+    let device = device("elementwise");
     let special = [
         0.0,
         -0.0,
@@ -304,7 +316,7 @@ fn elementwise_functions_have_the_bits_of_the_cpu() {
 
 #[test]
 fn operands_are_broadcast_and_cast() {
-    let device = CudaDevice::new(Arc::new(Emulated::new("broadcast")));
+    let device = device("broadcast");
     for (a, b) in [
         (&[2, 3, 4][..], &[3, 1][..]),
         (&[4], &[5, 4]),
@@ -377,9 +389,43 @@ fn operands_are_broadcast_and_cast() {
     check(&device, "Where", &Attrs::default(), &given, 1, 0.0);
 }
 
+/// A NaN of each sign, with and without bits beside the quiet one, goes through as on the CPU.
+#[test]
+fn casts_and_signs_keep_the_bits_of_nan() {
+    let device = device("nan");
+    let nans = [0x7fc0_0000, 0xffc0_0000, 0x7fc0_6000, 0xffd5_4000].map(f32::from_bits);
+    let check = |op: &str, attrs: &Attrs, given: &Tensor| {
+        let given = std::slice::from_ref(given);
+        let want = on_cpu(op, attrs, given, 1).remove(0);
+        let made = on_device(&device, op, attrs, given, 1).unwrap().remove(0);
+        assert_eq!(
+            made.unwrap().bytes(),
+            want.bytes(),
+            "{op} {attrs:?} of {given:?}"
+        );
+    };
+    for from in FLOATS {
+        let x = of_floats(from, &[4], &nans);
+        check("Neg", &Attrs::default(), &x);
+        check("Abs", &Attrs::default(), &x);
+        for to in [DType::F32, DType::F16, DType::BF16, DType::F64] {
+            check("Cast", &Attrs::default().with("to", Attr::DType(to)), &x);
+        }
+    }
+    let to = |dtype| Attrs::default().with("to", Attr::DType(dtype));
+    let wide = on_cpu(
+        "Cast",
+        &to(DType::F64),
+        &[of_floats(DType::F32, &[4], &nans)],
+        1,
+    )
+    .remove(0);
+    check("Cast", &to(DType::F32), &wide);
+}
+
 #[test]
 fn rows_are_close_to_the_cpu() {
-    let device = CudaDevice::new(Arc::new(Emulated::new("rows")));
+    let device = device("rows");
     for (dtype, within) in [(DType::F32, 2e-6), (DType::F16, 2e-3), (DType::BF16, 2e-2)] {
         for (shape, axis) in [
             (&[4, 300][..], -1),
@@ -436,7 +482,7 @@ fn rows_are_close_to_the_cpu() {
 
 #[test]
 fn heads_are_rotated() {
-    let device = CudaDevice::new(Arc::new(Emulated::new("rotary")));
+    let device = device("rotary");
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         let (cos, sin) = (floats(dtype, &[9, 3], 18), floats(dtype, &[9, 3], 19));
         let places = Tensor::from_slice(&[2, 4], &[0i64, 8, -9, 3, 7, -1, 2, 2]).unwrap();
@@ -457,7 +503,7 @@ fn heads_are_rotated() {
 
 #[test]
 fn elements_are_moved() {
-    let device = CudaDevice::new(Arc::new(Emulated::new("moved")));
+    let device = device("moved");
     for dtype in [DType::F32, DType::F16, DType::I64, DType::Bool] {
         let count: Vec<f32> = (0..120)
             .map(|i| {
@@ -525,7 +571,7 @@ fn elements_are_moved() {
 
 #[test]
 fn an_index_beyond_its_axis_is_found_late() {
-    let device = CudaDevice::new(Arc::new(Emulated::new("faults")));
+    let device = device("faults");
     let given = [floats(DType::F32, &[3, 2], 18), ints(&[0, 3])];
     let made = on_device(&device, "Gather", &Attrs::default(), &given, 1)
         .unwrap()

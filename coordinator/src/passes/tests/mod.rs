@@ -243,6 +243,37 @@ fn batch_norm_becomes_weights() {
     );
 }
 
+/// Weights of 16 bits are folded in f32 and rounded once; statistics may have more bits than they.
+#[test]
+fn batch_norm_becomes_weights_of_16_bits() {
+    check(
+        batch_norm::run,
+        "param x: f16[1, 3, 8, 8]
+         weight w: f16[4, 3, 3, 3]
+         weight scale: f16[4]
+         weight shift: f16[4]
+         weight mean: f32[4]
+         weight var: f32[4]
+         y = Conv(x, w)
+         z = BatchNormalization(y, scale, shift, mean, var)
+         result z",
+        "init z:wide scale = Cast(scale) {to=@f32}
+         init z:wide shift = Cast(shift) {to=@f32}
+         init z:wide weight = Cast(w) {to=@f32}
+         init z:variance = Add(var, z:epsilon)
+         init z:deviation = Sqrt(z:variance)
+         init z:factor = Div(z:wide scale, z:deviation)
+         init z:wide factor = Reshape(z:factor, z:shape)
+         init z:weight = Mul(z:wide weight, z:wide factor)
+         init z:scaled = Mul(mean, z:factor)
+         init z:bias = Sub(z:wide shift, z:scaled)
+         init z:narrow weight = Cast(z:weight) {to=@f16}
+         init z:narrow bias = Cast(z:bias) {to=@f16}
+         y = Conv(x, z:narrow weight, z:narrow bias)
+         result z = y",
+    );
+}
+
 #[test]
 fn exact_results_keep_batch_norm() {
     let f = optimise(parse(CONV_BN), true).unwrap().function;

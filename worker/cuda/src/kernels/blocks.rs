@@ -1,7 +1,7 @@
 //! Products with weights that stay codes of a few bits: `MatMulNBits` whose codes were packed at install.
 //!
-//! A weight is `(code - zero) * scale`, rounded once, and an element is the chain of a product, as on the CPU. A block makes a tile
-//! of 64 by 64. Where there are few rows, a thread makes one element at a time.
+//! A weight is `(code - zero) * scale`, rounded once, and an element is the chain of a product, as on the CPU, whatever
+//! the dtypes. Where there are few rows, a thread makes one element at a time.
 
 use convoke_common::error::Result;
 use convoke_graph::DType;
@@ -11,7 +11,7 @@ use convoke_graph::ops::packing::{PACK_CODES, packed_codes_len};
 use convoke_worker::device::DeviceOp;
 
 use super::args::Arguments;
-use super::product::{MOST_TILES, TILE};
+use super::tiles::{self, LeftWalk, RightWalk, Tiles};
 use super::{
     Call, Planned, Template, Work, blocks_for, count, dtype_of, in_f32, misfit, source, type_name,
 };
@@ -60,45 +60,34 @@ DEVICE void one_by_one(const Arguments& a) {
     ((X*)a.output)[i] = narrow(X{}, finished(a, sum, column));
   }
 }
-KERNEL(const Arguments a) {
-  SHARED f32 left[16][65];
-  SHARED f32 right[16][65];
-  if (a.sizes[7]) {
-    one_by_one(a);
-    return;
+#define ONE_BY_ONE
+struct Tile {
+  i64 row0, column0;
+  DEVICE_MEMBER Tile(const Arguments& a, i64 number, int edge)
+      : row0(number / a.sizes[8] * edge), column0(number % a.sizes[8] * edge) {}
+};
+template <int UNITS>
+struct Left : Units<X, UNITS> {
+  const X* x;
+  i64 m;
+  DEVICE_MEMBER Left(const Arguments& a, const Tile&) : x((const X*)a.inputs[0]), m(a.sizes[0]) { this->depth = (int)a.sizes[2]; }
+  DEVICE_MEMBER void begin(int unit, int k, i64 row, int) { this->set(unit, row < m ? x + row * this->depth : 0, k, 1); }
+};
+template <int UNITS>
+struct Right {
+  const Arguments& a;
+  i64 columns[UNITS];
+  DEVICE_MEMBER Right(const Arguments& a, const Tile&) : a(a) {}
+  DEVICE_MEMBER void begin(int unit, int, i64 column, int) { columns[unit] = column; }
+  DEVICE_MEMBER f32 one(int unit, int k, int) const {
+    const i64 column = columns[unit];
+    if (k >= a.sizes[2] || column >= a.sizes[1]) return 0.0f;
+    const Block own = block_at(a, k / (int)a.sizes[3], column);
+    return (code_at((const u8*)a.inputs[1], a.sizes[4], k, column) - own.zero) * own.scale;
   }
-  const i64 m = a.sizes[0], n = a.sizes[1], depth = a.sizes[2], block = a.sizes[3], rows = a.sizes[4];
-  const int own_row = threadIdx.x / 16 * 4, own_column = threadIdx.x % 16 * 4;
-  const X* x = (const X*)a.inputs[0];
-  for (i64 tile = blockIdx.x; tile < a.elements; tile += gridDim.x) {
-    const i64 column0 = tile % a.sizes[8] * 64, row0 = tile / a.sizes[8] * 64;
-    const i64 column = column0 + threadIdx.x % 64;
-    f32 sum[4][4] = {};
-    for (i64 k0 = 0; k0 < depth; k0 += 16) {
-      const int here = depth - k0 < 16 ? (int)(depth - k0) : 16;
-      __syncthreads();
-      for (int i = threadIdx.x; i < 16 * 64; i += 256) {
-        int row = i / 16, k = i % 16;
-        bool in = k < here && row0 + row < m;
-        left[k][row] = in ? widen(x[(row0 + row) * depth + k0 + k]) : 0.0f;
-      }
-      for (int k = threadIdx.x / 64; k < 16; k += 4) {
-        f32 weight = 0.0f;
-        if (k < here && column < n) {
-          const Block own = block_at(a, (k0 + k) / block, column);
-          weight = (code_at((const u8*)a.inputs[1], rows, k0 + k, column) - own.zero) * own.scale;
-        }
-        right[k][threadIdx.x % 64] = weight;
-      }
-      __syncthreads();
-      add_products(left, right, here, own_row, own_column, sum);
-    }
-    for (int i = 0; i < 4; i++)
-      for (int j = 0; j < 4; j++) {
-        i64 row = row0 + own_row + i, at = column0 + own_column + j;
-        if (row < m && at < n) ((X*)a.output)[row * n + at] = narrow(X{}, finished(a, sum[i][j], at));
-      }
-  }
+};
+DEVICE_CALL void put(const Arguments& a, const Tile&, i64 row, i64 column, f32 sum) {
+  ((X*)a.output)[row * a.sizes[1] + column] = narrow(X{}, finished(a, sum, column));
 }
 ";
 
@@ -170,8 +159,12 @@ impl Template for BlockProduct {
             ("Z", type_name(numbers)?),
             ("BITS", &*bits),
             ("ZEROS", zeros),
+            ("HALVES", "0"),
         ];
-        Some(source(&definitions, TEXT))
+        Some(source(
+            &definitions,
+            &[tiles::UNITS, TEXT, tiles::TEXT].concat(),
+        ))
     }
 
     fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
@@ -197,16 +190,19 @@ impl Template for BlockProduct {
             return Ok(Work::none());
         }
         let few = m < FEW_ROWS;
-        let columns = w.n.div_ceil(TILE);
-        let tiles = m.div_ceil(TILE) * columns;
-        let mut arguments = Arguments::of(if few { m * w.n } else { tiles });
+        let tiles = Tiles::of(false, m, w.n, 1);
+        let mut arguments = Arguments::of(if few { m * w.n } else { tiles.count });
         let sizes = [m, w.n, w.k, w.block, rows, self.zero_rows()].map(|s| s as i64);
         arguments.sizes[..6].copy_from_slice(&sizes);
-        arguments.sizes[6..9].copy_from_slice(&[bias.into(), few.into(), columns as i64]);
+        arguments.sizes[6..9].copy_from_slice(&[bias.into(), 0, tiles.columns as i64]);
         let blocks = match few {
             true => blocks_for(m * w.n),
-            false => tiles.min(MOST_TILES) as u32,
+            false => tiles.blocks(),
         };
+        match few {
+            true => arguments.sizes[12] = -1,
+            false => tiles.set(&mut arguments, LeftWalk::AlongK, RightWalk::AlongColumns),
+        }
         let mut call = Call::of(blocks, arguments, 3);
         call.reads(3, self.zeros != Zeros::Middle);
         call.reads(4, bias);

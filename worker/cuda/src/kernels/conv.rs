@@ -1,20 +1,22 @@
 //! Convolutions over one to three spatial axes, with what follows them: `Conv` and `FusedConv`.
 //!
-//! Each element is one chain of fused multiply-adds over (channel of the group, taps) in ascending order from zero, in f32, as on
-//! the CPU, and padding is a zero like any other. So its bits depend on its window and its filter alone. A block makes a tile of 64
-//! filters by 64 windows, a thread 4 by 4 of them. Where a group has few filters, a thread makes one element at a time.
+//! Each element is one chain over (channel of the group, taps) in ascending order from zero, in f32, and padding is a zero like any
+//! other: of fused multiply-adds, as on the CPU, or, where input and filters are both f16 or both bf16, of a tensor core's steps of
+//! 16 products. So its bits depend on its window and its filter alone. Filters are the rows of tiles, and windows their columns.
+//! Where a group has few filters, a thread makes one element at a time, of multiply-adds whatever the dtypes.
 
 use convoke_common::error::Result;
 use convoke_graph::DType;
 use convoke_graph::graph::Attrs;
-use convoke_graph::ops::attrs::{Activation, ConvAttrs, flag};
+use convoke_graph::ops::attrs::{Activation, ConvAttrs, Window, flag};
 use convoke_graph::ops::packing::packed_conv_len;
 use convoke_graph::ops::{ConvOp, FusedOp};
 use convoke_worker::device::DeviceOp;
 
 use super::activation::{self, Chosen};
 use super::args::Arguments;
-use super::product::{MOST_TILES, TILE};
+use super::product::are_halves;
+use super::tiles::{self, LeftWalk, RightWalk, Tiles};
 use super::window::{SPATIAL, set_windows, spatial};
 use super::{
     Call, Given, Planned, Template, Work, blocks_for, count, dtype_of, in_f32, misfit, op_error,
@@ -28,7 +30,7 @@ const PANEL: usize = 8;
 /// Groups with fewer filters are not made in tiles, most of which would be empty.
 const FEW_FILTERS: usize = 16;
 
-/// The family's text, behind those of windows and of activations.
+/// The family's text, between those of windows and activations and that of tiles.
 const TEXT: &str = r"
 DEVICE i64 weight_at(const Arguments& a, i64 group, i64 row, i64 k) {
   const i64 m = a.sizes[0], depth = a.sizes[2];
@@ -63,59 +65,113 @@ DEVICE void one_by_one(const Arguments& a) {
     ((X*)a.output)[i] = narrow(X{}, finished(a, sum, group * m + row, i));
   }
 }
-KERNEL(const Arguments a) {
-  SHARED f32 left[16][65];
-  SHARED f32 right[16][65];
-  SHARED i64 channels[16];
-  SHARED i64 taps[16][3];
-  if (a.sizes[9]) {
-    one_by_one(a);
-    return;
+#define ONE_BY_ONE
+struct Tile {
+  i64 row0, column0, matrix, group;
+  DEVICE_MEMBER Tile(const Arguments& a, i64 number, int edge) {
+    column0 = number % a.sizes[5] * edge;
+    row0 = number / a.sizes[5] % a.sizes[4] * edge;
+    matrix = number / a.sizes[5] / a.sizes[4];
+    group = matrix % a.sizes[3];
   }
-  const i64 m = a.sizes[0], n = a.sizes[1], depth = a.sizes[2], groups = a.sizes[3];
-  const i64 plane = a.dims[0] * a.dims[1] * a.dims[2], volume = a.dims[3] * a.dims[4] * a.dims[5];
-  const int own_row = threadIdx.x / 16 * 4, own_column = threadIdx.x % 16 * 4;
-  const W* w = (const W*)a.inputs[1];
-  for (i64 tile = blockIdx.x; tile < a.elements; tile += gridDim.x) {
-    i64 column0 = tile % a.sizes[5] * 64;
-    i64 row0 = tile / a.sizes[5] % a.sizes[4] * 64;
-    i64 matrix = tile / a.sizes[5] / a.sizes[4], group = matrix % groups;
-    const X* x = (const X*)a.inputs[0] + matrix * (depth / volume) * plane;
-    i64 window = column0 + threadIdx.x % 64;
-    const Corner corner = corner_of(a, window);
-    f32 sum[4][4] = {};
-    for (i64 k0 = 0; k0 < depth; k0 += 16) {
-      int here = depth - k0 < 16 ? (int)(depth - k0) : 16;
-      __syncthreads();
-      if (threadIdx.x < here) {
-        i64 k = k0 + threadIdx.x, tap = k % volume;
-        channels[threadIdx.x] = k / volume * plane;
-        taps[threadIdx.x][0] = tap / a.dims[5] / a.dims[4];
-        taps[threadIdx.x][1] = tap / a.dims[5] % a.dims[4];
-        taps[threadIdx.x][2] = tap % a.dims[5];
-      }
-      for (int i = threadIdx.x; i < 16 * 64; i += 256) {
-        int row = i / 16, k = i % 16;
-        bool in = k < here && row0 + row < m;
-        left[k][row] = in ? widen(w[weight_at(a, group, row0 + row, k0 + k)]) : 0.0f;
-      }
-      __syncthreads();
-      for (int k = threadIdx.x / 64; k < 16; k += 4) {
-        i64 at = k < here && window < n ? place_of(a, corner, taps[k][0], taps[k][1], taps[k][2]) : -1;
-        right[k][threadIdx.x % 64] = at < 0 ? 0.0f : widen(x[channels[k] + at]);
-      }
-      __syncthreads();
-      add_products(left, right, here, own_row, own_column, sum);
-    }
-    for (int i = 0; i < 4; i++)
-      for (int j = 0; j < 4; j++) {
-        i64 row = row0 + own_row + i, column = column0 + own_column + j;
-        if (row < m && column < n) {
-          i64 at = (matrix * m + row) * n + column;
-          ((X*)a.output)[at] = narrow(X{}, finished(a, sum[i][j], group * m + row, at));
-        }
-      }
+};
+template <int UNITS>
+struct Left : Units<W, UNITS> {
+  const W* w;
+  i64 m;
+  bool packed;
+  DEVICE_MEMBER Left(const Arguments& a, const Tile& tile)
+      : w((const W*)a.inputs[1] + tile.group * a.sizes[0] * a.sizes[2]), m(a.sizes[0]), packed(a.sizes[6]) {
+    this->depth = (int)a.sizes[2];
   }
+  DEVICE_MEMBER void begin(int unit, int k, i64 row, int) {
+    if (row >= m) return this->set(unit, 0, k, 1);
+    if (!packed) return this->set(unit, w + row * this->depth, k, 1);
+    i64 first = row / PANEL * PANEL;
+    this->set(unit, w + first * this->depth + (row - first), k, m - first < PANEL ? (int)(m - first) : PANEL);
+  }
+};
+// A number of k as a channel and a tap.
+struct Digits {
+  int c, d, h, w;
+  DEVICE_MEMBER void of(const Arguments& a, int k) {
+    const int kd = (int)a.dims[3], kh = (int)a.dims[4], kw = (int)a.dims[5];
+    w = k % kw;
+    h = k / kw % kh;
+    d = k / kw / kh % kd;
+    c = k / kw / kh / kd;
+  }
+};
+// The elements of a thread's window, one after the other: all units of a thread have one column.
+template <int UNITS>
+struct Right {
+  const X* x;
+  int sizes[3], taps[3], dilations[3], corner[3], plane, channels;
+  int at;
+  bool pointwise;
+  Digits own, step, next;
+  DEVICE_MEMBER Right(const Arguments& a, const Tile& tile) {
+    for (int d = 0; d < 3; d++) sizes[d] = (int)a.dims[d], taps[d] = (int)a.dims[3 + d], dilations[d] = (int)a.strides[1][d];
+    plane = sizes[0] * sizes[1] * sizes[2];
+    channels = (int)(a.sizes[2] / (taps[0] * taps[1] * taps[2]));
+    x = (const X*)a.inputs[0] + tile.matrix * channels * plane;
+    pointwise = taps[0] * taps[1] * taps[2] == 1;
+    next.of(a, 1);
+    arguments = &a;
+  }
+  const Arguments* arguments;
+  DEVICE_MEMBER void begin(int unit, int k, i64 column, int by) {
+    if (unit > 0) return;
+    const Corner first = corner_of(*arguments, column);
+    corner[0] = (int)first.d, corner[1] = (int)first.h, corner[2] = (int)first.w;
+    if (column >= arguments->sizes[1]) channels = 0;
+    own.of(*arguments, k);
+    step.of(*arguments, by - HALVES);
+    at = place(0, 0, 0);
+  }
+  // The place within a plane of a tap, or -1 where it lies in the padding.
+  DEVICE_MEMBER int place(int kd, int kh, int kw) const {
+    const int d = corner[0] + kd * dilations[0], h = corner[1] + kh * dilations[1], w = corner[2] + kw * dilations[2];
+    const bool in = (u32)d < (u32)sizes[0] && (u32)h < (u32)sizes[1] && (u32)w < (u32)sizes[2];
+    return in ? (d * sizes[1] + h) * sizes[2] + w : -1;
+  }
+  DEVICE_MEMBER void go(const Digits& by) {
+    own.c += by.c;
+    if (pointwise) return;
+    own.w += by.w;
+    int over = own.w >= taps[2];
+    own.w -= over ? taps[2] : 0;
+    own.h += by.h + over;
+    over = own.h >= taps[1];
+    own.h -= over ? taps[1] : 0;
+    own.d += by.d + over;
+    over = own.d >= taps[0];
+    own.d -= over ? taps[0] : 0;
+    own.c += over;
+  }
+  DEVICE_MEMBER X element() const {
+    if (own.c >= channels) return X{};
+    const int tap = pointwise ? at : place(own.d, own.h, own.w);
+    return tap < 0 ? X{} : x[(i64)own.c * plane + tap];
+  }
+  DEVICE_MEMBER f32 one(int, int, int) {
+    f32 found = widen(element());
+    go(step);
+    return found;
+  }
+#if HALVES
+  DEVICE_MEMBER u32 pair(int, int, int) {
+    u32 low = element().bits;
+    go(next);
+    u32 high = element().bits;
+    go(step);
+    return low | high << 16;
+  }
+#endif
+};
+DEVICE_CALL void put(const Arguments& a, const Tile& tile, i64 row, i64 column, f32 sum) {
+  const i64 m = a.sizes[0], n = a.sizes[1], at = (tile.matrix * m + row) * n + column;
+  ((X*)a.output)[at] = narrow(X{}, finished(a, sum, tile.group * m + row, at));
 }
 ";
 
@@ -202,15 +258,32 @@ impl Convolution {
     }
 }
 
+/// Whether the text of tiles, which has 32 bits for places in a plane, can count these.
+fn is_counted(window: &Window, input: &[usize], depth: usize) -> bool {
+    let extents = window.kernel.iter().zip(&window.dilations);
+    let mut sizes = extents.map(|(taps, dilation)| taps.saturating_mul(*dilation));
+    sizes.all(|size| size <= tiles::MOST_DEPTH) && count(input).max(depth) <= tiles::MOST_DEPTH
+}
+
 impl Template for Convolution {
     fn source(&self) -> Option<String> {
         let panel = PANEL.to_string();
+        let halves = if are_halves(self.x, self.w) { "1" } else { "0" };
         let definitions = [
             ("X", type_name(self.x)?),
             ("W", type_name(self.w)?),
             ("PANEL", &*panel),
+            ("L", type_name(self.x)?),
+            ("HALVES", halves),
         ];
-        let family = format!("{}{}{TEXT}", super::window::TEXT, activation::text());
+        let parts = [
+            super::window::TEXT,
+            &activation::text(),
+            tiles::UNITS,
+            TEXT,
+            tiles::TEXT,
+        ];
+        let family = parts.concat();
         Some(source(&definitions, &family))
     }
 
@@ -232,23 +305,31 @@ impl Template for Convolution {
         let attrs = ConvAttrs::new(&self.attrs, kernel).map_err(op_error)?;
         let (m, n) = (filters / group, count(spatial(output)));
         let matrices = batch * group;
-        let few = m < FEW_FILTERS;
-        let (rows, columns) = (m.div_ceil(TILE), n.div_ceil(TILE));
-        let tiles = matrices * rows * columns;
-        let mut arguments = Arguments::of(if few { elements } else { tiles });
+        // The text of tiles counts places in a plane by 32 bits, which padding and dilation take part in.
+        let few = m < FEW_FILTERS || !is_counted(&attrs.window, input, depth);
+        let tiles = Tiles::of(are_halves(self.x, self.w), m, n, matrices);
+        let mut arguments = Arguments::of(if few { elements } else { tiles.count });
         set_windows(&mut arguments, &attrs.window, input, output)?;
-        let sizes = [m, n, depth, group, rows, columns].map(|s| s as i64);
+        let sizes = [m, n, depth, group, tiles.rows, tiles.columns].map(|s| s as i64);
         arguments.sizes[..6].copy_from_slice(&sizes);
         let bias = self.addend(planned, 2, *filters)?;
         let residual = self.addend(planned, 3, elements)?;
-        let flags = [self.packed.is_some(), bias, residual, few].map(i64::from);
-        arguments.sizes[6..10].copy_from_slice(&flags);
+        let flags = [self.packed.is_some(), bias, residual].map(i64::from);
+        arguments.sizes[6..9].copy_from_slice(&flags);
         arguments.sizes[10] = self.activation.number;
         arguments.numbers[..2].copy_from_slice(&self.activation.parameters);
         let blocks = match few {
             true => blocks_for(elements),
-            false => tiles.min(MOST_TILES) as u32,
+            false => tiles.blocks(),
         };
+        let left = match self.packed {
+            Some(_) => LeftWalk::Panels,
+            None => LeftWalk::AlongK,
+        };
+        match few {
+            true => arguments.sizes[12] = -1,
+            false => tiles.set(&mut arguments, left, RightWalk::AlongColumns),
+        }
         let mut call = Call::of(blocks, arguments, 2);
         call.reads(2, bias);
         call.reads(3, residual);

@@ -99,8 +99,8 @@ pub(super) fn expression(function: FloatUnary) -> Option<(&'static str, [f64; 2]
     use FloatUnary as U;
     let plain = |text| Some((text, [0.; 2]));
     match function {
-        U::Abs => plain("fabsf(x)"),
-        U::Neg => plain("-x"),
+        U::Abs => plain("of_bits(bits_of(x) & 0x7fffffffu)"),
+        U::Neg => plain("of_bits(bits_of(x) ^ 0x80000000u)"),
         U::Sign => plain("(x < 0.0f ? -1.0f : x > 0.0f ? 1.0f : x)"),
         U::Relu => plain("(x < 0.0f ? 0.0f : x)"),
         U::Reciprocal => plain("1.0f / x"),
@@ -266,6 +266,8 @@ fn cast(from: DType, to: DType) -> Option<Box<dyn Template>> {
     }
     let floating = in_f32(from) || from == DType::F64;
     let text = match to {
+        DType::F32 if from == DType::F64 => "f64_to_f32(x)",
+        DType::F64 if in_f32(from) => "f32_to_f64(x)",
         DType::F32 | DType::F16 | DType::BF16 => "(f32)x",
         DType::F64 => "(f64)x",
         DType::Bool => "(u8)(x != 0)",

@@ -6,11 +6,12 @@
 //! ```text
 //! elementwise   unary, binary, comparisons, choice, casts        one thread per element
 //! movement      views, strided copies, gather                    one thread per element
-//! product       MatMul, Gemm, FusedGemm                          tiles of 64 by 64, ascending over K
+//! product       MatMul, Gemm, FusedGemm                          tiles, ascending over K
 //! attention     FusedAttention                                   a block per four rows of queries, keys ascending
-//! blocks        MatMulNBits                                      tiles of 64 by 64, or one thread per element
-//! conv          Conv, FusedConv                                  tiles of 64 by 64, ascending over channels and taps
+//! blocks        MatMulNBits                                      tiles, or one thread per element
+//! conv          Conv, FusedConv                                  tiles, ascending over channels and taps
 //! pool          pools over windows                               one thread per element
+//! tiles         the tiles of products and convolutions
 //! rotary        RotaryEmbedding                                  one thread per element
 //! rows          reductions, softmax, normalisations, planes      a block per row, a fixed tree
 //! ```
@@ -27,6 +28,7 @@ mod pool;
 mod product;
 mod rotary;
 mod rows;
+mod tiles;
 mod window;
 
 use std::ffi::CStr;

@@ -36,6 +36,7 @@ static_assert(sizeof(Arguments) == ARGUMENTS, "the parameter is the one of the w
 
 #ifndef CONVOKE_HOST
 #define DEVICE static __device__ __forceinline__
+#define DEVICE_CALL static __device__ __noinline__
 #define DEVICE_MEMBER __device__ __forceinline__
 #define KERNEL extern "C" __global__ void __launch_bounds__(256) convoke
 #define SHARED __shared__
@@ -55,7 +56,11 @@ DEVICE u64 bits_of(f64 x) { return __double_as_longlong(x); }
 DEVICE f64 of_bits(u64 x) { return __longlong_as_double(x); }
 #endif
 
-DEVICE f32 widen(f16 x) { return half_to_f32(x.bits); }
+// Conversions keep the sign and the upper bits of a NaN and make it quiet, as the CPU's do and the GPU's instructions do not.
+DEVICE f32 widen(f16 x) {
+  if ((x.bits & 0x7fff) > 0x7c00) return of_bits((u32)(x.bits & 0x8000) << 16 | 0x7fc00000 | (u32)(x.bits & 0x3ff) << 13);
+  return half_to_f32(x.bits);
+}
 DEVICE f32 widen(bf16 x) { return of_bits((u32)x.bits << 16); }
 template <typename T>
 DEVICE T widen(T x) {
@@ -63,10 +68,14 @@ DEVICE T widen(T x) {
 }
 
 // Rounds to the type of an element; the first parameter only names the type.
-DEVICE f16 narrow(f16, f32 x) { return f16{f32_to_half(x)}; }
+DEVICE f16 narrow(f16, f32 x) {
+  u32 b = bits_of(x);
+  if (x != x) return f16{(u16)((b >> 16 & 0x8000) | 0x7e00 | (b >> 13 & 0x3ff))};
+  return f16{f32_to_half(x)};
+}
 DEVICE bf16 narrow(bf16, f32 x) {
   u32 b = bits_of(x);
-  if (x != x) return bf16{0x7fff};
+  if (x != x) return bf16{(u16)(b >> 16 | 0x40)};
   return bf16{(u16)((b + 0x7fff + ((b >> 16) & 1)) >> 16)};
 }
 template <typename T>
@@ -74,8 +83,24 @@ DEVICE T narrow(T, T x) {
   return x;
 }
 
+DEVICE f64 f32_to_f64(f32 x) {
+  u64 b = bits_of(x);
+  return x == x ? (f64)x : of_bits(b >> 31 << 63 | 0x7ff8000000000000ull | (b & 0x7fffff) << 29);
+}
+DEVICE f32 f64_to_f32(f64 x) {
+  u64 b = bits_of(x);
+  return x == x ? (f32)x : of_bits((u32)(b >> 63 << 31 | 0x7fc00000 | (b >> 29 & 0x7fffff)));
+}
+
 DEVICE i64 first_element() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 DEVICE i64 element_step() { return (i64)gridDim.x * blockDim.x; }
+
+// The quotient, and the rest. Most numbers have 32 bits, whose division takes a fraction of the time.
+DEVICE i64 divided(i64 i, i64 by, i64* rest) {
+  i64 quotient = ((u64)i | (u64)by) >> 32 ? i / by : (i64)((u32)i / (u32)by);
+  *rest = i - quotient * by;
+  return quotient;
+}
 
 // The places in N operands, and in the result, of element i of a grid.
 template <int N>
@@ -83,9 +108,8 @@ DEVICE i64 places(const Arguments& a, i64 i, i64* at) {
   i64 out = 0;
   for (int k = 0; k < N; k++) at[k] = 0;
   for (i64 d = a.rank - 1; d >= 0; d--) {
-    i64 rest = d > 0 ? i / a.dims[d] : 0;
-    i64 c = i - rest * a.dims[d];
-    i = rest;
+    i64 c = i;
+    i = d > 0 ? divided(i, a.dims[d], &c) : 0;
     for (int k = 0; k < N; k++) at[k] += c * a.strides[k][d];
     out += c * a.out_strides[d];
   }
@@ -290,11 +314,4 @@ DEVICE I truncated(f64 x, f64 lo, f64 hi, I least_of, I greatest_of) {
   if (x <= lo) return least_of;
   if (x >= hi) return greatest_of;
   return (I)x;
-}
-
-// Adds the products of `here` columns of a tile's left matrix and rows of its right one to 4 by 4 sums, k by k.
-DEVICE void add_products(f32 (*left)[65], f32 (*right)[65], int here, int row, int column, f32 (*sum)[4]) {
-  for (int k = 0; k < here; k++)
-    for (int i = 0; i < 4; i++)
-      for (int j = 0; j < 4; j++) sum[i][j] = fmaf(left[k][row + i], right[k][column + j], sum[i][j]);
 }

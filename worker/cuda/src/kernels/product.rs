@@ -1,8 +1,8 @@
 //! Matrix products, with what follows them: `MatMul`, `Gemm` and `FusedGemm`.
 //!
-//! Each element is one chain of fused multiply-adds over ascending k from zero, in f32, as on the CPU. So its bits depend on
-//! its row, its column and K alone: neither on where in a batch it is, nor on how many rows or columns are beside it. A block
-//! makes a tile of 64 by 64, a thread 4 by 4 of them.
+//! Each element is one chain over ascending k from zero, in f32: of fused multiply-adds, as on the CPU, or, where both matrices are
+//! f16 or both are bf16, of a tensor core's steps of 16 products. So its bits depend on its row, its column and K alone: neither
+//! on where in a batch it is, nor on how many rows or columns are beside it.
 
 use convoke_common::error::Result;
 use convoke_graph::DType;
@@ -13,25 +13,15 @@ use convoke_worker::device::DeviceOp;
 
 use super::activation::{self, Chosen};
 use super::args::{Arguments, broadcast, dense};
+use super::tiles::{self, LeftWalk, RightWalk, Tiles};
 use super::{Call, Planned, Template, Work, count, dtype_of, in_f32, misfit, source, type_name};
-
-/// Rows and columns of a tile.
-pub(super) const TILE: usize = 64;
 
 /// Columns of a panel of a packed weight; the last panel has as many as are left, rounded up to [`PACK_N`]. This is the
 /// layout of `convoke_kernels::gemm::pack`.
 const PANEL: usize = 48;
 
-/// The most blocks of a launch; a block goes on with further tiles.
-pub(super) const MOST_TILES: usize = 1 << 20;
-
-/// The family's text, behind that of activations. `PACKED` says that B is in panels, and `ADDEND` that there is a third operand.
+/// The family's text, between those of activations and of tiles. `PACKED` says that B is in panels, and `ADDEND` that there is a third operand.
 const TEXT: &str = r"
-DEVICE i64 packed_at(const Arguments& a, i64 k, i64 column) {
-  i64 first = column / PANEL * PANEL, rest = a.sizes[1] - first;
-  i64 width = rest >= PANEL ? PANEL : (rest + PACK_N - 1) / PACK_N * PACK_N;
-  return first * a.sizes[2] + k * width + (column - first);
-}
 DEVICE f32 finished(const Arguments& a, f32 x, i64 row, i64 column) {
   const f32 alpha = (f32)a.numbers[0], beta = (f32)a.numbers[1];
   if (alpha != 1.0f) x = alpha * x;
@@ -42,49 +32,58 @@ DEVICE f32 finished(const Arguments& a, f32 x, i64 row, i64 column) {
   (void)beta;
   return activated(a.sizes[11], x, (f32)a.numbers[2], (f32)a.numbers[3]);
 }
-KERNEL(const Arguments a) {
-  SHARED f32 left[16][65];
-  SHARED f32 right[16][65];
-  const i64 m = a.sizes[0], n = a.sizes[1], depth = a.sizes[2];
-  const int own_row = threadIdx.x / 16 * 4, own_column = threadIdx.x % 16 * 4;
-  for (i64 tile = blockIdx.x; tile < a.elements; tile += gridDim.x) {
-    i64 column0 = tile % a.sizes[10] * 64;
-    i64 row0 = tile / a.sizes[10] % a.sizes[9] * 64;
-    i64 matrix = tile / a.sizes[10] / a.sizes[9];
+struct Tile {
+  i64 row0, column0, out;
+  const A* x;
+  const B* y;
+  DEVICE_MEMBER Tile(const Arguments& a, i64 number, int edge) {
+    column0 = number % a.sizes[10] * edge;
+    row0 = number / a.sizes[10] % a.sizes[9] * edge;
     i64 at[2];
-    i64 out = places<2>(a, matrix, at);
-    const A* x = (const A*)a.inputs[0] + at[0];
-    const B* y = (const B*)a.inputs[1] + at[1];
-    f32 sum[4][4] = {};
-    for (i64 k0 = 0; k0 < depth; k0 += 16) {
-      int here = depth - k0 < 16 ? (int)(depth - k0) : 16;
-      __syncthreads();
-      for (int i = threadIdx.x; i < 16 * 64; i += 256) {
-        int row = i / 16, k = i % 16;
-        bool in = k < here && row0 + row < m;
-        left[k][row] = in ? widen(x[(row0 + row) * a.sizes[3] + (k0 + k) * a.sizes[4]]) : 0.0f;
-      }
-      for (int i = threadIdx.x; i < 16 * 64; i += 256) {
-        int column = i % 64, k = i / 64;
-        bool in = k < here && column0 + column < n;
-#if PACKED
-        right[k][column] = in ? widen(y[packed_at(a, k0 + k, column0 + column)]) : 0.0f;
-#else
-        right[k][column] = in ? widen(y[(k0 + k) * a.sizes[5] + (column0 + column) * a.sizes[6]]) : 0.0f;
-#endif
-      }
-      __syncthreads();
-      add_products(left, right, here, own_row, own_column, sum);
-    }
-    for (int i = 0; i < 4; i++)
-      for (int j = 0; j < 4; j++) {
-        i64 row = row0 + own_row + i, column = column0 + own_column + j;
-        if (row < m && column < n)
-          ((Y*)a.output)[out + row * n + column] = narrow(Y{}, finished(a, sum[i][j], row, column));
-      }
+    out = places<2>(a, number / a.sizes[10] / a.sizes[9], at);
+    x = (const A*)a.inputs[0] + at[0];
+    y = (const B*)a.inputs[1] + at[1];
   }
+};
+template <int UNITS>
+struct Left : Units<A, UNITS> {
+  const A* x;
+  i64 m, by_row;
+  int by_k;
+  DEVICE_MEMBER Left(const Arguments& a, const Tile& tile) : x(tile.x), m(a.sizes[0]), by_row(a.sizes[3]), by_k((int)a.sizes[4]) {
+    this->depth = (int)a.sizes[2];
+  }
+  DEVICE_MEMBER void begin(int unit, int k, i64 row, int) { this->set(unit, row < m ? x + row * by_row : 0, k, by_k); }
+};
+template <int UNITS>
+struct Right : Units<B, UNITS> {
+  const B* y;
+  i64 n, by_column;
+  int by_k;
+  DEVICE_MEMBER Right(const Arguments& a, const Tile& tile)
+      : y(tile.y), n(a.sizes[1]), by_column(a.sizes[6]), by_k((int)a.sizes[5]) {
+    this->depth = (int)a.sizes[2];
+  }
+  DEVICE_MEMBER void begin(int unit, int k, i64 column, int) {
+    if (column >= n) return this->set(unit, 0, k, by_k);
+#if PACKED
+    i64 first = column / PANEL * PANEL, rest = n - first;
+    int width = rest >= PANEL ? PANEL : (int)((rest + PACK_N - 1) / PACK_N * PACK_N);
+    this->set(unit, y + first * this->depth + (column - first), k, width);
+#else
+    this->set(unit, y + column * by_column, k, by_k);
+#endif
+  }
+};
+DEVICE_CALL void put(const Arguments& a, const Tile& tile, i64 row, i64 column, f32 sum) {
+  ((Y*)a.output)[tile.out + row * a.sizes[1] + column] = narrow(Y{}, finished(a, sum, row, column));
 }
 ";
+
+/// Whether matrices of these dtypes are multiplied by tensor cores: both have 16 bits, of the same kind.
+pub(super) fn are_halves(left: DType, right: DType) -> bool {
+    left == right && matches!(left, DType::F16 | DType::BF16)
+}
 
 /// The part of a product that its op decides.
 struct Product {
@@ -223,6 +222,11 @@ fn gemm_stack(attrs: &GemmAttrs, a: &[usize], b: &[usize]) -> Option<Stack> {
 }
 
 impl Product {
+    /// Whether tensor cores multiply.
+    fn in_halves(&self) -> bool {
+        are_halves(self.a, self.b)
+    }
+
     fn stack(&self, planned: &Planned<'_>) -> Result<Stack> {
         let ((_, a), (_, b)) = (planned.device(0)?, planned.device(1)?);
         let found = match (self.packed, &self.gemm) {
@@ -259,11 +263,11 @@ impl Template for Product {
             ("ADDEND", flag(self.addend.is_some())),
             ("PANEL", &*panel),
             ("PACK_N", &*pad),
+            ("L", type_name(self.a)?),
+            ("HALVES", flag(self.in_halves())),
         ];
-        Some(source(
-            &definitions,
-            &format!("{}{TEXT}", activation::text()),
-        ))
+        let family = [&activation::text(), tiles::UNITS, TEXT, tiles::TEXT].concat();
+        Some(source(&definitions, &family))
     }
 
     fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
@@ -273,8 +277,13 @@ impl Template for Product {
         if matrices * m * n == 0 {
             return Ok(Work::none());
         }
-        let (rows, columns) = (m.div_ceil(TILE), n.div_ceil(TILE));
-        let mut arguments = Arguments::of(matrices * rows * columns);
+        if [k, n, m].iter().any(|size| *size > tiles::MOST_DEPTH) {
+            return Err(misfit(format!(
+                "a product of {m} by {k} by {n} is too large"
+            )));
+        }
+        let tiles = Tiles::of(self.in_halves(), m, n, matrices);
+        let mut arguments = Arguments::of(tiles.count);
         let matrix = (m * n) as i64;
         arguments.set_grid(&super::args::Grid {
             dims: super::args::dims(&stack.batch),
@@ -289,15 +298,23 @@ impl Template for Product {
         let sizes = [m, n, k, a_row, a_column, b_row, b_column].map(|s| s as i64);
         arguments.sizes[..7].copy_from_slice(&sizes);
         arguments.sizes[7..9].copy_from_slice(&addend);
-        arguments.sizes[9..11].copy_from_slice(&[rows as i64, columns as i64]);
+        arguments.sizes[9..11].copy_from_slice(&[tiles.rows as i64, tiles.columns as i64]);
         let factors = self
             .gemm
             .map_or([1.; 2], |g| [g.alpha.into(), g.beta.into()]);
         arguments.numbers[..2].copy_from_slice(&factors);
         arguments.numbers[2..].copy_from_slice(&self.activation.parameters);
         arguments.sizes[11] = self.activation.number;
-        let blocks = (matrices * rows * columns).min(MOST_TILES) as u32;
+        let left = match a_column {
+            1 => LeftWalk::AlongK,
+            _ => LeftWalk::AlongRows,
+        };
+        let right = match b_column == 1 || self.packed.is_some() {
+            true => RightWalk::AlongColumns,
+            false => RightWalk::AlongK,
+        };
+        tiles.set(&mut arguments, left, right);
         let operands = 2 + usize::from(self.addend.is_some());
-        Ok(Work::one(Call::of(blocks, arguments, operands)))
+        Ok(Work::one(Call::of(tiles.blocks(), arguments, operands)))
     }
 }

@@ -21,18 +21,18 @@ pub(super) const SHARED_TEXT: &str = r"
 DEVICE i64 row_start(const Arguments& a, i64 row, int operand) {
   i64 at = 0;
   for (i64 d = a.rank - 1; d >= 0; d--) {
-    i64 rest = row / a.dims[d];
-    at += (row - rest * a.dims[d]) * a.strides[operand][d];
-    row = rest;
+    i64 own;
+    row = divided(row, a.dims[d], &own);
+    at += own * a.strides[operand][d];
   }
   return at;
 }
 DEVICE i64 in_row(const Arguments& a, i64 k, int operand) {
   i64 at = 0;
   for (i64 d = a.rank + a.sizes[0] - 1; d >= a.rank; d--) {
-    i64 rest = d > a.rank ? k / a.dims[d] : 0;
-    at += (k - rest * a.dims[d]) * a.strides[operand][d];
-    k = rest;
+    i64 own = k;
+    k = d > a.rank ? divided(k, a.dims[d], &own) : 0;
+    at += own * a.strides[operand][d];
   }
   return at;
 }

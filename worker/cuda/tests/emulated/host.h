@@ -12,6 +12,7 @@ static thread_local Index blockIdx, threadIdx, blockDim, gridDim;
 
 #define CONVOKE_HOST
 #define DEVICE static inline
+#define DEVICE_CALL static
 #define DEVICE_MEMBER
 #define KERNEL static void kernel
 #define SHARED static thread_local
@@ -28,6 +29,10 @@ static inline unsigned int bits_of(float x) { return same_bits<unsigned int>(x);
 static inline float of_bits(unsigned int x) { return same_bits<float>(x); }
 static inline unsigned long long bits_of(double x) { return same_bits<unsigned long long>(x); }
 static inline double of_bits(unsigned long long x) { return same_bits<double>(x); }
+
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
 
 // A thread of a block, with its stack.
 struct Fiber {

@@ -53,7 +53,7 @@ fn launched(
 
 #[test]
 fn a_failure_leaves_what_does_not_depend_on_it() {
-    let device = CudaDevice::new(Arc::new(Emulated::new("partial")));
+    let device = device("partial");
     let (share, ledger) = (
         Share::new(AccountId::named("test"), LeaseId(1)),
         Ledger::new("device", 4096),
@@ -70,7 +70,7 @@ fn a_failure_leaves_what_does_not_depend_on_it() {
 
 #[test]
 fn more_checked_launches_than_a_block_has_words() {
-    let device = CudaDevice::new(Arc::new(Emulated::new("words")));
+    let device = device("words");
     let (queue, of_all, of_one) = (queue(&device), step(), step());
     let x = queue.copy_in(&of_all, 0, floats(DType::F32, &[3, 2], 18));
     let within = queue.copy_in(&of_all, 0, ints(&[0, 2]));
@@ -125,7 +125,7 @@ fn a_driver_that_records_no_event_has_lost_the_gpu() {
 
 #[test]
 fn a_callback_that_panics_loses_the_gpu_and_no_other_callback() {
-    let device = CudaDevice::new(Arc::new(Emulated::new("panics")));
+    let device = device("panics");
     let queue = queue(&device);
     queue.event(Box::new(|| panic!("a callback of the test")));
     finish(&*queue);
