@@ -116,6 +116,11 @@ impl<K: Ord + Clone, V: Default> Level<K, V> {
             let part = nanos / u64::from(child.weight.max(1));
             child.served = child.served.saturating_add(part);
         }
+        self.go_on();
+    }
+
+    /// Moves the clock on to the least virtual time among those that want to run.
+    fn go_on(&mut self) {
         let busy = self.all.values().filter(|c| c.is_busy());
         if let Some(least) = busy.map(|c| c.served).min() {
             self.clock = self.clock.max(least);
@@ -128,7 +133,10 @@ impl<K: Ord + Clone, V: Default> Level<K, V> {
         all.min_by_key(|(_, c)| (c.served, c.turn))
     }
 
+    /// Notes that a job of a competitor begins. The clock goes on before that: who is away at this moment saves up nothing of
+    /// the time in which it does not want to run.
     fn has_turn(&mut self, key: &K) -> Option<&mut Child<V>> {
+        self.go_on();
         self.turns += 1;
         let child = self.all.get_mut(key)?;
         child.turn = self.turns;

@@ -49,7 +49,7 @@ impl WorkerShares {
     fn note(&mut self, turn: &Turn) -> Vec<(String, String)> {
         self.longest = self.longest.max(turn.took);
         // A party that was idle begins one credit behind the clock. Others are up to two jobs ahead of the clock, which
-        // moves only when a job ends, and one more job runs on after its party's share is used up.
+        // moves only when a job begins or ends, and one more job runs on after its party's share is used up.
         let bound = CREDIT + 3 * self.longest;
         let (account, lease) = &turn.of;
         let others = turn.waited.iter();

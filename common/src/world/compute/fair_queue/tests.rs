@@ -104,6 +104,29 @@ fn time_that_nobody_else_wanted_is_not_held_against_anybody() {
     assert_eq!(serve(&mut queue, 1, MS), ["late"]);
 }
 
+/// An account that runs now and then waits whenever a job of the other ends, and is away whenever one begins.
+#[test]
+fn an_account_that_is_away_between_its_jobs_saves_up_no_time() {
+    let (steady, now_and_then) = (share("steady", 1), share("now and then", 2));
+    let mut queue = FairQueue::new(1);
+    for _ in 0..100 {
+        queue.push(&steady, 0, "steady").unwrap();
+    }
+    for _ in 0..20 {
+        let (running, _) = queue.pop(true).unwrap();
+        queue.push(&now_and_then, 0, "now and then").unwrap();
+        queue.charge(&running, 8 * MS);
+        queue.ended(&running);
+        assert_eq!(serve(&mut queue, 1, Duration::ZERO), ["now and then"]);
+    }
+    for _ in 0..50 {
+        queue.push(&now_and_then, 0, "now and then").unwrap();
+    }
+    // It is ahead by the job during which it came and by its credit, and has half of the rest.
+    let order = serve(&mut queue, 50, MS);
+    assert!(count(&order, "steady") >= 19, "{order:?}");
+}
+
 #[test]
 fn whoever_runs_gives_way_to_others_once_it_has_had_more() {
     let (long, other) = (share("long", 1), share("other", 2));
