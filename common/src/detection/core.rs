@@ -3,7 +3,7 @@
 //!
 //! Invariants
 //! 1. [`Command::Lose`] comes at most once, and is the last command.
-//! 2. The end of a tripwire alone is no loss: only a probe that is not echoed, or silence, is.
+//! 2. The end of a tripwire alone, announced or not, is no loss: only a probe that is not echoed, or silence, is.
 //! 3. A timer that fires late never counts against the peer.
 //! 4. The state of the core is bounded by the constants in `bounds`, whatever the peer sends.
 
@@ -29,6 +29,8 @@ pub enum Event {
     Unarmed,
     /// The tripwire ended.
     Tripped,
+    /// The peer said on the tripwire that it closes the connection. The tripwire counts as ended.
+    Closing,
     /// Time passed, and nothing else happened.
     Tick,
 }
@@ -53,6 +55,8 @@ struct Round {
     /// tripwire ended.
     counter: u64,
     unanswered: u32,
+    /// Why the peer counts as lost if no probe is answered.
+    verdict: Verdict,
     /// Fires when the latest probe counts as unanswered.
     timer: Timer,
 }
@@ -131,7 +135,8 @@ impl Core {
             Event::Datagram(datagram) => self.datagram(now, datagram),
             Event::Armed => self.tripwire = Tripwire::Standing { since: now },
             Event::Unarmed => self.rearm(now),
-            Event::Tripped => self.tripped(now),
+            Event::Tripped => self.tripped(now, Verdict::ProcessEnded),
+            Event::Closing => self.tripped(now, Verdict::GivenUp),
             Event::Tick => {}
         }
         self.advance(now);
@@ -164,11 +169,12 @@ impl Core {
         self.heartbeat = now;
     }
 
-    fn probe(&mut self, now: Instant) {
+    fn probe(&mut self, now: Instant, verdict: Verdict) {
         self.counter += 1;
         self.round = Some(Round {
             counter: self.counter,
             unanswered: 0,
+            verdict,
             timer: Timer::arm(TimerKind::Probe, now + PROBE_WAIT),
         });
         self.send(Kind::Probe, self.counter);
@@ -207,15 +213,16 @@ impl Core {
         }
     }
 
-    fn tripped(&mut self, now: Instant) {
+    fn tripped(&mut self, now: Instant, verdict: Verdict) {
         if let Tripwire::Standing { since } = self.tripwire
             && since + REARM.1 <= now
         {
             self.pause = REARM.0;
         }
         self.tripwire = Tripwire::Down { at: None };
-        if self.round.is_none() {
-            self.probe(now);
+        match &mut self.round {
+            Some(round) => round.verdict = verdict,
+            None => self.probe(now, verdict),
         }
     }
 
@@ -251,7 +258,8 @@ impl Core {
                 round.unanswered += 1;
             }
             if round.unanswered == PROBES {
-                return self.lose(Verdict::ProcessEnded);
+                let verdict = round.verdict;
+                return self.lose(verdict);
             }
             round.timer = Timer::arm(TimerKind::Probe, now + PROBE_WAIT);
             let counter = round.counter;

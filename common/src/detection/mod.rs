@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! QUIC datagrams   {kind, own counter, last seen}  every 500 ms, both ways     -> stopped, cut off, half-open: 3 s
-//! TCP tripwire     held open, nothing is said on it; its end is a hint         -> killed process: 0.3 s
+//! TCP tripwire     held open in silence; its end is a hint                     -> killed process: 0.3 s
 //!                  -> three QUIC probes in 150 ms, none answered               -> lost
 //! ```
 //!
@@ -16,7 +16,11 @@
 //! ```text
 //! dialler: kind | 16 bytes nonce                    TCP: 16 bytes nonce, once
 //! acceptor:        1 expected (0 refused)                                      2 armed
+//! either, later:                                    TCP: 1 byte, before a process that lives ends its tripwire
 //! ```
+//!
+//! That last byte only chooses the words of a loss: where packets are dropped and TCP is not, the end that gives up first
+//! is not taken for a process that ended.
 //!
 //! Invariants
 //! 1. A lost connection has its [`Verdict`] set before it is closed: whoever sees it end can say why.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use quinn::Side;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::core::{Command, Core, Event};
 use super::datagram::Datagram;
@@ -13,6 +13,9 @@ use super::watched::{TripwireConnection, WatchedConnection};
 use super::{BAD_DATAGRAM, DetectorState, Verdict, bounds, tripwire};
 use crate::mutant;
 use crate::world::{BoxFuture, TcpConnection};
+
+/// The byte that ends the tripwire of a process that lives.
+const CLOSING: u8 = 1;
 
 /// Runs until the connection ends, because the peer is lost or for another reason.
 pub(super) async fn run(
@@ -47,12 +50,12 @@ pub(super) async fn run(
             }
         }
         let Some(due) = core.poll_timeout() else {
-            return;
+            return say_closing(&mut wire).await;
         };
         // The core checks the time with every event, so that a peer that sends without end holds up no timer.
         let event = tokio::select! {
             biased;
-            _ = &mut closed => return,
+            _ = &mut closed => return say_closing(&mut wire).await,
             Some(TripwireConnection(tcp)) = matched.recv() => {
                 wire = Some(tcp);
                 Event::Armed
@@ -62,15 +65,15 @@ pub(super) async fn run(
                 wire = armed;
                 if wire.is_some() { Event::Armed } else { Event::Unarmed }
             }
-            () = ended(&mut wire) => {
+            event = ended(&mut wire) => {
                 wire = None;
                 match mutant!("tripwire-ignored") {
                     true => Event::Tick,
-                    false => Event::Tripped,
+                    false => event,
                 }
             }
             received = connection.read_datagram() => match received {
-                Err(_) => return,
+                Err(_) => return say_closing(&mut wire).await,
                 Ok(bytes) => match Datagram::decode(&bytes) {
                     Some(datagram) => Event::Datagram(datagram),
                     None => {
@@ -102,11 +105,24 @@ async fn some<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
     }
 }
 
-/// Resolves when a tripwire ends. Nothing may be sent on a tripwire, so a received byte ends it too.
-async fn ended(wire: &mut Option<Box<dyn TcpConnection>>) {
+/// Resolves when a tripwire ends, or the peer says that it closes the connection.
+async fn ended(wire: &mut Option<Box<dyn TcpConnection>>) -> Event {
     match wire {
-        // Every way in which the connection ends is the same hint.
-        Some(tcp) => drop(tcp.read(&mut [0]).await),
+        Some(tcp) => match tcp.read(&mut [0]).await {
+            // Nothing else is ever sent, so the byte's value is of no matter.
+            Ok(1) => Event::Closing,
+            // Every way in which TCP ends is the same hint.
+            Ok(_) | Err(_) => Event::Tripped,
+        },
         None => std::future::pending().await,
+    }
+}
+
+/// Tells the peer that it is this process that ends the tripwire, so that the peer does not take it for dead.
+async fn say_closing(wire: &mut Option<Box<dyn TcpConnection>>) {
+    if let Some(tcp) = wire {
+        // Nothing was sent since the nonce, so there is room unless TCP itself is stuck; then the peer learns it from
+        // silence.
+        let _ = timeout(bounds::PROBE_WAIT, tcp.write_all(&[CLOSING])).await;
     }
 }

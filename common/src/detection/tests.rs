@@ -68,9 +68,13 @@ async fn check_cut(what: &str, there: bool, back: bool) {
     // An end whose packets still arrive may tell the other end first.
     let own = "no answer for 2s";
     let told = "it lost contact with this process first, no answer for 2s";
+    let given_up = Verdict::GivenUp.to_string();
     let may_be_told = [(here, back), (other, there)];
     for (why, heard) in may_be_told {
-        assert!(why == own || heard && why == told, "{why}");
+        assert!(
+            why == own || why == given_up || heard && why == told,
+            "{why}"
+        );
     }
     assert!(pair.here.verdict().is_some() || pair.there.verdict().is_some());
 }
@@ -88,6 +92,27 @@ async fn a_cut_of_the_way_there_is_noticed_at_both_ends() {
 #[tokio::test]
 async fn a_cut_of_the_way_back_is_noticed_at_both_ends() {
     check_cut("one-way cut, back", true, false).await;
+}
+
+#[tokio::test]
+async fn a_living_process_that_gives_up_is_not_called_dead() {
+    let rig = rig();
+    for here_first in [true, false] {
+        let pair = Pair::connect(&rig).await;
+        pair.relay.there.store(false, Ordering::Relaxed);
+        pair.relay.back.store(false, Ordering::Relaxed);
+        let (first, other) = match here_first {
+            true => (&pair.here, &pair.there),
+            false => (&pair.there, &pair.here),
+        };
+        let from = Instant::now();
+        first.lose(Verdict::NoAnswer);
+        let why = ended("given up", other, from, PROCESS_KILLED).await;
+        assert_eq!(
+            why,
+            "it gave the connection up, and its packets do not arrive"
+        );
+    }
 }
 
 #[tokio::test]

@@ -21,6 +21,9 @@ const LONGEST_REASON: usize = 200;
 pub enum Verdict {
     /// The peer's tripwire ended, and the peer answered no probe.
     ProcessEnded,
+    /// The peer said on the tripwire that it closes the connection, and answered no probe: TCP reaches this process, and
+    /// packets do not.
+    GivenUp,
     /// The peer echoed no heartbeat: it was stopped or cut off, or this end could not be heard.
     NoAnswer,
 }
@@ -29,6 +32,9 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Verdict::ProcessEnded => f.write_str("its process ended"),
+            Verdict::GivenUp => {
+                f.write_str("it gave the connection up, and its packets do not arrive")
+            }
             Verdict::NoAnswer => write!(f, "no answer for {UNECHOED:?}"),
         }
     }

@@ -198,6 +198,26 @@ fn a_killed_process_is_lost_after_three_probes() {
 }
 
 #[test]
+fn a_peer_that_says_it_closes_is_lost_as_soon_and_is_not_called_dead() {
+    for dials in [DIALLER, ACCEPTOR] {
+        let mut rig = Rig::armed(dials);
+        rig.check(100, Event::Closing, &[asks(2, 1)]);
+        rig.check(150, Event::Tick, &[asks(2, 1)]);
+        rig.check(200, Event::Tick, &[asks(2, 1)]);
+        rig.check(250, Event::Tick, &[Lose(Verdict::GivenUp)]);
+
+        // The last tripwire to end gives the reason.
+        let mut rig = Rig::armed(dials);
+        rig.check(100, Event::Tripped, &[asks(2, 1)]);
+        rig.check(110, Event::Armed, &[]);
+        rig.check(120, Event::Closing, &[]);
+        rig.check(150, Event::Tick, &[asks(2, 1)]);
+        rig.check(200, Event::Tick, &[asks(2, 1)]);
+        rig.check(250, Event::Tick, &[Lose(Verdict::GivenUp)]);
+    }
+}
+
+#[test]
 fn a_forged_reset_kills_nothing_and_the_tripwire_is_armed_again() {
     let mut rig = Rig::armed(DIALLER);
     rig.check(100, Event::Tripped, &[asks(2, 1)]);
