@@ -12,12 +12,14 @@ verified='.verify.bits_equal and (.verify.expected | length) > 0
 worst_error='[.verify.expected[] | if .max_abs > 0 then .max_abs_err / .max_abs else .max_abs_err end] | max'
 
 one_run() { # DIR NAME N T DEVICE: runs, checks; leaves the JSON in $results and appends its digests to $digests
-  local log=$results/$2-$3-$4-$5 bound=() allowed=0
+  local log=$results/$2-$3-$4-$5 bound=() allowed=0 numerics=standard
   [ ! -e "$1/model.safetensors" ] || bound=(--weights "$1/model.safetensors")
   # A folder may say that its model is compared more loosely than the command does, which then fails with results.
   [ ! -e "$1/tolerance" ] || allowed=$(cat "$1/tolerance")
+  # Or that its products are of codes, as in ONNX Runtime.
+  [ ! -e "$1/numerics" ] || numerics=$(cat "$1/numerics")
   if ! timeout 300 "$convoke" run "$1/model.onnx" --inputs "$1/test.npz" "${bound[@]}" \
-    --local "$3" --threads "$4" --device "$5" --verify --json >"$log.json" 2>"$log.log" \
+    --local "$3" --threads "$4" --device "$5" --numerics "$numerics" --verify --json >"$log.json" 2>"$log.log" \
     && { [ "$allowed" = 0 ] || ! jq -e .outputs "$log.json" >/dev/null; }; then
     fail "$2 on $3 workers, $4 threads, $5: $(tail -n 3 "$log.log")"
   elif ! jq -e --argjson n "$3" "$split_is_real" "$log.json" >/dev/null; then

@@ -303,9 +303,9 @@ pub struct LoadArgs {
     /// several, the plan chooses; may be repeated, the first match counts; the variable holds one
     #[arg(long, value_name = "PATTERN=DEVICES", env = "CONVOKE_PIN", value_parser = parse_pin)]
     pub pin: Vec<Pin>,
-    /// Leave out passes that change values in the last bits (batch-norm folding)
-    #[arg(long, env = "CONVOKE_EXACT", value_parser = FalseyValueParser::new())]
-    pub exact: bool,
+    /// What the optimiser may do to values; the bits of results depend on it, and not on the split
+    #[arg(long, value_name = "NAME", env = "CONVOKE_NUMERICS", value_enum, default_value_t = NumericsName::Standard)]
+    pub numerics: NumericsName,
     /// Let devices of different numerics profiles compute the model together; the last bits of the results then depend
     /// on which device computes what
     #[arg(long, env = "CONVOKE_MIX_PROFILES", value_parser = FalseyValueParser::new())]
@@ -367,6 +367,26 @@ pub struct RunArgs {
 }
 
 /// Whether a load or step is run again after the loss of a worker, as `--retry` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NumericsName {
+    /// Nothing: each node is computed as the file has it
+    Exact,
+    /// Fold batch normalisation into weights, and join chains of constant factors
+    Standard,
+    /// Also multiply whole numbers where the file allows it: MatMulNBits with accuracy_level 4. Faster, less accurate
+    Int8,
+}
+
+impl From<NumericsName> for convoke::Numerics {
+    fn from(name: NumericsName) -> Self {
+        match name {
+            NumericsName::Exact => convoke::Numerics::Exact,
+            NumericsName::Standard => convoke::Numerics::Standard,
+            NumericsName::Int8 => convoke::Numerics::Int8,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum RetryWhen {
     /// Load or run again

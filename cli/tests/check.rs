@@ -5,6 +5,8 @@
 mod common;
 
 use common::{Scratch, fixture, run};
+use convoke::HostTensor;
+use convoke::numpy::write_npz;
 
 /// A field of a protobuf message that has a length, of less than 16 KiB.
 fn field(number: u8, content: &[u8]) -> Vec<u8> {
@@ -43,6 +45,77 @@ fn model(ops: [&str; 3]) -> Vec<u8> {
     (0..3).for_each(|i| graph.extend(field(12, &value(&format!("y{i}")))));
     let model = [varint(1, 8), field(7, &graph), field(8, &varint(2, 17))];
     model.concat()
+}
+
+/// A model of the set 17: maxima of three, of `x: f32[1, 1, h]`.
+fn pooling() -> Vec<u8> {
+    let (one, h) = (varint(1, 1), field(2, b"h"));
+    let shape: Vec<u8> = [&one, &one, &h].iter().flat_map(|d| field(1, d)).collect();
+    let ty = field(1, &[varint(1, 1), field(2, &shape)].concat());
+    let kernel = [
+        field(1, b"kernel_shape"),
+        varint(8, 3),
+        // The type of an attribute of integers is 7.
+        vec![20 << 3 & 0x7f | 0x80, 1, 7],
+    ];
+    let node = [
+        field(1, b"x"),
+        field(2, b"y"),
+        field(3, b"pool"),
+        field(4, b"MaxPool"),
+        field(5, &kernel.concat()),
+    ];
+    let graph = [
+        field(1, &node.concat()),
+        field(2, b"g"),
+        field(11, &[field(1, b"x"), field(2, &ty)].concat()),
+        field(12, &field(1, b"y")),
+    ];
+    let graph = field(7, &graph.concat());
+    [varint(1, 8), graph, field(8, &varint(2, 17))].concat()
+}
+
+#[test]
+fn sizes_with_which_a_model_does_not_run_are_not_assumed() {
+    let scratch = Scratch::new("check-sizes");
+    let file = scratch.path("model.onnx");
+    std::fs::write(&file, pooling()).unwrap();
+    let path = file.to_str().unwrap();
+    let axes = run(["check", path, "--json"]).expect(0).json()["figures"]["axes"].clone();
+    assert_eq!(
+        axes,
+        serde_json::json!([{"axis": "h", "size": 4, "assumed": true}])
+    );
+    let said = run(["check", path, "--dim", "h=2"]).expect(1).stderr;
+    let why = "the model does not run with h=2: node 'pool' (MaxPool): a kernel of extent 3 does not fit in 2";
+    assert!(said.contains(why), "{said}");
+    run(["check", path, "--dim", "h=3"]).expect(0);
+}
+
+#[test]
+fn inputs_that_disagree_on_a_size_are_refused() {
+    let model = fixture("mini_transformer/model.onnx").display().to_string();
+    let check = |mask: &[usize]| {
+        let scratch = Scratch::new("check-inputs");
+        let file = scratch.path("inputs.npz");
+        let zeros = |name: &str, shape: &[usize]| {
+            let all = vec![0i64; shape.iter().product()];
+            let array = HostTensor::from_slice(shape, &all).unwrap();
+            (name.to_owned(), array)
+        };
+        let arrays = [zeros("input_ids", &[2, 7]), zeros("attention_mask", mask)];
+        write_npz(&file, &arrays).unwrap();
+        run(["check", &model, "--inputs", file.to_str().unwrap()])
+    };
+    check(&[2, 7]).expect(0);
+    let said = check(&[2, 5]).expect(1).stderr;
+    assert!(
+        said.contains("input 'attention_mask' has the shape [2, 5], expected [")
+            && said.contains("= 7"),
+        "{said}"
+    );
+    let said = check(&[2, 7, 1]).expect(1).stderr;
+    assert!(said.contains("has the shape [2, 7, 1]"), "{said}");
 }
 
 #[test]

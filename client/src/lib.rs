@@ -37,8 +37,8 @@ pub use cluster::embedded::{Embedded, embedded};
 pub use cluster::{Cluster, Token, connect, connect_in};
 pub use convoke_common::device_spec::DeviceId;
 pub use convoke_common::rpc::{
-    BodyPartSummary, BodySummary, ClusterStatus, CutEdge, PartSummary, PinPart, PinSummary,
-    PlanSummary, StageSummary,
+    BodyPartSummary, BodySummary, ClusterStatus, CutEdge, Numerics, PartSummary, PinPart,
+    PinSummary, PlanSummary, StageSummary,
 };
 pub use convoke_common::{Code, Error, Result, Site};
 pub use convoke_graph::graph::{Attr, Attrs, TensorType};

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use convoke::{Embedded, HostTensor as Tensor, Model};
+use convoke::{Embedded, HostTensor as Tensor, Model, Numerics};
 
 /// A model of `fixtures/` whose rows do not depend on each other.
 struct Batched {
@@ -15,6 +15,7 @@ struct Batched {
     outputs: &'static [(&'static str, usize)],
     /// The numbers of workers that have something to do.
     workers: &'static [u32],
+    numerics: Numerics,
 }
 
 const DIGITS: Batched = Batched {
@@ -22,6 +23,7 @@ const DIGITS: Batched = Batched {
     inputs: images,
     outputs: &[("logits", 0)],
     workers: &[1, 2, 3, 5],
+    numerics: Numerics::Standard,
 };
 
 const MINI_TRANSFORMER: Batched = Batched {
@@ -29,6 +31,7 @@ const MINI_TRANSFORMER: Batched = Batched {
     inputs: sentences,
     outputs: &[("last_hidden_state", 0), ("sentence_embedding", 0)],
     workers: &[1, 2, 3, 5],
+    numerics: Numerics::Standard,
 };
 
 /// The sizes of batches whose plans differ: what fits one tile of a kernel, and what does not.
@@ -154,7 +157,8 @@ async fn check(batched: Batched) {
             .start()
             .await
             .unwrap();
-        let model = cluster.load(&path).workers(*workers).await.unwrap();
+        let load = cluster.load(&path).workers(*workers);
+        let model = load.numerics(batched.numerics).await.unwrap();
         for rows in &batches {
             let got = results(&model, &batched, rows).await;
             let want = first.get_or_insert_with(|| got.clone());
@@ -213,12 +217,28 @@ async fn of_a_transformer_with_weights_of_four_bits() {
 }
 
 #[tokio::test]
+async fn of_a_transformer_whose_products_are_of_codes() {
+    let (name, numerics) = ("mini_transformer_int4", Numerics::Int8);
+    check(Batched {
+        name,
+        numerics,
+        ..MINI_TRANSFORMER
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn of_a_transformer_on_single_words() {
-    for name in ["mini_transformer", "mini_transformer_int4"] {
+    for (name, numerics) in [
+        ("mini_transformer", Numerics::Standard),
+        ("mini_transformer_int4", Numerics::Standard),
+        ("mini_transformer_int4", Numerics::Int8),
+    ] {
         let inputs = words;
         check(Batched {
             name,
             inputs,
+            numerics,
             ..MINI_TRANSFORMER
         })
         .await;
@@ -232,6 +252,7 @@ async fn of_attention_with_a_cache() {
         inputs: tokens,
         outputs: &[("y", 0), ("present_key", 0), ("present_value", 0)],
         workers: &[1],
+        numerics: Numerics::Standard,
     })
     .await;
 }
@@ -243,6 +264,7 @@ async fn of_branches_and_loops() {
         inputs: audio,
         outputs: &[("score", 0), ("next_state", 1), ("energies", 1)],
         workers: &[1, 2, 3, 5],
+        numerics: Numerics::Standard,
     })
     .await;
 }

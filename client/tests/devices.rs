@@ -121,7 +121,9 @@ fn given(rows: usize, at: i64) -> [(&'static str, HostTensor); 2] {
 #[tokio::test]
 async fn a_late_error_names_its_node_and_its_device() {
     let cluster = cluster(2, &["cpu", "simgpu"]).await;
-    let load = cluster.load_function(lookup(), vec![]).exact(true);
+    let load = cluster
+        .load_function(lookup(), vec![])
+        .numerics(convoke::Numerics::Exact);
     let model = load.pin("*", "w1").dim("n", 16).await.unwrap();
     let whole = model.call(given(8, 2)).await.unwrap();
     for _ in 0..3 {
@@ -149,7 +151,9 @@ async fn sizes_that_change_are_those_of_the_cpu() {
     let mut made = vec![];
     for device in ["cpu", "simgpu"] {
         let cluster = cluster(1, &[device]).await;
-        let load = cluster.load_function(lookup(), vec![]).exact(true);
+        let load = cluster
+            .load_function(lookup(), vec![])
+            .numerics(convoke::Numerics::Exact);
         let model = load.dim("n", 64).await.unwrap();
         let mut all = vec![];
         for rows in [1, 64, 3, 0, 17] {
@@ -195,12 +199,16 @@ async fn what_does_not_fit_the_device_is_planned_elsewhere() {
     let cluster = small.start().await.unwrap();
     let rows = 1 << 14;
     let load = |pin: &'static str| {
-        let load = cluster.load_function(lookup(), vec![]).exact(true);
+        let load = cluster
+            .load_function(lookup(), vec![])
+            .numerics(convoke::Numerics::Exact);
         load.pin("*", pin).dim("n", rows as i64)
     };
     let e = load("w0").await.err().unwrap();
     assert_eq!(e.code, Code::ClusterTooSmall, "{e}");
-    let load = cluster.load_function(lookup(), vec![]).exact(true);
+    let load = cluster
+        .load_function(lookup(), vec![])
+        .numerics(convoke::Numerics::Exact);
     let model = load.dim("n", rows as i64).await.unwrap();
     let out = model.call(given(rows, 3)).await.unwrap();
     assert_eq!(out["size"].shape(), [rows, 4]);
@@ -221,7 +229,9 @@ async fn devices_are_named_and_chosen_by_their_kind() {
     assert_eq!(names, ["w0/cpu:0", "w1/simgpu:0", "w2/cpu:0"]);
     assert_eq!(cluster.device("simgpu").unwrap().name(), "w1/simgpu:0");
     assert_eq!(cluster.device_set("cpu").unwrap().devices().len(), 2);
-    let load = cluster.load_function(lookup(), vec![]).exact(true);
+    let load = cluster
+        .load_function(lookup(), vec![])
+        .numerics(convoke::Numerics::Exact);
     let model = load.pin("*", "kind:simgpu").dim("n", 8).await.unwrap();
     model.call(given(8, 1)).await.unwrap();
     assert!(device_peak(&cluster).await > 0);
@@ -312,7 +322,9 @@ async fn a_device_that_fails_for_good_takes_its_worker_along_and_nothing_else() 
     let cluster = cluster(2, &["brittle:0", "brittle:1"]).await;
     let reruns: Arc<Mutex<Vec<String>>> = Arc::default();
     let told = reruns.clone();
-    let load = cluster.load_function(lookup(), vec![]).exact(true);
+    let load = cluster
+        .load_function(lookup(), vec![])
+        .numerics(convoke::Numerics::Exact);
     let load = load.workers(1).dim("n", 16).on_progress(move |phase| {
         if let convoke::Phase::Rerun(rerun) = phase {
             told.lock().unwrap().push(rerun.cause.to_string());

@@ -41,7 +41,9 @@ async fn fetched(t: &Tensor) -> HostTensor {
 async fn a_model_called_with_handles_has_the_bits_of_the_model() {
     let cluster = cluster(3).await;
     let (a, b) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
-    let loaded = cluster.load(fixture("digits/model.onnx")).exact(true);
+    let loaded = cluster
+        .load(fixture("digits/model.onnx"))
+        .numerics(convoke::Numerics::Exact);
     let loaded = loaded.await.unwrap();
     let net = digits(&cluster).await;
     assert_eq!(net.inputs(), loaded.inputs());
@@ -57,7 +59,11 @@ async fn a_model_called_with_handles_has_the_bits_of_the_model() {
     assert_eq!(function.traces(), 1);
 
     let path = fixture("mini_transformer/model.onnx");
-    let loaded = cluster.load(&path).exact(true).await.unwrap();
+    let loaded = cluster
+        .load(&path)
+        .numerics(convoke::Numerics::Exact)
+        .await
+        .unwrap();
     let net = cluster.import(&path).await.unwrap();
     let function = net.function();
     for (rows, length) in [(1, 6), (3, 17)] {
@@ -77,7 +83,9 @@ async fn a_model_called_with_handles_has_the_bits_of_the_model() {
 async fn a_model_is_a_part_of_a_function() {
     let cluster = cluster(2).await;
     let (a, b) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
-    let loaded = cluster.load(fixture("digits/model.onnx")).exact(true);
+    let loaded = cluster
+        .load(fixture("digits/model.onnx"))
+        .numerics(convoke::Numerics::Exact);
     let loaded = loaded.await.unwrap();
     let net = digits(&cluster).await;
     let (applied, there) = (net.clone(), b.clone());

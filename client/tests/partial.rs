@@ -52,7 +52,7 @@ async fn load(cluster: &Cluster, places: [u32; 5]) -> Model {
     for (node, at) in ["found", "near", "far", "minus", "size"].iter().zip(places) {
         load = load.pin(*node, format!("w{at}"));
     }
-    load.exact(true).await.unwrap()
+    load.numerics(convoke::Numerics::Exact).await.unwrap()
 }
 
 fn given(at: i64) -> [(&'static str, HostTensor); 2] {

@@ -267,7 +267,10 @@ fn function(control: Control, tables: usize) -> Function {
 
 async fn load(cluster: &Cluster, control: Control) -> Model {
     let load = cluster.load_function(function(control, 3), vec![]);
-    load.exact(true).in_flight(2).await.unwrap()
+    load.numerics(convoke::Numerics::Exact)
+        .in_flight(2)
+        .await
+        .unwrap()
 }
 
 fn given(count: i64, step: i64) -> [(&'static str, HostTensor); 3] {

@@ -218,7 +218,7 @@ pub enum Intent {
 /// The devices that may compute one plan. The bits of a result depend on the numerics profiles of the devices that compute
 /// it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Numerics {
+pub enum Profiles {
     /// Devices of one profile, which the coordinator chooses: the one whose workers are the fastest together, or the next
     /// where these do not suffice.
     #[default]
@@ -227,6 +227,26 @@ pub enum Numerics {
     Profile(String),
     /// Any devices, whatever their profiles are.
     Mixed,
+}
+
+/// What the optimiser may do to the values of a model. Each includes those before it. The bits of results depend on the
+/// choice, and on nothing else that a plan decides on devices of one profile.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Numerics {
+    /// Every node is computed as the file has it.
+    Exact,
+    /// Batch normalisation is folded into the weights before it, and chains of constant factors are joined, which changes
+    /// last bits.
+    #[default]
+    Standard,
+    /// Products whose file allows it (`MatMulNBits` with `accuracy_level` 4) make each block of a row codes of eight bits
+    /// first, and multiply codes. This is faster and less accurate.
+    Int8,
+}
+
+impl Numerics {
+    /// All choices, each after those that it includes.
+    pub const ALL: [Numerics; 3] = [Numerics::Exact, Numerics::Standard, Numerics::Int8];
 }
 
 /// A stage of the pipeline that a model's file divides the model into. The stages of a model run on workers in their order,
@@ -256,8 +276,8 @@ pub struct PlanOptions {
     /// Sizes of the axes in the calls to come, for which times are predicted; for an axis that is not named, its bound
     /// counts.
     pub expected: Vec<(String, i64)>,
-    /// Whether passes that change values (batch-norm folding) are off.
-    pub exact: bool,
+    /// What the optimiser may do to values.
+    pub numerics: Numerics,
     /// The most steps in flight at once.
     pub in_flight: u32,
     /// Workers that the caller has lost contact with, whether or not the coordinator has noticed. The plan uses the
@@ -266,7 +286,7 @@ pub struct PlanOptions {
     /// The custom ops of the function as the caller defines them: their nodes run on workers with the same definition.
     /// Nodes of a custom op that is not listed run on workers with any definition of it.
     pub ops: Vec<CustomOp>,
-    pub numerics: Numerics,
+    pub profiles: Profiles,
 }
 
 /// One worker's part of a plan.

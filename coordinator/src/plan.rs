@@ -159,7 +159,7 @@ fn optimised_and_divided(
         (Err(e), Some(again)) if e.code == Code::ClusterTooSmall => (e, again),
         (Err(e), _) => return Err(e),
     };
-    let made = optimise_in_place(again, options.exact, &|_| true)?;
+    let made = optimise_in_place(again, options.numerics, &|_| true)?;
     let divided = DividedFunction::divide(made.function, cluster, options, &error)?;
     divided.map(|d| (d, made.report)).ok_or(error)
 }
@@ -172,7 +172,7 @@ fn optimised_and_placed(
     cluster: &ClusterModel,
     options: &PlanOptions,
 ) -> Result<(Placed, Vec<String>)> {
-    let made = |f: Function, stays: StaysInPlace<'_>| optimise_in_place(f, options.exact, stays);
+    let made = |f: Function, stays: StaysInPlace<'_>| optimise_in_place(f, options.numerics, stays);
     let branches = function.nodes.iter().any(|n| n.is(ControlOp::If));
     if !branches || !cluster.runs_branches_alike() {
         let made = made(function, &|_| true)?;

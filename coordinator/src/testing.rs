@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
-use convoke_common::rpc::{Intent, Numerics, PlanOptions, WorkerCount};
+use convoke_common::rpc::{Intent, Numerics, PlanOptions, Profiles, WorkerCount};
 use convoke_graph::artifact::{ArtifactMeta, CHUNK};
 use convoke_graph::graph::{Attr, Attrs, Function, Literal, Node, RunsAt, TensorType, ValueId};
 use convoke_graph::program::{Axes, NUMERICS_PROFILE};
@@ -302,11 +302,11 @@ pub fn options(f: &Function, workers: WorkerCount) -> PlanOptions {
         list_nodes: false,
         axes,
         expected: vec![],
-        exact: false,
+        numerics: Numerics::Standard,
         in_flight: 1,
         avoid: vec![],
         ops: vec![],
-        numerics: Numerics::Uniform,
+        profiles: Profiles::Uniform,
     }
 }
 

@@ -297,7 +297,7 @@ pub fn given(model: &Model, spec: &CallSpec) -> Vec<(String, Tensor)> {
 fn builder(cluster: &convoke::Cluster, model: &Model, used: &ModelUse) -> convoke::ModelBuilder {
     let mut b = cluster
         .load_function(model.function.clone(), vec![])
-        .exact(true)
+        .numerics(convoke::Numerics::Exact)
         .in_flight(used.in_flight);
     if model.spec.dynamic {
         b = b.dim("n", AXIS_BOUND);

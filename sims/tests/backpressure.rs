@@ -53,7 +53,9 @@ fn a_slow_consumer_slows_its_producer() {
     cluster.knobs(Host::Worker(1)).set_job_ms(SLOW_MS, SLOW_MS);
     let begun = cluster.elapsed();
     let calls = cluster.on_client(0, |c| async move {
-        let load = c.load_function(function(), vec![]).exact(true);
+        let load = c
+            .load_function(function(), vec![])
+            .numerics(convoke::Numerics::Exact);
         let load = load.pin("first", "w0").pin("second", "w1");
         let loaded = load.in_flight(IN_FLIGHT as u32).await?;
         let x = Tensor::from_slice(&[ELEMENTS], &[0.5f32; ELEMENTS])?;

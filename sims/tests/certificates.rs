@@ -109,7 +109,11 @@ fn a_renewal_that_failed_with_its_connection_is_tried_on_the_next_one() {
     let model = ModelSpec::narrow(5, 12).build();
     let loading: Task<Result<(), Error>> = cluster.on_client(0, move |c| async move {
         let load = c.load_function((*model.function).clone(), vec![]);
-        load.exact(true).workers(2).await?.unload().await
+        load.numerics(convoke::Numerics::Exact)
+            .workers(2)
+            .await?
+            .unload()
+            .await
     });
     assert!(cluster.run_until(CALL, |_| loading.is_over()));
     assert_eq!(loading.take(), Some(Ok(())));

@@ -53,7 +53,7 @@ fn call(cluster: &Cluster, model: &Model, calls: u64) -> Task<Outcome> {
         let model = c
             .load_function(function, vec![])
             .workers(workers)
-            .exact(true)
+            .numerics(convoke::Numerics::Exact)
             .await?;
         let mut last = vec![];
         for inputs in inputs {
@@ -71,7 +71,7 @@ fn load(cluster: &mut Cluster, model: &Model) -> convoke::Model {
     let loading = cluster.on_client(0, move |c| async move {
         c.load_function(function, vec![])
             .workers(3)
-            .exact(true)
+            .numerics(convoke::Numerics::Exact)
             .await
     });
     assert!(cluster.run_until(CALL, |_| loading.is_over()));

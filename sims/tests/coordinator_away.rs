@@ -79,7 +79,7 @@ fn load(cluster: &mut Cluster, dynamic: bool, workers: u32) -> Model {
     let function = spec(dynamic).build().function;
     let loading = cluster.on_client(0, move |c| async move {
         let load = c.load_function(function, vec![]).workers(workers);
-        let load = load.exact(true);
+        let load = load.numerics(convoke::Numerics::Exact);
         load.await
     });
     end(cluster, &loading).expect("no fault yet")

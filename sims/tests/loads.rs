@@ -33,7 +33,10 @@ fn load(cluster: &Cluster, workers: u16, retry: Retry) -> Task<Result<()>> {
     let feed = inputs(&model(), 1, 4, false);
     cluster.on_client(0, move |c| async move {
         let load = c.load_function(function, vec![]);
-        let load = load.workers(workers.into()).exact(true).retry(retry);
+        let load = load
+            .workers(workers.into())
+            .numerics(convoke::Numerics::Exact)
+            .retry(retry);
         let loaded = load.pin(steps[0].clone(), LOSER.name()).await?;
         loaded.call(feed).await?;
         loaded.unload().await

@@ -37,7 +37,10 @@ fn stall(cluster: &Cluster) {
 fn load(cluster: &Cluster) -> Task<Result<convoke::Model>> {
     let function = model().function;
     cluster.on_client(0, move |c| async move {
-        let load = c.load_function(function, vec![]).workers(3).exact(true);
+        let load = c
+            .load_function(function, vec![])
+            .workers(3)
+            .numerics(convoke::Numerics::Exact);
         load.await
     })
 }

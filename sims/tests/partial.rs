@@ -22,7 +22,11 @@ const AXIS: i64 = 4;
 
 /// The names of the results that depend on the trap in the optimised function.
 fn caught(model: &Model) -> BTreeSet<String> {
-    let planned = optimise((*model.function).clone(), true).expect("it verifies");
+    let planned = optimise(
+        (*model.function).clone(),
+        convoke_common::rpc::Numerics::Exact,
+    )
+    .expect("it verifies");
     let f = planned.function;
     let mut lost: BTreeSet<ValueId> = BTreeSet::new();
     loop {
@@ -95,7 +99,7 @@ fn exactly_what_depends_on_a_failure_fails() {
         let own = model.clone();
         let calls: Task<Result<_>> = cluster.on_client(0, move |c| async move {
             let load = c.load_function((*own.function).clone(), vec![]);
-            let loaded = load.workers(3).exact(true).await?;
+            let loaded = load.workers(3).numerics(convoke::Numerics::Exact).await?;
             let called = call(&loaded, &own, seed).await?;
             loaded.unload().await?;
             Ok::<_, Error>(called)
@@ -131,7 +135,7 @@ fn a_partial_call_whose_worker_is_lost_runs_again() {
     let own = model.clone();
     let loading = cluster.on_client(0, move |c| async move {
         let load = c.load_function((*own.function).clone(), vec![]);
-        let loaded = load.workers(3).exact(true).await?;
+        let loaded = load.workers(3).numerics(convoke::Numerics::Exact).await?;
         let called = call(&loaded, &own, 1).await?;
         Ok::<_, Error>((loaded, called))
     });

@@ -38,7 +38,7 @@ fn a_loop_that_fits_no_worker_runs_on_several() {
     let own = model.clone();
     let calling = cluster.on_client(0, move |c| async move {
         let load = c.load_function((*own.function).clone(), vec![]);
-        let loaded = load.exact(true).await?;
+        let loaded = load.numerics(convoke::Numerics::Exact).await?;
         let plan = loaded.plan().await.expect("it is loaded");
         let parts: Vec<usize> = plan.bodies.iter().map(|b| b.parts.len()).collect();
         let made = loaded.call(given).await?;

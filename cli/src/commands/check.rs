@@ -1,13 +1,13 @@
 //! `convoke check`: says whether a model runs, what it takes and what is missing. No cluster is needed, and no weight is
 //! loaded.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use convoke::{Code, Error, Phase};
+use convoke::{Error, Phase};
 use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
-use convoke_common::rpc::{Intent, Numerics, PlanOptions, PlanSummary, WorkerCount};
+use convoke_common::rpc::{Intent, Numerics, PlanOptions, PlanSummary, Profiles, WorkerCount};
 use convoke_coordinator::place::{ClusterModel, MOST_BYTES, PresentConstants, WorkerModel};
 use convoke_coordinator::plan::plan;
 use convoke_graph::Printable;
@@ -20,6 +20,8 @@ use convoke_models::{
 };
 use serde::Serialize;
 
+mod sizes;
+
 use crate::args::CheckArgs;
 use crate::commands::model::{Arrays, given};
 use crate::commands::plan::cut_bytes;
@@ -27,6 +29,7 @@ use crate::text::failure::Failure;
 use crate::text::output;
 use crate::text::progress::Progress;
 use crate::text::values::bytes;
+use sizes::{Axis, Sizes};
 
 /// The most node names that are listed for an op; the number of nodes is given as well.
 const NAMED: usize = 10;
@@ -74,15 +77,9 @@ struct Figures {
     uncounted_nodes: usize,
     /// The size of each dynamic axis for which the figures hold.
     axes: Vec<Axis>,
+    /// Why the model does not run with these sizes, some of which are assumed; no larger ones were found that it runs with.
+    misfit: Option<String>,
     splits: Vec<Split>,
-}
-
-#[derive(Serialize)]
-struct Axis {
-    axis: String,
-    size: i64,
-    /// Whether the size was not given.
-    assumed: bool,
 }
 
 /// What the model takes on a number of workers of equal speed.
@@ -184,65 +181,9 @@ fn groups(nodes: &[UnsupportedNode]) -> Vec<Unsupported> {
     group.collect()
 }
 
-/// The size of each dynamic axis: as it was given, else that of the inputs, else 1.
-fn axes(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Vec<Axis>, Failure> {
-    let mut symbols = BTreeSet::new();
-    for param in &function.params {
-        let shape = &function.ty(*param).shape;
-        shape.iter().for_each(|d| d.symbols(&mut symbols));
-    }
-    if let Some(unknown) = args.dim.iter().find(|d| !symbols.contains(&*d.symbol)) {
-        let known: Vec<&str> = symbols.iter().map(|s| &**s).collect();
-        let known = match known.is_empty() {
-            true => "it has none".to_owned(),
-            false => format!("it has {}", known.join(", ")),
-        };
-        let msg = format!(
-            "the model has no dynamic axis '{}'; {known}",
-            unknown.symbol
-        );
-        return Err(Failure::Usage(msg));
-    }
-    let mut sizes: BTreeMap<Arc<str>, i64> = BTreeMap::new();
-    for (name, shape) in arrays.shapes() {
-        let of = |param: &&ValueId| *function.value(**param).name == *name;
-        let declared = function.params.iter().find(of);
-        let declared = declared.map_or(&[][..], |param| &function.ty(*param).shape);
-        for (dim, size) in declared.iter().zip(shape) {
-            if let Some(symbol) = dim.as_symbol() {
-                sizes.insert(symbol.clone(), *size as i64);
-            }
-        }
-    }
-    for d in &args.dim {
-        let (symbol, size) = (Printable(&d.symbol), sizes.get(&*d.symbol).copied());
-        if let Some(size) = size.filter(|size| *size > d.most) {
-            let most = d.most;
-            let msg = format!("--dim {symbol}={most} is less than the {size} of the inputs");
-            let advice = format!("write --dim {symbol}={size} or more, or leave it out");
-            return Err(Error::new(Code::InvalidArgument, msg).advise(advice).into());
-        }
-        sizes.insert(d.symbol.as_str().into(), d.most);
-    }
-    let axis = |symbol: &Arc<str>| {
-        let size = sizes.get(symbol).copied();
-        Axis {
-            axis: symbol.to_string(),
-            size: size.unwrap_or(1),
-            assumed: size.is_none(),
-        }
-    };
-    Ok(symbols.iter().map(axis).collect())
-}
-
 fn figures(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Figures, Failure> {
-    let axes = axes(function, args, arrays)?;
-    let bounds = Axes {
-        bounds: axes
-            .iter()
-            .map(|a| (a.axis.as_str().into(), a.size))
-            .collect(),
-    };
+    let Sizes { axes, misfit } = Sizes::new(function, args, arrays)?;
+    let bounds = sizes::bounds(&axes);
     let bindings: Bindings = bounds.at_bounds();
     let mut weights = (0u64, 0u64);
     for (value, _) in &function.literals {
@@ -289,6 +230,7 @@ fn figures(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Fig
         operations: costs.sum(),
         uncounted_nodes,
         axes,
+        misfit,
         splits,
     })
 }
@@ -322,11 +264,11 @@ fn split(function: &Function, workers: usize, axes: &Axes) -> Result<PlanSummary
         list_nodes: false,
         axes: axes.clone(),
         expected: vec![],
-        exact: false,
+        numerics: Numerics::Standard,
         in_flight: 1,
         avoid: vec![],
         ops: vec![],
-        numerics: Numerics::Uniform,
+        profiles: Profiles::Uniform,
     };
     Ok(plan(function.clone(), &cluster, &options)?.summary)
 }
@@ -427,6 +369,9 @@ fn text(r: &Report) -> String {
         text.push_str(&format!(
             "assumed: {assumed}; give other sizes with --dim AXIS=SIZE, or inputs with --inputs FILE.npz\n"
         ));
+    }
+    if let Some(misfit) = &f.misfit {
+        text.push_str(&format!("with these sizes it does not run: {misfit}\n"));
     }
     text
 }

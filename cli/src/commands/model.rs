@@ -238,7 +238,7 @@ pub fn builder<'n>(
 ) -> Result<ModelBuilder, Failure> {
     let mut b = cluster
         .load(&args.model)
-        .exact(args.exact)
+        .numerics(args.numerics.into())
         .mix_profiles(args.mix_profiles)
         .in_flight(in_flight);
     for w in &args.weights {

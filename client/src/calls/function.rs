@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::rpc::{Intent, Numerics, PlanOptions, PlanSummary};
+use convoke_common::rpc::{Intent, PlanOptions, PlanSummary, Profiles};
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Function, TensorType};
 use convoke_graph::ops::{self, CustomOp};
@@ -67,11 +67,11 @@ impl Inner {
                 list_nodes: false,
                 axes: Axes::default(),
                 expected: vec![],
-                exact: b.exact,
+                numerics: b.numerics,
                 in_flight: b.in_flight,
                 avoid: vec![],
                 ops: custom_ops(&function),
-                numerics: b.numerics.clone(),
+                profiles: b.profiles.clone(),
             },
             function,
             outputs: vec![],
@@ -141,16 +141,16 @@ impl Inner {
     }
 
     /// The devices that the next plan may use.
-    pub(crate) fn numerics(&self) -> Numerics {
+    pub(crate) fn profiles(&self) -> Profiles {
         match self.profile.get() {
-            Some(profile) => Numerics::Profile(profile.clone()),
-            None => self.options.numerics.clone(),
+            Some(profile) => Profiles::Profile(profile.clone()),
+            None => self.options.profiles.clone(),
         }
     }
 
     /// Notes on which devices the function was loaded.
     pub(crate) fn note_profile(&self, summary: &PlanSummary) {
-        if let (Numerics::Uniform, Some(part)) = (&self.options.numerics, summary.parts.first()) {
+        if let (Profiles::Uniform, Some(part)) = (&self.options.profiles, summary.parts.first()) {
             let _ = self.profile.set(part.profile.clone());
         }
     }

@@ -256,7 +256,7 @@ impl Inner {
         let expected = bindings.iter().map(|(s, size)| (s.to_string(), *size));
         options.expected = expected.collect();
         options.avoid = avoid;
-        options.numerics = self.numerics();
+        options.profiles = self.profiles();
         let me = self.session.hub.me.incarnation;
         let ask = self.session.coordinator.ask_apart(deadline, |client| {
             let (function, options) = (self.function.clone(), options.clone());

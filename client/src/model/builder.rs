@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::rpc::{Numerics, Stage, WorkerCount};
+use convoke_common::rpc::{Numerics, Profiles, Stage, WorkerCount};
 use convoke_graph::graph::Function;
 use convoke_models::onnx::{GivenInput, Origins, OutputForm};
 use convoke_models::{LoadOptions, Source, onnx};
@@ -96,8 +96,8 @@ pub struct ModelBuilder {
     pub(crate) bounds: BTreeMap<String, i64>,
     pub(crate) inputs: BTreeMap<String, GivenInput>,
     pub(crate) outputs: Vec<OutputForm>,
-    pub(crate) exact: bool,
     pub(crate) numerics: Numerics,
+    pub(crate) profiles: Profiles,
     pub(crate) in_flight: u32,
     pub(crate) retry: Retry,
     pub(crate) wait: Option<Duration>,
@@ -116,8 +116,8 @@ impl ModelBuilder {
             bounds: BTreeMap::new(),
             inputs: BTreeMap::new(),
             outputs: vec![],
-            exact: false,
-            numerics: Numerics::Uniform,
+            numerics: Numerics::Standard,
+            profiles: Profiles::Uniform,
             in_flight: 2,
             retry: Retry::default(),
             wait: None,
@@ -200,9 +200,9 @@ impl ModelBuilder {
         self
     }
 
-    /// Turns off passes that change values (batch-norm folding).
-    pub fn exact(mut self, exact: bool) -> Self {
-        self.exact = exact;
+    /// What the optimiser may do to values; [`Numerics::Standard`] by default.
+    pub fn numerics(mut self, numerics: Numerics) -> Self {
+        self.numerics = numerics;
         self
     }
 
@@ -210,16 +210,16 @@ impl ModelBuilder {
     /// on which device computes what. By default all devices of a model have one profile: the coordinator chooses the
     /// profile whose workers are the fastest together, and this model keeps to it when it is loaded again or runs again.
     pub fn mix_profiles(mut self, mix: bool) -> Self {
-        self.numerics = match mix {
-            true => Numerics::Mixed,
-            false => Numerics::Uniform,
+        self.profiles = match mix {
+            true => Profiles::Mixed,
+            false => Profiles::Uniform,
         };
         self
     }
 
     /// Uses devices of this numerics profile only, as [`crate::PartSummary::profile`] and the status name it.
     pub fn profile(mut self, profile: impl Into<String>) -> Self {
-        self.numerics = Numerics::Profile(profile.into());
+        self.profiles = Profiles::Profile(profile.into());
         self
     }
 

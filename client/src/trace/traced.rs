@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::grant::Participant;
-use convoke_common::rpc::PlanSummary;
+use convoke_common::rpc::{Numerics, PlanSummary};
 use convoke_graph::Dim;
 use convoke_graph::Tensor as HostTensor;
 use convoke_graph::dim::Bindings;
@@ -276,7 +276,7 @@ impl Function {
         verified.map_err(|e| Error::new(Code::InvalidGraph, e.to_string()))?;
         let origin = Origin::Function(function.clone(), vec![]);
         let mut builder = ModelBuilder::new(self.cluster.clone(), origin)
-            .exact(true)
+            .numerics(Numerics::Exact)
             .in_flight(IN_FLIGHT)
             .retry(shared.options.retry);
         builder.pins = std::mem::take(&mut traced.pins);

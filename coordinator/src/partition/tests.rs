@@ -131,7 +131,9 @@ fn programs_together_are_the_function() {
     for seed in 0..60 {
         let f = random(seed, 50);
         let f = if seed % 2 == 0 {
-            optimise(f, false).unwrap().function
+            optimise(f, convoke_common::rpc::Numerics::Standard)
+                .unwrap()
+                .function
         } else {
             f
         };

@@ -1,19 +1,20 @@
 //! Optimisation: passes from function to function, all before placement.
 //!
 //! ```text
-//! prune, fold, transpose, identity, cse -> init -> sink, bodies -> rewrite, batch norm -> fuse, pack -> cse, prune
+//! prune, fold, transpose, identity, cse -> init -> sink, bodies -> rewrite, batch norm -> fuse, coded, pack -> cse, prune
 //! ```
 //!
 //! Invariants
 //! 1. No pass reads a weight: what depends on weights becomes nodes of the init part, run by the worker
 //!    that owns them.
-//! 2. Only `rewrite` and `batch_norm` change values, and they are off when the caller asks for exact
-//!    results. Every other pass keeps every bit.
+//! 2. Only `rewrite`, `batch_norm` and `coded` change values, each only where the caller's choice of [`Numerics`] includes
+//!    it. Every other pass keeps every bit.
 //! 3. Names, types and order of parameters and results stay.
 //! 4. Each pass is linear in the graph, and is given and yields a function that verifies.
 
 mod batch_norm;
 mod bodies;
+mod coded;
 mod cse;
 mod edit;
 mod fold;
@@ -26,6 +27,7 @@ mod rewrite;
 mod sink;
 mod transpose;
 
+use convoke_common::rpc::Numerics;
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::{Function, GraphError};
 
@@ -48,8 +50,8 @@ type Pass = fn(Function) -> (Function, Option<String>);
 enum PassKind {
     /// It keeps every bit of every value.
     Exact(Pass),
-    /// It may change values.
-    Approximate(Pass),
+    /// It may change values, and runs where this choice is included.
+    Approximate(Numerics, Pass),
     /// It keeps values, and leaves nodes of these names where they are.
     Moving(fn(Function, StaysInPlace<'_>) -> (Function, Option<String>)),
 }
@@ -64,23 +66,30 @@ const PASSES: &[(&str, PassKind)] = &[
     ("init", PassKind::Exact(init::run)),
     ("sink", PassKind::Moving(sink::run)),
     ("bodies", PassKind::Exact(bodies::run)),
-    ("rewrite", PassKind::Approximate(rewrite::run)),
-    ("batch norm", PassKind::Approximate(batch_norm::run)),
+    (
+        "rewrite",
+        PassKind::Approximate(Numerics::Standard, rewrite::run),
+    ),
+    (
+        "batch norm",
+        PassKind::Approximate(Numerics::Standard, batch_norm::run),
+    ),
     ("fuse", PassKind::Exact(fuse::run)),
+    ("coded", PassKind::Approximate(Numerics::Int8, coded::run)),
     ("pack", PassKind::Exact(pack::run)),
     ("cse", PassKind::Exact(cse::run)),
     ("prune", PassKind::Exact(prune::run)),
 ];
 
-/// Optimises `function`. With `exact` no value changes in any bit.
-pub fn optimise(function: Function, exact: bool) -> Result<OptimisedFunction> {
-    optimise_in_place(function, exact, &|_| false)
+/// Optimises `function`. `numerics` says what may happen to values.
+pub fn optimise(function: Function, numerics: Numerics) -> Result<OptimisedFunction> {
+    optimise_in_place(function, numerics, &|_| false)
 }
 
 /// As [`optimise`]. A node that `stays` names does not move into a branch of control flow.
 pub fn optimise_in_place(
     function: Function,
-    exact: bool,
+    numerics: Numerics,
     stays: StaysInPlace<'_>,
 ) -> Result<OptimisedFunction> {
     function.verify().map_err(|e| {
@@ -93,8 +102,8 @@ pub fn optimise_in_place(
     let (mut function, mut report, mut moved) = (function, Vec::new(), false);
     for (name, pass) in PASSES {
         let (next, line) = match pass {
-            PassKind::Approximate(_) if exact => continue,
-            PassKind::Exact(pass) | PassKind::Approximate(pass) => pass(function),
+            PassKind::Approximate(of, _) if numerics < *of => continue,
+            PassKind::Exact(pass) | PassKind::Approximate(_, pass) => pass(function),
             PassKind::Moving(pass) => pass(function, stays),
         };
         function = next;

@@ -24,7 +24,9 @@ pub fn run(f: Function) -> (Function, Option<String>) {
         let done = match e.f.nodes[i].kind() {
             Some(Op::Fused(FusedOp::FusedGemm)) => gemm(&mut e, i, &mut packed),
             Some(Op::Fused(FusedOp::FusedConv)) => conv(&mut e, i, &mut packed),
-            Some(Op::Quantised(QuantisedOp::MatMulNBits)) => blocks(&mut e, i, &mut packed),
+            Some(Op::Quantised(QuantisedOp::MatMulNBits) | Op::Fused(FusedOp::MatMulNBitsInt8)) => {
+                blocks(&mut e, i, &mut packed)
+            }
             Some(Op::Recurrent(op)) => recurrent(&mut e, i, op, &mut packed),
             _ => None,
         };

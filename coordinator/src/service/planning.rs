@@ -1,7 +1,7 @@
 //! Makes plans: away from the network's threads, a few at a time.
 
 mod fitting;
-mod numerics;
+mod profiles;
 pub(super) mod queue;
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout_at;
 
 use self::fitting::{Fitted, Request};
-use self::numerics::plan_apart;
+use self::profiles::plan_apart;
 use super::Service;
 use super::members::Caller;
 use crate::membership::{Asker, ConnectionId, Plan, PlanPart};

@@ -106,7 +106,8 @@ impl ModelSpec {
     /// Builds the model.
     pub fn build(self) -> Model {
         let function = build::function(self);
-        let optimised = optimise(function.clone(), true).expect("generated functions verify");
+        let optimised = optimise(function.clone(), convoke_common::rpc::Numerics::Exact)
+            .expect("generated functions verify");
         let steps = optimised.function.nodes.iter();
         Model {
             spec: self,

@@ -12,8 +12,9 @@ use convoke_kernels::gemm::{
     packed_b_len,
 };
 use convoke_kernels::quantised::{
-    BlockWeights, Bytes, Destination, Format, GroupedConv, Requantisation, SumBias, ZeroPoints,
-    Zeros, grouped_conv_of_bytes, product_of_blocks,
+    BlockWeights, Bytes, CodedRows, Destination, Format, GroupedConv, Requantisation, SumBias,
+    ZeroPoints, Zeros, code_rows, grouped_conv_of_bytes, pack_codes, product_of_blocks,
+    product_of_codes,
 };
 use convoke_kernels::{Cancelled, Exec};
 use std::sync::atomic::AtomicBool;
@@ -195,25 +196,44 @@ impl Bench {
         }
     }
 
-    /// Times a product with weights of four bits in blocks of 32.
+    /// Times a product with packed weights of four bits in blocks of 32, by rows of numbers and of codes.
     fn blocks(&self, m: usize, n: usize, k: usize) {
         let (a, scales) = (noise(m * k), noise(n * k.div_ceil(32)));
         let codes: Vec<u8> = (0..n * k.div_ceil(32) * 16)
             .map(|i| (i * 89) as u8)
             .collect();
+        let mut packed = vec![0; n.next_multiple_of(64) / 2 * k];
+        let exec = Exec::single(&NEVER);
+        pack_codes(&exec, &codes, (n, k, 4, false), &mut packed).expect("packed");
         let weights = BlockWeights {
             k,
             n,
             bits: 4,
             signed: false,
-            packed: false,
+            packed: true,
             block: 32,
-            codes: &codes,
+            codes: &packed,
             scales: &scales,
             zeros: ZeroPoints::Middle,
         };
         let mut c = vec![0.0; m * n];
         let flops = 2.0 * (m * n * k) as f64;
+        let mut coded = vec![0; m * k];
+        let (mut row_scales, mut sums) = (vec![0.0; m * k / 32], vec![0; m * k / 32]);
+        self.report(
+            &format!("gemm {m} x {n} x {k} four bits by codes"),
+            flops,
+            |exec| {
+                let of = (&mut row_scales[..], &mut sums[..]);
+                code_rows(&exec, &a, (k, 32), &mut coded, of).map_err(|_| Cancelled)?;
+                let left = CodedRows {
+                    codes: &coded,
+                    scales: &row_scales,
+                    sums: &sums,
+                };
+                product_of_codes(&exec, left, &weights, None, &mut c).map_err(|_| Cancelled)
+            },
+        );
         self.report(&format!("gemm {m} x {n} x {k} four bits"), flops, |exec| {
             product_of_blocks(&exec, &a, m, &weights, None, &mut c).map_err(|_| Cancelled)
         });
@@ -397,6 +417,7 @@ fn main() {
     for m in [1, 2, 8, 128] {
         bench.gemm(m, 1024, 1024);
         bench.blocks(m, 1024, 1024);
+        bench.blocks(m, 4096, 4096);
     }
     for (n, k) in [(768, 768), (4096, 4096)] {
         for m in [1, 2, 4, 8, 16, 128] {

@@ -6,7 +6,7 @@ use convoke::{DType, TensorType};
 use convoke_common::device_spec::DeviceId;
 use convoke_common::error::{Error, Result};
 use convoke_common::ids::Incarnation;
-use convoke_common::rpc::{Intent, Numerics, PlanOptions, WorkerCount};
+use convoke_common::rpc::{Intent, Numerics, PlanOptions, Profiles, WorkerCount};
 use convoke_coordinator::partition::partition;
 use convoke_coordinator::passes::optimise;
 use convoke_coordinator::place::{ClusterModel, PresentConstants, WorkerModel, place};
@@ -123,11 +123,11 @@ fn options() -> PlanOptions {
             bounds: vec![("n".into(), 32)],
         },
         expected: vec![],
-        exact: false,
+        numerics: Numerics::Standard,
         in_flight: 2,
         avoid: vec![],
         ops: vec![],
-        numerics: Numerics::Uniform,
+        profiles: Profiles::Uniform,
     }
 }
 
@@ -139,7 +139,7 @@ pub async fn compile(nodes: usize, rounds: u32) -> Result<Samples> {
     alone(rounds, async || {
         let given = function(nodes);
         let start = Instant::now();
-        let optimised = optimise(given, false)?.function;
+        let optimised = optimise(given, Numerics::Standard)?.function;
         let parts = partition(&place(optimised, &cluster, &options)?);
         let took = millis(start.elapsed());
         match parts.programs.len() == WORKERS {

@@ -25,8 +25,8 @@ use crate::rpc::{
     BodyPartSummary, BodySummary, ClusterStatus, CutEdge, Death, DeathStatus, HeldLease,
     InstallAnswer, Intent, JoinAnswer, JoinRequest, LeaseGrant, LeaseStatus, LinkReport,
     LinkStatus, MeasuredLink, MemberState, MemberStatus, Numerics, PartSummary, PinPart,
-    PinSummary, PlanAnswer, PlanOptions, PlanSummary, ProgramStatus, ProgramStoreStatus, Progress,
-    QuarantineStatus, Registration, RegistrationAnswer, RendezvousStatus, Sources, Stage,
+    PinSummary, PlanAnswer, PlanOptions, PlanSummary, Profiles, ProgramStatus, ProgramStoreStatus,
+    Progress, QuarantineStatus, Registration, RegistrationAnswer, RendezvousStatus, Sources, Stage,
     StageSummary, StepFailure, WeightsStatus, WorkerCount, WorkerStatus,
 };
 use crate::world::AccountId;
@@ -140,11 +140,11 @@ fn plan() -> Ask {
         list_nodes: true,
         axes: graph::axes(),
         expected: vec![("n".into(), 3)],
-        exact: true,
+        numerics: Numerics::Exact,
         in_flight: 2,
         avoid: vec![("w1".into(), LIFE)],
         ops: custom_ops(),
-        numerics: Numerics::Profile("p:1".into()),
+        profiles: Profiles::Profile("p:1".into()),
     };
     Ask::Plan {
         function: Arc::new(graph::layer()),

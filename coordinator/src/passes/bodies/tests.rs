@@ -13,7 +13,12 @@ fn check(before: &str, functions: &[&Function], outside: &str, bodies: &[&str]) 
     let names: Vec<String> = (0..functions.len()).map(|i| format!("f{i}")).collect();
     let named = names.iter().map(String::as_str);
     let named: Vec<_> = named.zip(functions.iter().copied()).collect();
-    let f = optimise(parse_with(before, &named), true).unwrap().function;
+    let f = optimise(
+        parse_with(before, &named),
+        convoke_common::rpc::Numerics::Exact,
+    )
+    .unwrap()
+    .function;
     assert_eq!(dump(&f), dedent(outside));
     let nodes = f.nodes.iter().filter(|n| n.kind().is_some());
     let made: Vec<String> = nodes
@@ -305,7 +310,11 @@ fn branches_do_not_move_into_branches() {
     let ifs = |f: &Function| f.nodes.iter().filter(|n| n.is(ControlOp::If)).count();
     let begin = "param c: bool[]
                  param y0: f32[2]";
-    let made = optimise(chain(begin, 7, "result y"), true).unwrap();
+    let made = optimise(
+        chain(begin, 7, "result y"),
+        convoke_common::rpc::Numerics::Exact,
+    )
+    .unwrap();
     assert_eq!(ifs(&made.function), 7, "{}", dump(&made.function));
 
     let begin = "param i: i64[]
@@ -317,7 +326,11 @@ fn branches_do_not_move_into_branches() {
                   param x: f32[2]
                   y = Loop(m, c, x) {body=&body; captured=0}
                   result y";
-    let made = optimise(parse_with(before, &[("body", &body)]), true).unwrap();
+    let made = optimise(
+        parse_with(before, &[("body", &body)]),
+        convoke_common::rpc::Numerics::Exact,
+    )
+    .unwrap();
     let body = made.function.nodes[0].attrs.function("body").unwrap();
     assert_eq!(ifs(body), 5, "{}", dump(body));
 }

@@ -17,7 +17,9 @@ fn check(pass: Pass, before: &str, after: &str) {
 
 /// Runs all passes.
 fn check_all(before: &str, after: &str) {
-    let f = optimise(parse(before), false).unwrap().function;
+    let f = optimise(parse(before), convoke_common::rpc::Numerics::Standard)
+        .unwrap()
+        .function;
     assert_eq!(dump(&f), dedent(after));
 }
 
@@ -276,13 +278,17 @@ fn batch_norm_becomes_weights_of_16_bits() {
 
 #[test]
 fn exact_results_keep_batch_norm() {
-    let f = optimise(parse(CONV_BN), true).unwrap().function;
+    let f = optimise(parse(CONV_BN), convoke_common::rpc::Numerics::Exact)
+        .unwrap()
+        .function;
     assert!(
         f.nodes.iter().any(|n| &*n.op == "BatchNormalization"),
         "{}",
         dump(&f)
     );
-    let f = optimise(parse(CONV_BN), false).unwrap().function;
+    let f = optimise(parse(CONV_BN), convoke_common::rpc::Numerics::Standard)
+        .unwrap()
+        .function;
     let steps: Vec<&str> = f
         .nodes
         .iter()
@@ -479,7 +485,11 @@ fn written_out_gelu_and_layer_norm_are_found() {
 fn random_graphs_stay_valid_and_keep_their_results() {
     for seed in 0..40 {
         let f = random(seed, 60);
-        let o = optimise(f.clone(), seed % 2 == 0).unwrap();
+        let o = optimise(
+            f.clone(),
+            convoke_common::rpc::Numerics::ALL[seed as usize % 3],
+        )
+        .unwrap();
         let names = |f: &Function| f.results.iter().map(|(n, _)| n.clone()).collect::<Vec<_>>();
         let types = |f: &Function| {
             f.results
@@ -490,7 +500,7 @@ fn random_graphs_stay_valid_and_keep_their_results() {
         assert_eq!(names(&f), names(&o.function));
         assert_eq!(types(&f), types(&o.function));
         assert_eq!(f.params.len(), o.function.params.len());
-        let again = optimise(f, seed % 2 == 0).unwrap();
+        let again = optimise(f, convoke_common::rpc::Numerics::ALL[seed as usize % 3]).unwrap();
         assert_eq!(again.function, o.function, "seed {seed}");
     }
 }
@@ -505,7 +515,9 @@ fn ops_that_are_not_known_stay_as_they_are() {
          result b
          result i";
     let f = parse(&text.replace("s = Shape(a)", "s, t = test.Shape(a)"));
-    let after = optimise(f, false).unwrap().function;
+    let after = optimise(f, convoke_common::rpc::Numerics::Standard)
+        .unwrap()
+        .function;
     let want = "a = test.Unknown(w)
          b = test.Unknown(w)
          s, t = test.Shape(a)

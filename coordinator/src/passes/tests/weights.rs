@@ -1,5 +1,7 @@
 //! What becomes of weights: packed, kept as codes, or left as they are.
 
+use convoke_common::rpc::Numerics;
+
 use super::*;
 
 #[test]
@@ -250,4 +252,31 @@ fn what_products_of_other_sizes_share_is_packed_for_each() {
          result v = v
          ",
     );
+}
+
+#[test]
+fn products_become_products_of_codes_where_their_file_and_their_blocks_allow_it() {
+    let of = |k: i64, attrs: &str| {
+        format!(
+            "param x: f32[1, {k}]
+             weight w: u8[1024]
+             weight s: f32[64]
+             y = MatMulNBits(x, w, s) {{{attrs}}}
+             result y"
+        )
+    };
+    let check_op = |k: i64, attrs: &str, numerics: Numerics, op: &str| {
+        let f = optimise(parse(&of(k, attrs)), numerics).unwrap().function;
+        assert!(f.nodes.iter().any(|n| &*n.op == op), "{attrs}: {f}");
+    };
+    let allowed = "K=32; N=64; bits=4; block_size=32; accuracy_level=4";
+    check_op(32, allowed, Numerics::Int8, "MatMulNBitsInt8");
+    check_op(32, allowed, Numerics::Standard, "MatMulNBits");
+    check_op(32, allowed, Numerics::Exact, "MatMulNBits");
+    let exact = "K=32; N=64; bits=4; block_size=32";
+    check_op(32, exact, Numerics::Int8, "MatMulNBits");
+    let long = "K=512; N=4; bits=4; block_size=512; accuracy_level=4";
+    let f = parse(&of(512, long).replace("f32[64]", "f32[4]"));
+    let f = optimise(f, Numerics::Int8).unwrap().function;
+    assert!(f.nodes.iter().any(|n| &*n.op == "MatMulNBits"), "{f}");
 }

@@ -21,7 +21,7 @@ use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
 use tokio::time::{Instant, timeout_at};
 
-use super::numerics::permitted;
+use super::profiles::permitted;
 use super::queue::QueuePlace;
 use super::{RequestGuard, compute, for_what_is_left, lacks_workers};
 use crate::membership::{Asker, ConnectionId, Membership};
@@ -290,7 +290,7 @@ impl Service {
         held: Arc<RequestGuard>,
     ) -> Result<PlannedPrograms> {
         let turn = self.planning.turn().await?;
-        let cluster = permitted(&cluster, &options.numerics)?.into_owned();
+        let cluster = permitted(&cluster, &options.profiles)?.into_owned();
         let options = for_what_is_left(options, &cluster)?;
         let planned = blocking(&self.world, move || {
             let _bounds = (held, turn);

@@ -143,6 +143,9 @@ pub struct BlockWeightAttrs {
     pub packed: bool,
 }
 
+/// The longest blocks of products of codes.
+const MAX_CODED_BLOCK: usize = 256;
+
 /// The largest size of weights. The limit keeps products of sizes inside an i64.
 const MAX_SIZE: i64 = 1 << 31;
 
@@ -173,6 +176,12 @@ impl BlockWeightAttrs {
             ));
         }
         Ok(read)
+    }
+
+    /// Whether the left operand can be codes of eight bits in the same blocks: they have at most 256 weights, and a
+    /// multiple of four.
+    pub fn fits_codes(&self) -> bool {
+        self.block <= MAX_CODED_BLOCK && self.block.is_multiple_of(4)
     }
 
     /// Blocks of a column.

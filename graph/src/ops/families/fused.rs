@@ -226,7 +226,9 @@ fn fused_conv_cost(attrs: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&Te
 
 family! {
     /// Forms that optimisation makes of other ops.
-    FusedOp in Fused { PackGemmB, PackConvW, PackRecurrent, PackCodes, FusedAttention, FusedGemm, FusedConv }
+    FusedOp in Fused {
+        PackGemmB, PackConvW, PackRecurrent, PackCodes, FusedAttention, FusedGemm, FusedConv, MatMulNBitsInt8,
+    }
 }
 
 /// Definitions of this family.
@@ -319,4 +321,12 @@ pub(super) const OPS: &[OpDef] = &[
         BETA,
     ])
     .cost(fused_conv_cost),
+    OpDef::of(
+        Op::Fused(FusedOp::MatMulNBitsInt8),
+        "As MatMulNBits, of A as codes: each block of a row is divided by its scale, its greatest magnitude / 127, and rounded to even. A sum of products of codes is whole; the output is the chain over blocks of the sum * weight scale * row scale.",
+        super::quantised::N_BITS_OPERANDS,
+        super::quantised::matmul_n_bits_int8,
+    )
+    .attrs(super::quantised::N_BITS_ATTRS)
+    .cost(super::quantised::n_bits_cost),
 ];

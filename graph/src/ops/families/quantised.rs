@@ -285,6 +285,18 @@ fn matmul_n_bits(i: &Infer<'_>) -> Rule {
     one(i.dtype(0)?, out)
 }
 
+/// The shape rule of products of codes, which the family of fused ops defines.
+pub(super) fn matmul_n_bits_int8(i: &Infer<'_>) -> Rule {
+    let attrs = BlockWeightAttrs::new(i.attrs)?;
+    if !attrs.fits_codes() {
+        return Err(bad(
+            "block_size",
+            "must be a multiple of 4, and at most 256",
+        ));
+    }
+    matmul_n_bits(i)
+}
+
 /// The shape rule of packing, which the family of fused ops defines.
 pub(super) fn pack_codes(i: &Infer<'_>) -> Rule {
     let attrs = PackCodesAttrs::new(i.attrs)?;
@@ -296,7 +308,11 @@ pub(super) fn pack_codes(i: &Infer<'_>) -> Rule {
     super::fused::packed(U8, packed_codes_len(attrs.bits, rows, attrs.n))
 }
 
-fn n_bits_cost(attrs: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorType]) -> Cost {
+pub(super) fn n_bits_cost(
+    attrs: &Attrs,
+    inputs: &[Option<&TensorType>],
+    outputs: &[&TensorType],
+) -> Cost {
     let k = attrs.int("K", 0).max(0) as f64;
     // Each weight is made a number first.
     let weights = k * attrs.int("N", 0).max(0) as f64;
@@ -311,6 +327,23 @@ family! {
         QuantizeLinear,
     }
 }
+
+pub(super) const N_BITS_OPERANDS: &[OperandDef] = &[
+    operand("A", COMPUTED).class(1),
+    operand("B", PACKED),
+    operand("scales", COMPUTED).class(1),
+    operand("zero_points", ZERO_POINTS).optional(),
+    operand("bias", COMPUTED).class(1).optional(),
+];
+pub(super) const N_BITS_ATTRS: &[AttrDef] = &[
+    required("K", AttrKind::Int),
+    required("N", AttrKind::Int),
+    attr("bits", AttrKind::Int),
+    required("block_size", AttrKind::Int),
+    attr("packed", AttrKind::Int),
+    // It changes nothing by itself: the optimiser makes another op of a product of level 4.
+    attr("accuracy_level", AttrKind::Int),
+];
 
 /// Definitions of this family.
 pub(super) const OPS: &[OpDef] = &[
@@ -366,22 +399,10 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Quantised(QuantisedOp::MatMulNBits),
         "A [.., K] times weights [K, N], of which each column's blocks are codes of a few bits, plus bias: [.., N].",
-        &[
-            operand("A", COMPUTED).class(1),
-            operand("B", PACKED),
-            operand("scales", COMPUTED).class(1),
-            operand("zero_points", ZERO_POINTS).optional(),
-            operand("bias", COMPUTED).class(1).optional(),
-        ],
+        N_BITS_OPERANDS,
         matmul_n_bits,
     )
-    .attrs(&[
-        required("K", AttrKind::Int),
-        required("N", AttrKind::Int),
-        attr("bits", AttrKind::Int),
-        required("block_size", AttrKind::Int),
-        attr("packed", AttrKind::Int),
-    ])
+    .attrs(N_BITS_ATTRS)
     .cost(n_bits_cost),
     OpDef::of(
         Op::Quantised(QuantisedOp::QLinearConv),

@@ -400,8 +400,10 @@ fn gemm(b: &mut Builder, mut c: ImportedNode) -> Outputs {
 
 /// Imports MatMulNBits, whose weights stay packed.
 fn matmul_n_bits(b: &mut Builder, mut c: ImportedNode) -> Outputs {
-    // A hint about the precision of sums, which are f32 here.
-    c.take_int("accuracy_level")?;
+    // Levels but 4 are of products of numbers, which are exact here.
+    if c.take_int("accuracy_level")? == Some(4) {
+        c.attrs = std::mem::take(&mut c.attrs).with("accuracy_level", Attr::Int(4));
+    }
     if c.input(4).is_some() {
         return Err(unsupported("'g_idx', an order of the weights' rows"));
     }

@@ -29,7 +29,9 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use blocks::{BlockWeights, ZeroPoints, pack_codes, product_of_blocks};
+pub use blocks::{
+    BlockWeights, CodedRows, ZeroPoints, code_rows, pack_codes, product_of_blocks, product_of_codes,
+};
 pub use bytes::{
     Bytes, BytesConv, DEEPEST, Destination, PackedRows, Zeros, conv_of_bytes, is_packed,
     multiplies_bytes, pack_rows, packed_row, product_of_bytes, sum_rows,

@@ -1,3 +1,4 @@
+use super::bytes::Means;
 use super::*;
 use crate::Exec;
 use crate::gemm::{Batch, Strided, gemm_generic};
@@ -379,4 +380,186 @@ fn a_product_of_many_rows_stops_when_it_is_cancelled() {
         zeros: ZeroPoints::Middle,
     };
     check_stops(|exec| product_of_blocks(exec, &a, m, &w, None, &mut vec![0f32; m * n]));
+}
+
+/// A row's codes in blocks, with the scale and the sum of each.
+fn coded(x: &[f32], block: usize) -> (Vec<i64>, Vec<f32>, Vec<i64>) {
+    let (mut codes, mut scales, mut sums) = (vec![], vec![], vec![]);
+    for x in x.chunks(block) {
+        let scale = x.iter().fold(0f32, |most, x| most.max(x.abs())) / 127.0;
+        let own = x.iter().map(|x| match scale {
+            0.0 => 0,
+            _ => (x / scale).round_ties_even().clamp(-127.0, 127.0) as i64,
+        });
+        let own: Vec<i64> = own.collect();
+        sums.push(own.iter().sum());
+        scales.push(scale);
+        codes.extend(own);
+    }
+    (codes, scales, sums)
+}
+
+/// Makes rows codes and multiplies them by the given means.
+fn by_codes(means: Means, exec: &Exec, a: &[f32], w: &BlockWeights<'_>, bias: &[f32]) -> Vec<f32> {
+    let (m, blocks) = (a.len() / w.k, w.k.div_ceil(w.block));
+    let mut codes = vec![0xeeu8; m * blocks * w.block];
+    let (mut scales, mut sums) = (vec![0f32; m * blocks], vec![0i32; m * blocks]);
+    let parameters = (&mut scales[..], &mut sums[..]);
+    code_rows(exec, a, (w.k, w.block), &mut codes, parameters).unwrap();
+    let left = CodedRows {
+        codes: &codes,
+        scales: &scales,
+        sums: &sums,
+    };
+    let mut y = vec![0f32; m * w.n];
+    blocks::product_by(means, exec, left, w, Some(bias), &mut y).unwrap();
+    y
+}
+
+#[test]
+fn products_of_codes_are_those_of_whole_numbers() {
+    for (m, n, k, block, bits) in [
+        (1, 40, 300, 32, 4),
+        (7, 129, 64, 16, 4),
+        (5, 3, 530, 128, 8),
+        (2, 33, 31, 16, 2),
+        (200, 21, 20, 16, 4),
+        (3, 70, 700, 256, 8),
+        (1, 1, 1, 4, 4),
+    ] {
+        let blocks = usize::div_ceil(k, block);
+        let (blob, row) = (block * bits / 8, (blocks * bits).div_ceil(8));
+        let some = |n: usize, by: usize| (0..n).map(move |i| (i * by % 251) as u8);
+        let codes: Vec<u8> = some(n * blocks * blob, 89).collect();
+        let scales: Vec<f32> = random(n * blocks, 0.3, 1);
+        let numbers: Vec<f32> = (0..n * blocks).map(|i| (i % 7) as f32 - 0.7).collect();
+        let signed: Vec<i8> = some(n * blocks, 83).map(|x| x as i8).collect();
+        let packed: Vec<u8> = some(n * row, 57).collect();
+        let mut a: Vec<f32> = random(m * k, 2., 9);
+        // A block of zeros, and one of which all numbers are the greatest.
+        a[..k.min(block)].fill(0.0);
+        a[k - 1..][..1].fill(-3.0);
+        let bias: Vec<f32> = random(n, 1., 4);
+        let element = convoke_functions::packed::element;
+        for zeros in [
+            ZeroPoints::Middle,
+            ZeroPoints::Packed(&packed),
+            ZeroPoints::Numbers(&numbers),
+            ZeroPoints::Signed(&signed),
+        ] {
+            let is_signed = matches!(zeros, ZeroPoints::Signed(_));
+            let mut want = vec![0f32; m * n];
+            for (a, want) in a.chunks(k).zip(want.chunks_mut(n)) {
+                let (left, left_scales, left_sums) = coded(a, block);
+                for (column, want) in want.iter_mut().enumerate() {
+                    for b in 0..blocks {
+                        let at = column * blocks + b;
+                        let zero = match zeros {
+                            ZeroPoints::Middle => 1 << (bits - 1),
+                            ZeroPoints::Packed(p) => element(bits, &p[column * row..], b).into(),
+                            ZeroPoints::Numbers(_) => 0,
+                            ZeroPoints::Signed(z) => z[at].into(),
+                        };
+                        let own = b * block..k.min((b + 1) * block);
+                        let products = own.map(|i| {
+                            let code = element(bits, &codes[at * blob..], i % block);
+                            let weight = match is_signed {
+                                true => i64::from((code << (8 - bits)) as i8 >> (8 - bits)),
+                                false => i64::from(code),
+                            };
+                            (weight - zero) * left[i]
+                        });
+                        let mut term = products.sum::<i64>() as f32;
+                        if let ZeroPoints::Numbers(z) = zeros {
+                            term = (-z[at]).mul_add(left_sums[b] as f32, term);
+                        }
+                        *want = (term * scales[at]).mul_add(left_scales[b], *want);
+                    }
+                    *want += bias[column];
+                }
+            }
+            let w = BlockWeights {
+                k,
+                n,
+                bits,
+                signed: is_signed,
+                packed: false,
+                block,
+                codes: &codes,
+                scales: &scales,
+                zeros,
+            };
+            for means in Means::ALL.iter().filter(|means| means.available()) {
+                each_exec(|exec| {
+                    let held = Packed::new(exec, &w);
+                    for w in [&w, &held.weights(&w)] {
+                        let y = by_codes(*means, exec, &a, w, &bias);
+                        let what =
+                            format!("{means:?} [{m}, {k}] · [{k}, {n}], {bits} bits, {zeros:?}");
+                        assert_eq!(bits_of(&y), bits_of(&want), "{what}");
+                        let alone = by_codes(*means, exec, &a[..k], w, &bias);
+                        assert_eq!(bits_of(&alone), bits_of(&y[..n]), "{what}, alone");
+                    }
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_with_what_is_not_finite_give_nan_and_tiny_ones_zero() {
+    let (k, n) = (64, 3);
+    let (codes, scales) = (vec![0x2fu8; n * k / 2], vec![0.5f32; n * 4]);
+    let w = BlockWeights {
+        k,
+        n,
+        bits: 4,
+        signed: false,
+        packed: false,
+        block: 16,
+        codes: &codes,
+        scales: &scales,
+        zeros: ZeroPoints::Middle,
+    };
+    for (odd, want) in [
+        (f32::NAN, f32::NAN),
+        (f32::INFINITY, f32::NAN),
+        (f32::NEG_INFINITY, f32::NAN),
+        // Its scale is 0.
+        (f32::from_bits(1), 0.0),
+        // Codes 127 times the weight 7 times 0.5, and a scale of 1.
+        (127.0, 444.5),
+        (-127.0, -444.5),
+    ] {
+        let mut a = vec![0f32; k];
+        a[20] = odd;
+        for means in Means::ALL.iter().filter(|means| means.available()) {
+            let y = by_codes(*means, &exec(), &a, &w, &vec![0.0; n]);
+            assert_eq!(bits_of(&y), bits_of(&vec![want; n]), "{means:?}, {odd}");
+        }
+    }
+}
+
+#[test]
+fn a_product_of_many_coded_rows_stops_when_it_is_cancelled() {
+    let (m, n, k) = (3000, 4, 2048);
+    let (left, codes) = (vec![1u8; m * k], vec![0x99; n * k / 2]);
+    let (scales, sums) = (vec![1f32; m * k / 32], vec![0i32; m * k / 32]);
+    let w = BlockWeights {
+        k,
+        n,
+        bits: 4,
+        signed: false,
+        packed: false,
+        block: 32,
+        codes: &codes,
+        scales: &scales[..n * k / 32],
+        zeros: ZeroPoints::Middle,
+    };
+    let left = CodedRows {
+        codes: &left,
+        scales: &scales,
+        sums: &sums,
+    };
+    check_stops(|exec| product_of_codes(exec, left, &w, None, &mut vec![0f32; m * n]));
 }

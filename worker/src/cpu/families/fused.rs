@@ -23,6 +23,7 @@ pub(super) fn find(op: FusedOp, spec: &Spec<'_>) -> FamilyAnswer {
         FusedOp::PackConvW => conv::pack(spec),
         FusedOp::PackRecurrent => super::recurrent::pack(spec),
         FusedOp::PackCodes => super::quantised::pack_codes(spec),
+        FusedOp::MatMulNBitsInt8 => super::quantised::matmul_n_bits_int8(spec),
         FusedOp::FusedAttention => attention::find(spec),
         FusedOp::FusedGemm => fused_gemm(spec),
         FusedOp::FusedConv => conv::fused_conv(spec),

@@ -10,11 +10,15 @@
 //! 1. A weight is `(code - zero) * scale`, rounded once. An output is the chain over k of the f32 product
 //!    (`crate::gemm`), so that its bits are those of a product with the weights as numbers, for one row as for many.
 
+mod coded;
 mod codes;
 mod row;
 
 use std::ops::Range;
 
+#[cfg(test)]
+pub(super) use coded::product_by;
+pub use coded::{CodedRows, code_rows, product_of_codes};
 use codes::{CodeBuffer, CodeRow, DEPTH, read_packed};
 use convoke_functions::packed;
 

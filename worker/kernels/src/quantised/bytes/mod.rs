@@ -78,7 +78,7 @@ pub(super) enum Means {
 }
 
 impl Means {
-    const ALL: &[Means] = &[
+    pub(super) const ALL: &[Means] = &[
         #[cfg(target_arch = "x86_64")]
         Means::Vnni,
         #[cfg(target_arch = "x86_64")]
@@ -86,7 +86,7 @@ impl Means {
         Means::Portable,
     ];
 
-    fn available(self) -> bool {
+    pub(super) fn available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
             Means::Vnni => Isa::Avx512.available() && is_x86_feature_detected!("avx512vnni"),
@@ -97,7 +97,7 @@ impl Means {
     }
 
     /// The best means of this processor.
-    fn detect() -> Means {
+    pub(super) fn detect() -> Means {
         static BEST: OnceLock<Means> = OnceLock::new();
         *BEST.get_or_init(|| {
             let mut all = Means::ALL.iter().copied();

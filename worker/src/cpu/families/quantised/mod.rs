@@ -17,7 +17,7 @@ use convoke_kernels::quantised::{Format, Layout, Numbers, Parameters, Take, dequ
 use crate::cpu::KernelFailure;
 use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, write_bits};
 
-pub(super) use blocks::pack as pack_codes;
+pub(super) use blocks::{matmul_n_bits_int8, pack as pack_codes};
 
 pub(super) fn find(op: QuantisedOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {

@@ -318,3 +318,28 @@ fn packed_weights_multiply_as_their_numbers() {
     let short = tensor(&[n * 2], |_| 1f32);
     assert!(one("MatMulNBits", attrs, &[&a, &codes, &short]).is_err());
 }
+
+#[test]
+fn products_of_codes_are_near_those_of_numbers_and_the_same_in_any_batch() {
+    let (m, k, n, block) = (70, 70, 9, 32);
+    let number = |i: usize| ((i * 37 % 101) as f32 - 50.) / 25.;
+    let codes = tensor(&[n, 3, 16], |i| (i * 37) as u8);
+    let scales = tensor(&[n * 3], |i| 0.01 * (i % 5 + 1) as f32);
+    let sizes = [("K", k), ("N", n), ("bits", 4), ("block_size", block)];
+    let attrs = sizes.iter().fold(Attrs::default(), |a, (name, v)| {
+        a.with(name, Attr::Int(*v as i64))
+    });
+    let by = |op: &str, m: usize| {
+        let a = tensor(&[m, k], number);
+        let y = one(op, attrs.clone(), &[&a, &codes, &scales]).unwrap();
+        y.as_slice::<f32>().unwrap().to_vec()
+    };
+    let (exact, coded) = (by("MatMulNBits", m), by("MatMulNBitsInt8", m));
+    let greatest = exact.iter().fold(0f32, |most, y| most.max(y.abs()));
+    let off = exact.iter().zip(&coded).map(|(y, z)| (y - z).abs());
+    let off = off.fold(0f32, f32::max) / greatest;
+    assert!((1e-5..1e-2).contains(&off), "{off}");
+    for rows in [1, 7, 64] {
+        assert_eq!(by("MatMulNBitsInt8", rows), coded[..rows * n]);
+    }
+}

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use convoke_common::rpc::{Numerics, PlanOptions};
+use convoke_common::rpc::{PlanOptions, Profiles};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
 
@@ -23,9 +23,9 @@ const MOST_TRIED: usize = 4;
 /// `no_workers` where the plan asks for a profile that no worker's device has.
 pub(super) fn permitted<'a>(
     cluster: &'a ClusterModel,
-    numerics: &Numerics,
+    profiles: &Profiles,
 ) -> Result<Cow<'a, ClusterModel>> {
-    let Numerics::Profile(profile) = numerics else {
+    let Profiles::Profile(profile) = profiles else {
         return Ok(Cow::Borrowed(cluster));
     };
     if cluster.profile() == Some(profile) {
@@ -47,7 +47,7 @@ pub(super) fn plan_apart(
     cluster: &ClusterModel,
     options: &PlanOptions,
 ) -> Result<PlannedPrograms> {
-    let together = options.numerics == Numerics::Mixed || cluster.profile().is_some();
+    let together = options.profiles == Profiles::Mixed || cluster.profile().is_some();
     if together || cluster.workers.is_empty() {
         return plan(function, cluster, options);
     }
@@ -123,10 +123,10 @@ mod tests {
     const ROOM: u64 = 64 << 20;
 
     /// The workers and profiles of the plan that is made.
-    fn check(memory: [u64; 3], workers: WorkerCount, numerics: Numerics, want: &[(&str, &str)]) {
+    fn check(memory: [u64; 3], workers: WorkerCount, profiles: Profiles, want: &[(&str, &str)]) {
         let f = net();
         let options = PlanOptions {
-            numerics,
+            profiles,
             ..options(&f, workers)
         };
         let planned = plan_apart(f, &mixed(memory), &options).unwrap();
@@ -141,12 +141,12 @@ mod tests {
     #[test]
     fn one_plan_has_one_profile() {
         let auto = WorkerCount::Auto;
-        check([ROOM; 3], auto, Numerics::Uniform, &[("w2", "fast")]);
+        check([ROOM; 3], auto, Profiles::Uniform, &[("w2", "fast")]);
         // The fast one has no room, or there are too few of them.
         let slow = [("w0", "slow"), ("w1", "slow")];
-        check([ROOM, ROOM, 1000], auto, Numerics::Uniform, &slow[..1]);
+        check([ROOM, ROOM, 1000], auto, Profiles::Uniform, &slow[..1]);
         let half = [1 << 19, 1 << 19, 1 << 19];
-        check(half, WorkerCount::Exactly(2), Numerics::Uniform, &slow);
+        check(half, WorkerCount::Exactly(2), Profiles::Uniform, &slow);
     }
 
     #[test]
@@ -156,7 +156,7 @@ mod tests {
         asked.pins = vec![("y".into(), "w0".into()), ("z".into(), "w2".into())];
         let refused = plan_apart(f.clone(), &mixed([ROOM; 3]), &asked).unwrap_err();
         assert!(refused.advice.contains("--mix-profiles"), "{refused}");
-        asked.numerics = Numerics::Mixed;
+        asked.profiles = Profiles::Mixed;
         let planned = plan_apart(f, &mixed([ROOM; 3]), &asked).unwrap();
         let profiles: Vec<&str> = planned
             .programs
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn a_profile_that_nobody_has_is_named() {
         let all = mixed([ROOM; 3]);
-        let of = |profile: &str| permitted(&all, &Numerics::Profile(profile.into()));
+        let of = |profile: &str| permitted(&all, &Profiles::Profile(profile.into()));
         assert_eq!(of("slow").unwrap().workers.len(), 2);
         let missing = of("other").err().unwrap();
         assert_eq!(missing.code, Code::NoWorkers);
