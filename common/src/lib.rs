@@ -25,7 +25,6 @@ pub mod places;
 pub mod rpc;
 pub mod rpc_transport;
 pub mod telemetry;
-pub mod timer;
 pub mod world;
 
 /// The version of this release. All members of a cluster run the same release.

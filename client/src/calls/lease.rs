@@ -11,7 +11,7 @@ use convoke_common::ids::Incarnation;
 use convoke_common::memory::{Pool, Purpose};
 use convoke_common::rpc::{self, Intent, LeaseGrant, PlanAnswer};
 use convoke_common::rpc_transport::call_context;
-use convoke_common::timer::{Timer, TimerKind};
+use convoke_common::world::timer::{Timer, TimerKind};
 use convoke_graph::Tensor;
 use convoke_graph::dim::Bindings;
 use convoke_graph::program::FetchFrom;

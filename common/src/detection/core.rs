@@ -16,7 +16,7 @@ use super::Verdict;
 use super::bounds::{ANSWERS, HEARTBEAT, LATE, PROBE_WAIT, PROBES, REARM, UNECHOED};
 use super::datagram::{Datagram, Kind};
 use crate::mutant;
-use crate::timer::{Timer, TimerKind};
+use crate::world::timer::{Timer, TimerKind};
 
 /// What happened at this end of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use convoke_common::rpc::{
     RETURN_BOUND, WorkerClient, WorkerStatus, answer, close, connect_worker,
 };
 use convoke_common::rpc_transport::call_context;
-use convoke_common::timer::{Timer, TimerKind};
+use convoke_common::world::timer::{Timer, TimerKind};
 use convoke_common::{Code, Error, Result};
 use tokio::time::{Instant, timeout, timeout_at};
 

@@ -9,7 +9,7 @@ use convoke_common::ids::{LeaseId, PlanId};
 use convoke_common::mutant;
 use convoke_common::rpc::{INSTALL_BOUND, InstallAnswer, LeaseGrant, Progress, answer};
 use convoke_common::rpc_transport::call_context;
-use convoke_common::timer::{Timer, TimerKind};
+use convoke_common::world::timer::{Timer, TimerKind};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::ids::ParticipantIx;
 use convoke_graph::program::Program;

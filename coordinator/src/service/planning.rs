@@ -13,7 +13,7 @@ use convoke_common::ids::{Incarnation, PlanId};
 use convoke_common::memory::{Ledger, Purpose, Reservation};
 use convoke_common::rpc::{Intent, PlanAnswer, PlanOptions, WorkerCount};
 use convoke_common::rpc_transport::{Charge, current_charge};
-use convoke_common::timer::{Timer, TimerKind};
+use convoke_common::world::timer::{Timer, TimerKind};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
 use convoke_graph::program::{HashedProgram, model_name};

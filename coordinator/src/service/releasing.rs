@@ -9,7 +9,7 @@ use convoke_common::admission::call;
 use convoke_common::ids::LeaseId;
 use convoke_common::mutant;
 use convoke_common::rpc::{RETURN_BOUND, answer};
-use convoke_common::timer::{Timer, TimerKind};
+use convoke_common::world::timer::{Timer, TimerKind};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 

@@ -28,7 +28,7 @@ use std::time::Duration;
 use convoke_common::detection::bounds::PROCESS_KILLED;
 use convoke_common::error::{Code, Error};
 use convoke_common::mutant;
-use convoke_common::timer::{Timer, TimerKind};
+use convoke_common::world::timer::{Timer, TimerKind};
 use convoke_graph::ids::ParticipantIx;
 use tokio::time::Instant;
 

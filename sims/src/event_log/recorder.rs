@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use convoke_common::ids::LeaseId;
-use convoke_common::timer::{self, TimerKind};
+use convoke_common::world::timer::{self, TimerKind};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use clap::ValueEnum;
 use convoke_common::identity::{Amount, Budget};
-use convoke_common::timer::TimerKind;
+use convoke_common::world::timer::TimerKind;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::Host;

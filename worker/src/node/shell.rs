@@ -19,7 +19,7 @@ use convoke_common::identity::{JoinToken, RevocationList, Role};
 use convoke_common::memory::{Ledger, Purpose};
 use convoke_common::mutant;
 use convoke_common::rpc::Registration;
-use convoke_common::timer::{Timer, TimerKind};
+use convoke_common::world::timer::{Timer, TimerKind};
 use convoke_common::world::{Share, World};
 use convoke_graph::program::NUMERICS_PROFILE;
 use convoke_rendezvous::artifacts::ArtifactSource;
