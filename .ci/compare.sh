@@ -1,5 +1,5 @@
 # Shared by `oracles` and `exports`, which compare models with the references in their inputs files; source it after lib.sh.
-# Reads: convoke (the binary), devices, workers, threads, only (names; empty means all), results (a folder it may replace).
+# Reads: convoke (the binary), devices, runs (numbers of workers and threads, as 3-2), only (names; empty means all), results (a folder it may replace).
 # Sets: passed, failed, compared (counts).
 
 rm -rf "$results"; mkdir -p "$results"
@@ -33,10 +33,10 @@ one_run() { # DIR NAME N T DEVICE: runs, checks; leaves the JSON in $results and
 }
 
 one_model() { # DIR NAME
-  local digests='' start=$SECONDS n t d distinct error bits
-  for d in $devices; do for n in $workers; do for t in $threads; do
-    one_run "$1" "$2" "$n" "$t" "$d"
-  done; done; done
+  local digests='' start=$SECONDS run d distinct error bits
+  for d in $devices; do for run in $runs; do
+    one_run "$1" "$2" "${run%-*}" "${run#*-}" "$d"
+  done; done
   distinct=$(sort -u <<<"${digests%$'\n'}" | wc -l)
   if [ "$distinct" = 1 ] && [[ $digests != *none* ]]; then
     passed=$((passed + 1)) bits=same

@@ -27,8 +27,8 @@ pub type Job = Box<dyn FnOnce() + Send + 'static>;
 /// not run.
 pub type Begin = Box<dyn FnOnce() -> bool + Send + 'static>;
 
-/// The least time that it takes to wake a sleeping thread: 25 to 50 µs were measured.
-const THREAD_WAKE: Duration = Duration::from_micros(20);
+/// The least time that it takes to wake a sleeping thread, and to be woken by it.
+const BRIEF: Duration = Duration::from_micros(40);
 
 /// Why a job was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,9 +94,10 @@ pub trait Compute: Send + Sync {
         vec![]
     }
 
-    /// How long it takes to start a job. Work that is predicted to be shorter runs on the thread that has its operands.
-    fn wake(&self) -> Duration {
-        THREAD_WAKE
+    /// The longest time of work that runs on the thread that has its operands, since it would take longer to hand it to
+    /// other threads and to hear of its end.
+    fn brief(&self) -> Duration {
+        BRIEF
     }
 
     /// How many kernels, at least one, a job may run before it is queued again for the rest. Real threads gain nothing

@@ -152,7 +152,7 @@ impl Compute for SimCompute {
         self.queue(share, priority, Some(begin), job)
     }
 
-    fn wake(&self) -> Duration {
+    fn brief(&self) -> Duration {
         // No kernel is brief enough to bypass the queue, where time passes and faults are injected.
         Duration::ZERO
     }

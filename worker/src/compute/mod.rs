@@ -451,7 +451,12 @@ impl Compute for Threads {
     }
 
     fn speed(&self) -> (f64, f64) {
-        measure(self.shared.first.pool())
+        let speed = measure(self.shared.first.pool());
+        (speed.flops, speed.bandwidth)
+    }
+
+    fn brief(&self) -> Duration {
+        measure(self.shared.first.pool()).brief
     }
 
     fn submit(&self, share: &Share, priority: i64, job: Job) -> Result<(), RefusedJob> {

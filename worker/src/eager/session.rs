@@ -404,11 +404,11 @@ impl Session {
 
     /// Runs ready ops on this thread, as long as they are brief.
     fn run_brief(&self, state: &mut SessionState, left: &mut Duration) {
-        let wake = self.engine.compute.wake();
+        let longest = self.engine.compute.brief();
         while let Some(run) = state.core.peek_ready() {
             let seen = run.seen();
             let predicted = seen.predicted;
-            let brief = predicted <= wake && predicted <= *left;
+            let brief = predicted <= longest && predicted <= *left;
             if !brief || !self.engine.compute.admits(&self.share, predicted) {
                 return;
             }
@@ -519,7 +519,7 @@ impl Session {
         if let Some(refusal) = self.engine.gate.refusal() {
             return Some(Err(refusal.clone()));
         }
-        let brief = seen.predicted <= self.engine.compute.wake();
+        let brief = seen.predicted <= self.engine.compute.brief();
         let exec = match crew {
             Some(crew) if brief => Exec::single(&self.ended).in_turns(crew),
             Some(crew) => crew.exec(&self.ended),

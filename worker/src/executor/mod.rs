@@ -8,8 +8,8 @@
 //! ready sequences (see [`crate::program::code`]). The runner owns the step's registers and counts meanwhile, counts nothing
 //! within a sequence, and takes no lock between two instructions. Arrivals make sequences ready and start a runner; while
 //! one is active, they are its mail. Kernels split themselves over the pool's threads. A waiting step occupies no
-//! thread. The steps of a brief program run on the thread that delivers their operands, since waking another takes
-//! longer than the work: brief by prediction, and by measurement.
+//! thread. The steps of a brief program run on the thread that delivers their operands, since handing them
+//! to another takes longer than the work: brief by prediction, and by measurement.
 //!
 //! Invariants
 //! 1. `Done` is sent once per step, after the last kernel has returned and the links have released its tensors; by then
@@ -133,9 +133,9 @@ impl Executor {
         in_flight: u32,
         driver_gone: Box<dyn Fn() + Send + Sync>,
     ) -> Arc<Executor> {
-        let wake = engine.compute.wake();
+        let brief = engine.compute.brief();
         Arc::new_cyclic(|me| Executor {
-            pace: Pace::new(installed.predicted, wake),
+            pace: Pace::new(installed.predicted, brief),
             engine,
             installed,
             share,

@@ -22,8 +22,8 @@ const FOUND_LONG: u8 = 2;
 
 /// Decides whether the steps of one program run as compute jobs.
 pub(super) struct Pace {
-    /// The time that it takes to start a job on another thread.
-    wake: Duration,
+    /// The longest time of a brief step.
+    longest: Duration,
     /// The predicted time of a step. Without one, since it depends on the call, steps always run as jobs.
     predicted: Option<Duration>,
     found: AtomicU8,
@@ -32,42 +32,42 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(predicted: Option<Duration>, wake: Duration) -> Pace {
+    pub(super) fn new(predicted: Option<Duration>, longest: Duration) -> Pace {
         Pace {
-            wake,
+            longest,
             predicted,
             found: AtomicU8::new(PREDICTED),
             otherwise: AtomicU8::new(0),
         }
     }
 
-    /// Whether a step takes no longer than starting a job for it.
+    /// Whether a step takes no longer than handing it to another thread does.
     pub(super) fn is_brief(&self) -> bool {
         match self.found.load(Ordering::Relaxed) {
             FOUND_BRIEF => true,
             FOUND_LONG => false,
-            _ => self.predicted.is_some_and(|p| p <= self.wake),
+            _ => self.predicted.is_some_and(|p| p <= self.longest),
         }
     }
 
     /// A bound on the average time of a step that runs without a job.
     pub(super) fn usual(&self) -> Duration {
-        let predicted = self.predicted.unwrap_or(self.wake);
-        predicted.min(self.wake)
+        let predicted = self.predicted.unwrap_or(self.longest);
+        predicted.min(self.longest)
     }
 
     /// Whether step `n` is measured, which may change the choice.
     pub(super) fn listens(&self, n: u64) -> bool {
         n.is_multiple_of(SAMPLE)
             && self.predicted.is_some()
-            && !self.wake.is_zero()
+            && !self.longest.is_zero()
             && self.found.load(Ordering::Relaxed) != FOUND_LONG
     }
 
     /// Takes account of a measured step: `time` is the sum over the threads that worked at it.
     pub(super) fn took(&self, time: Duration) {
         let brief = self.is_brief();
-        if (time <= self.wake) == brief {
+        if (time <= self.longest) == brief {
             self.otherwise.store(0, Ordering::Relaxed);
         } else if self.otherwise.fetch_add(1, Ordering::Relaxed) + 1 >= CONVINCED {
             let found = if brief { FOUND_LONG } else { FOUND_BRIEF };
@@ -109,12 +109,12 @@ impl Stopwatch {
 mod tests {
     use super::*;
 
-    const WAKE: Duration = Duration::from_micros(20);
+    const LONGEST: Duration = Duration::from_micros(20);
 
     /// Feeds times in microseconds, each with a number of steps that took it, and checks whether later steps count as
     /// brief.
     fn check(predicted: Option<u64>, took: &[(u64, usize)], want: bool) {
-        let pace = Pace::new(predicted.map(Duration::from_micros), WAKE);
+        let pace = Pace::new(predicted.map(Duration::from_micros), LONGEST);
         for (micros, times) in took {
             for _ in 0..*times {
                 if pace.listens(0) {

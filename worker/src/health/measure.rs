@@ -30,16 +30,65 @@ const PART: usize = 16 << 10;
 const LINE: usize = 8;
 /// Repetitions of each measurement, at least and at most.
 const TURNS: (usize, usize) = (4, 64);
+/// Turns of which each begins when the threads sleep, and the time that they are given to fall asleep.
+const IDLE_TURNS: usize = 9;
+const IDLE: Duration = Duration::from_micros(500);
+/// The least and the longest time that counts as brief. A machine that is busy at start is not so for ever, and the thread
+/// that has the operands has other work as well.
+const BRIEF: (Duration, Duration) = (Duration::from_micros(40), Duration::from_micros(250));
 /// Time after which the least number of repetitions is enough.
 const LONG_ENOUGH: Duration = Duration::from_millis(10);
 
-/// FLOP/s of a matrix product on the pool's threads, and bytes/s of reading memory that no cache holds. Measured once
-/// per process and number of threads.
-pub fn measure(pool: &rayon::ThreadPool) -> (f64, f64) {
-    static KNOWN: Mutex<BTreeMap<usize, (f64, f64)>> = Mutex::new(BTreeMap::new());
+/// What was measured of a pool of threads.
+#[derive(Debug, Clone, Copy)]
+pub struct Speed {
+    /// FLOP/s of a matrix product on the pool's threads.
+    pub flops: f64,
+    /// Bytes/s of reading memory that no cache holds.
+    pub bandwidth: f64,
+    /// The longest time of work that is no faster on these threads than on the caller's own, since handing it over takes
+    /// time as well.
+    pub brief: Duration,
+}
+
+/// The speed of a pool, measured once per process and number of threads.
+pub fn measure(pool: &rayon::ThreadPool) -> Speed {
+    static KNOWN: Mutex<BTreeMap<usize, Speed>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let speed = known.entry(pool.current_num_threads());
-    *speed.or_insert_with(|| pool.install(|| (product(pool), reading())))
+    *speed.or_insert_with(|| {
+        let (flops, bandwidth) = pool.install(|| (product(pool), reading()));
+        Speed {
+            flops,
+            bandwidth,
+            brief: brief(turnaround(pool), pool.current_num_threads()),
+        }
+    })
+}
+
+/// The time `t` with `t = turnaround + t / threads`, within bounds.
+fn brief(turnaround: Duration, threads: usize) -> Duration {
+    let longest = match threads {
+        0 | 1 => BRIEF.1,
+        n => turnaround * n as u32 / (n as u32 - 1),
+    };
+    longest.clamp(BRIEF.0, BRIEF.1)
+}
+
+/// The time from starting a job while the threads sleep until the caller, which waits, hears of its end. It is the median
+/// of some turns: a turn that a thread spends awake, or waits for a processor, says nothing of the others.
+fn turnaround(pool: &rayon::ThreadPool) -> Duration {
+    let mut turns: Vec<Duration> = (0..IDLE_TURNS)
+        .map(|_| {
+            // The threads fall asleep meanwhile, as they do between steps.
+            std::thread::park_timeout(IDLE);
+            let start = Instant::now();
+            pool.install(|| ());
+            start.elapsed()
+        })
+        .collect();
+    turns.sort_unstable();
+    turns[IDLE_TURNS / 2]
 }
 
 /// Seconds of the shortest turn; each turn is prepared before its time begins.

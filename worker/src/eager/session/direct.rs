@@ -83,7 +83,7 @@ impl DirectOp for Op {
             return None;
         }
         prepared.with_seen(inputs, |seen| {
-            let brief = seen.predicted <= engine.compute.wake();
+            let brief = seen.predicted <= engine.compute.brief();
             if !brief || !engine.compute.admits(&session.share, seen.predicted) {
                 return None;
             }
