@@ -189,7 +189,7 @@ impl Dice {
                 vec![a, 4, 2, 3],
             ],
             "MatMulNBits" => vec![vec![a, 3], vec![2, 2, 1], vec![4], vec![2], vec![2]],
-            "MatMulNBitsInt8" => vec![vec![a, 3], vec![2, 1, 2], vec![2], vec![2], vec![2]],
+            "MatMulNBitsInt8" => vec![vec![a, 3], vec![2, 1, 8], vec![2], vec![2], vec![2]],
             "PackCodes" => vec![vec![2, a]],
             "QLinearConv" => vec![
                 vec![a, 2, b + 2, 3],
@@ -294,7 +294,7 @@ fn nothing_given_to_an_op_causes_a_panic() {
                 _ => 4,
             };
             if fits < 2 {
-                let block = if def.name == "MatMulNBits" { 2 } else { 4 };
+                let block = if def.name == "MatMulNBits" { 2 } else { 16 };
                 let all = [("N", 2), ("bits", 4), ("K", 3), ("block_size", block)];
                 let sizes = if def.name == "PackCodes" {
                     &all[..2]
@@ -309,7 +309,9 @@ fn nothing_given_to_an_op_causes_a_panic() {
                     && fits == 0
                 {
                     attrs = attrs.with("packed", Attr::Int(1));
-                    *codes = Tensor::from_slice(&[128], &[0x93u8; 128]).unwrap();
+                    // Four bits for 64 columns, in two blocks of two rows, or in one.
+                    let packed = vec![0x93u8; if block == 2 { 128 } else { 512 }];
+                    *codes = Tensor::from_slice(&[packed.len()], &packed).unwrap();
                 }
             }
             // Random columns are never all positions of a random block: those of a block of one element are given.

@@ -178,10 +178,10 @@ impl BlockWeightAttrs {
         Ok(read)
     }
 
-    /// Whether the left operand can be codes of eight bits in the same blocks: they have at most 256 weights, and a
-    /// multiple of four.
+    /// Whether the left operand can be codes of eight bits in the same blocks: they have a multiple of 16 weights, at most
+    /// 256.
     pub fn fits_codes(&self) -> bool {
-        self.block <= MAX_CODED_BLOCK && self.block.is_multiple_of(4)
+        self.block <= MAX_CODED_BLOCK && self.block.is_multiple_of(16)
     }
 
     /// Blocks of a column.

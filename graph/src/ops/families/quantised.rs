@@ -291,7 +291,7 @@ pub(super) fn matmul_n_bits_int8(i: &Infer<'_>) -> Rule {
     if !attrs.fits_codes() {
         return Err(bad(
             "block_size",
-            "must be a multiple of 4, and at most 256",
+            "must be a multiple of 16, and at most 256",
         ));
     }
     matmul_n_bits(i)

@@ -9,6 +9,7 @@ use crate::Exec;
 use crate::compiled::compiled_bits;
 use crate::element::Bits;
 use crate::error::Result;
+use crate::isa::{Isa, Simd, per_isa};
 use crate::shape::{MAX_RANK, Walk, check_rank, count, strides};
 use crate::split::{tiles, units_per_tile};
 
@@ -24,6 +25,7 @@ fn swap<T: Bits>(x: &[T], step: usize, y: &mut [T], rows: usize, columns: usize)
         2 => return interleave::<T, 2>(x, step, y),
         3 => return interleave::<T, 3>(x, step, y),
         4 => return interleave::<T, 4>(x, step, y),
+        _ if size_of::<T>() == 4 => return swap_of_words(x, step, y, rows, columns),
         _ => {}
     }
     for r in (0..rows).step_by(BLOCK) {
@@ -48,6 +50,67 @@ fn swap<T: Bits>(x: &[T], step: usize, y: &mut [T], rows: usize, columns: usize)
                         y[(r + i) * columns + c + j] = x[(c + j) * step + r + i];
                     }
                 }
+            }
+        }
+    }
+}
+
+/// [`swap`] of elements of four bytes.
+fn swap_of_words<T: Bits>(x: &[T], step: usize, y: &mut [T], rows: usize, columns: usize) {
+    const { assert!(BLOCK.is_multiple_of(SQUARE)) };
+    if rows == 0 || columns == 0 {
+        return;
+    }
+    assert!(x.len() >= (columns - 1) * step + rows && y.len() >= rows * columns);
+    let squares = (rows / BLOCK * BLOCK, columns / SQUARE * SQUARE);
+    let (from, to) = (x.as_ptr().cast::<f32>(), y.as_mut_ptr().cast::<f32>());
+    // SAFETY: the processor has the instruction set. Elements are of the size of f32, whose registers keep any bits, and the
+    // squares lie in both slices by the assertion.
+    unsafe { words(Isa::detect(), from, step, to, columns, squares) };
+    for r in 0..rows {
+        let rest = if r < squares.0 { squares.1 } else { 0 };
+        for c in rest..columns {
+            y[r * columns + c] = x[c * step + r];
+        }
+    }
+}
+
+/// Side of the squares that are transposed in registers.
+const SQUARE: usize = 8;
+
+per_isa! {
+    /// Transposes whole squares: `y[r * columns + c] = x[c * step + r]`. Rows are a multiple of [`BLOCK`], a line of the cache.
+    ///
+    /// # Safety
+    /// The instruction set is available, and the squares lie in both operands.
+    unsafe fn words(
+        x: *const f32,
+        step: usize,
+        y: *mut f32,
+        columns: usize,
+        squares: (usize, usize),
+    ) => words_by
+}
+
+/// The body of [`words`].
+///
+/// # Safety
+/// The contract is that of [`words`].
+#[inline(always)]
+unsafe fn words_by<S: Simd>(
+    x: *const f32,
+    step: usize,
+    y: *mut f32,
+    columns: usize,
+    (rows, width): (usize, usize),
+) {
+    for first in (0..rows).step_by(BLOCK) {
+        for c in (0..width).step_by(SQUARE) {
+            for r in (first..first + BLOCK).step_by(SQUARE) {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    S::transpose8(x.add(c * step + r), step, y.add(r * columns + c), columns)
+                };
             }
         }
     }

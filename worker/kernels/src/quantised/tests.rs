@@ -425,7 +425,7 @@ fn products_of_codes_are_those_of_whole_numbers() {
         (2, 33, 31, 16, 2),
         (200, 21, 20, 16, 4),
         (3, 70, 700, 256, 8),
-        (1, 1, 1, 4, 4),
+        (1, 1, 1, 16, 4),
     ] {
         let blocks = usize::div_ceil(k, block);
         let (blob, row) = (block * bits / 8, (blocks * bits).div_ceil(8));

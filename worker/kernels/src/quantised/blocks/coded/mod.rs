@@ -48,14 +48,16 @@ const TILE_WORK: usize = 1 << 18;
 type Group = [u8; TOGETHER * COLUMNS];
 /// Packed codes of 64 columns in a row, four bits each: the low halves are those of the first 32 columns.
 type Nibbles = [u8; COLUMNS / 2];
+/// The shortest block, of which all others are multiples.
+const LEAST_BLOCK: usize = 16;
 /// Groups of the weights that are multiplied at a time.
 const GROUPS: usize = DEPTH / TOGETHER;
 /// The most blocks among these weights.
-const MOST_BLOCKS: usize = DEPTH / TOGETHER;
+const MOST_BLOCKS: usize = DEPTH / LEAST_BLOCK;
 
 /// Whether rows can be codes in blocks of so many weights.
 fn can_code(block: usize) -> bool {
-    block > 0 && block <= DEPTH && block.is_multiple_of(TOGETHER)
+    block > 0 && block <= DEPTH && block.is_multiple_of(LEAST_BLOCK)
 }
 
 /// Rows as codes, each as long as all blocks together.
