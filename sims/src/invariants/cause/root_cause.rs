@@ -86,8 +86,15 @@ impl Case<'_> {
             && self.error.code == *code
         {
             return match self.is_eager() {
-                // If all memory is taken, the call fails before it reaches its trap.
+                // If all memory is taken, the call fails before it reaches its trap; so does one that is planned anew.
                 true if *code == Code::OutOfMemory && self.lacks_memory() => None,
+                false
+                    if *code == Code::OutOfMemory
+                        && self.reached_no_node()
+                        && self.lacks_memory() =>
+                {
+                    None
+                }
                 true => self.check_line(),
                 false => self.check_place(node),
             };
@@ -140,6 +147,12 @@ impl Case<'_> {
             return Some(format!("it is of no op that was issued, but of '{origin}'"));
         }
         self.named().is_none().then(|| "it names no worker".into())
+    }
+
+    /// Whether the call failed before any node of it ran.
+    fn reached_no_node(&self) -> bool {
+        let site = self.error.site.as_deref();
+        site.is_none_or(|s| s.node.is_none())
     }
 
     /// Checks that the error of a trap names the node and the worker.
