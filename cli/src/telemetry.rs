@@ -238,7 +238,7 @@ mod tests {
             let lines = lines.with_filter(filter(wanted, true).unwrap());
             let subscriber = tracing_subscriber::registry().with(lines);
             tracing::subscriber::with_default(subscriber, || {
-                tracing::trace!(target: convoke_common::world::timer::TARGET, "A");
+                tracing::trace!(target: convoke_common::detection::timer::TARGET, "A");
                 tracing::trace!(target: convoke_rendezvous::step_events::TARGET, "B");
                 tracing::trace!(target: convoke_common::rpc::STEPS, "C");
             });

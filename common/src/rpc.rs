@@ -235,12 +235,13 @@ pub enum Profiles {
 pub enum Numerics {
     /// Every node is computed as the file has it.
     Exact,
-    /// Batch normalisation is folded into the weights before it, and chains of constant factors are joined, which changes
-    /// last bits.
+    /// Batch normalisation is folded into the weights before it, and a GELU or layer normalisation that the file composes of
+    /// simpler ops is computed as one, which changes last bits. The functions of control flow are computed as the file has
+    /// them.
     #[default]
     Standard,
     /// Products whose file allows it (`MatMulNBits` with `accuracy_level` 4) make each block of a row codes of eight bits
-    /// first, and multiply codes. This is faster and less accurate.
+    /// first, and multiply codes, also in the functions of control flow. Large products are faster by it, and less accurate.
     Int8,
 }
 

@@ -55,6 +55,11 @@ pub struct ProgramNode {
     pub cost: u64,
 }
 
+impl ProgramNode {
+    /// The part of every node's `cost` that its kernel does not take, in nanoseconds.
+    pub const OVERHEAD_NS: u64 = 1_000;
+}
+
 /// A tensor that arrives in every step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RecvSlot {

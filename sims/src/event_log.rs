@@ -2,7 +2,7 @@
 //! the same for two runs of one seed.
 //!
 //! Production code reports what happens to steps as `tracing` events of the target `convoke::step_event`
-//! ([`convoke_rendezvous::step_events`]), and which timers run as events of [`convoke_common::world::timer`]. The [`Recorder`]
+//! ([`convoke_rendezvous::step_events`]), and which timers run as events of [`convoke_common::detection::timer`]. The [`Recorder`]
 //! notes them with virtual time and host.
 
 mod recorder;
@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use convoke_common::world::timer::TimerKind;
+use convoke_common::detection::timer::TimerKind;
 
 use crate::world::{Host, SimTime};
 

@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use convoke_common::detection::timer::TimerKind;
 use convoke_common::grant::MOST_BODIES;
 use convoke_common::ids::LeaseId;
-use convoke_common::world::timer::TimerKind;
 
 use crate::event_log::{Event, EventLog, Kind, RunningTimers};
 use crate::faults::StepState;

@@ -177,14 +177,14 @@ pub struct RunArgs {
     pub cluster: ClusterArgs,
 }
 
-/// Whether a load or step is run again after the loss of a worker, as `--retry` says.
+/// What the optimiser may do to values, as `--numerics` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum NumericsName {
     /// Nothing: each node is computed as the file has it
     Exact,
-    /// Fold batch normalisation into weights, and join chains of constant factors
+    /// Fold batch normalisation into weights, and compute GELU and layer norms that are written out as one op
     Standard,
-    /// Also multiply whole numbers where the file allows it: MatMulNBits with accuracy_level 4. Faster, less accurate
+    /// Also multiply whole numbers where the file allows it: MatMulNBits with accuracy_level 4. Large products are faster, and less accurate
     Int8,
 }
 
@@ -198,6 +198,7 @@ impl From<NumericsName> for convoke::Numerics {
     }
 }
 
+/// Whether a load or step is run again after the loss of a worker, as `--retry` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum RetryWhen {
     /// Load or run again

@@ -5,13 +5,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use convoke_common::admission::call;
+use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::grant::{MOST_IN_FLIGHT, Participant};
 use convoke_common::ids::Incarnation;
 use convoke_common::memory::{Pool, Purpose};
 use convoke_common::rpc::{self, Intent, LeaseGrant, PlanAnswer};
 use convoke_common::rpc_transport::call_context;
-use convoke_common::world::timer::{Timer, TimerKind};
 use convoke_graph::Tensor;
 use convoke_graph::dim::Bindings;
 use convoke_graph::program::FetchFrom;

@@ -4,8 +4,8 @@
 use std::panic::Location;
 use std::sync::Arc;
 
+use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::world::timer::{Timer, TimerKind};
 use convoke_graph::Tensor as HostTensor;
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::TensorType;

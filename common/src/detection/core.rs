@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use super::Verdict;
 use super::bounds::{ANSWERS, HEARTBEAT, LATE, PROBE_WAIT, PROBES, REARM, UNECHOED};
 use super::datagram::{Datagram, Kind};
+use crate::detection::timer::{Timer, TimerKind};
 use crate::mutant;
-use crate::world::timer::{Timer, TimerKind};
 
 /// What happened at this end of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

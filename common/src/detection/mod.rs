@@ -35,6 +35,7 @@ pub(crate) mod datagram;
 pub(crate) mod fuzzing;
 mod listener;
 mod monitor;
+pub mod timer;
 mod tripwire;
 mod watched;
 

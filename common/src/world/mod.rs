@@ -31,7 +31,6 @@ mod socket;
 mod store;
 #[cfg(test)]
 pub(crate) mod testing;
-pub mod timer;
 mod transport;
 
 /// The items of the QUIC library that services and shells name, so that they need no dependency on it.

@@ -9,10 +9,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::mutant;
 use convoke_common::rpc::RETURN_BOUND;
-use convoke_common::world::timer::{Timer, TimerKind};
 use tokio::time::Instant;
 
 use super::leases::HELD;

@@ -5,17 +5,39 @@
 //! MatMulNBits {accuracy_level=4}  ->  MatMulNBitsInt8
 //! ```
 
-use convoke_graph::graph::Function;
+use convoke_graph::graph::{Attr, Function};
 use convoke_graph::ops::attrs::BlockWeightAttrs;
 use convoke_graph::ops::{FusedOp, QuantisedOp};
 
 /// The `accuracy_level` of products whose left operand may be codes of eight bits.
 const INT8: i64 = 4;
 
-/// Runs the pass.
+/// Runs the pass, also on the functions of control flow.
 pub fn run(mut f: Function) -> (Function, Option<String>) {
+    let coded = code(&mut f);
+    let report = (coded > 0).then(|| format!("{} on codes", super::count(coded, "product")));
+    (f, report)
+}
+
+/// Changes the products of a function, and returns their number.
+fn code(f: &mut Function) -> usize {
     let mut coded = 0;
     for node in &mut f.nodes {
+        let mut functions = vec![];
+        for (name, body) in node.attrs.functions() {
+            let mut body = Function::clone(body);
+            match code(&mut body) {
+                0 => {}
+                n => {
+                    coded += n;
+                    functions.push((name.to_owned(), body));
+                }
+            }
+        }
+        for (name, body) in functions {
+            let attrs = std::mem::take(&mut node.attrs);
+            node.attrs = attrs.with(&name, Attr::Function(body.into()));
+        }
         let attrs = &node.attrs;
         let allowed = node.is(QuantisedOp::MatMulNBits)
             && attrs.int("accuracy_level", 0) == INT8
@@ -25,6 +47,5 @@ pub fn run(mut f: Function) -> (Function, Option<String>) {
             coded += 1;
         }
     }
-    let report = (coded > 0).then(|| format!("{} on codes", super::count(coded, "product")));
-    (f, report)
+    coded
 }

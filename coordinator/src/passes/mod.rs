@@ -1,7 +1,7 @@
 //! Optimisation: passes from function to function, all before placement.
 //!
 //! ```text
-//! prune, fold, transpose, identity, cse -> init -> sink, bodies -> rewrite, batch norm -> fuse, coded, pack -> cse, prune
+//! prune, fold, transpose, identity, cse -> init -> rewrite, batch norm, coded -> sink, bodies -> fuse, pack -> cse, prune
 //! ```
 //!
 //! Invariants
@@ -9,6 +9,7 @@
 //!    that owns them.
 //! 2. Only `rewrite`, `batch_norm` and `coded` change values, each only where the caller's choice of [`Numerics`] includes
 //!    it. Every other pass keeps every bit.
+//!    They run before nodes move into branches or out of loops, so that no value depends on where a node ends up.
 //! 3. Names, types and order of parameters and results stay.
 //! 4. Each pass is linear in the graph, and is given and yields a function that verifies.
 
@@ -64,8 +65,6 @@ const PASSES: &[(&str, PassKind)] = &[
     ("identity", PassKind::Exact(identity::run)),
     ("cse", PassKind::Exact(cse::run)),
     ("init", PassKind::Exact(init::run)),
-    ("sink", PassKind::Moving(sink::run)),
-    ("bodies", PassKind::Exact(bodies::run)),
     (
         "rewrite",
         PassKind::Approximate(Numerics::Standard, rewrite::run),
@@ -74,8 +73,10 @@ const PASSES: &[(&str, PassKind)] = &[
         "batch norm",
         PassKind::Approximate(Numerics::Standard, batch_norm::run),
     ),
-    ("fuse", PassKind::Exact(fuse::run)),
     ("coded", PassKind::Approximate(Numerics::Int8, coded::run)),
+    ("sink", PassKind::Moving(sink::run)),
+    ("bodies", PassKind::Exact(bodies::run)),
+    ("fuse", PassKind::Exact(fuse::run)),
     ("pack", PassKind::Exact(pack::run)),
     ("cse", PassKind::Exact(cse::run)),
     ("prune", PassKind::Exact(prune::run)),

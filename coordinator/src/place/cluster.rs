@@ -6,7 +6,7 @@ use std::sync::Arc;
 use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
 use convoke_graph::ops::{Cost, CustomOp};
-use convoke_graph::program::{ConstantId, NUMERICS_PROFILE};
+use convoke_graph::program::{ConstantId, NUMERICS_PROFILE, ProgramNode};
 
 use super::memory::Need;
 use super::work::Work;
@@ -155,9 +155,6 @@ pub const ASSUMED_LINK: LinkSpeed = LinkSpeed {
     bandwidth: 1.2e9,
 };
 
-/// The fixed cost of running any node, in nanoseconds.
-const NODE_OVERHEAD_NS: u64 = 1_000;
-
 /// The cluster as placement sees it.
 #[derive(Debug, Clone)]
 pub struct ClusterModel {
@@ -289,7 +286,7 @@ impl Team {
     pub fn time_ns(&self, participant: usize, cost: &Cost) -> u64 {
         let w = &self.workers[participant];
         let seconds = (cost.flops / w.flops.max(1.0)).max(cost.bytes / w.memory_bandwidth.max(1.0));
-        nanos(seconds).saturating_add(NODE_OVERHEAD_NS)
+        nanos(seconds).saturating_add(ProgramNode::OVERHEAD_NS)
     }
 }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::admission::call;
+use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::grant::Grant;
 use convoke_common::ids::{LeaseId, PlanId};
 use convoke_common::mutant;
 use convoke_common::rpc::{INSTALL_BOUND, InstallAnswer, LeaseGrant, Progress, answer};
 use convoke_common::rpc_transport::call_context;
-use convoke_common::world::timer::{Timer, TimerKind};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::ids::ParticipantIx;
 use convoke_graph::program::Program;

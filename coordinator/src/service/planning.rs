@@ -7,13 +7,13 @@ pub(super) mod queue;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::grant::{MOST_IN_FLIGHT, Participant};
 use convoke_common::identity::TokenId;
 use convoke_common::ids::{Incarnation, PlanId};
 use convoke_common::memory::{Ledger, Purpose, Reservation};
 use convoke_common::rpc::{Intent, PlanAnswer, PlanOptions, WorkerCount};
 use convoke_common::rpc_transport::{Charge, current_charge};
-use convoke_common::world::timer::{Timer, TimerKind};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
 use convoke_graph::program::{HashedProgram, model_name};

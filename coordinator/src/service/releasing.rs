@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convoke_common::Result;
 use convoke_common::admission::call;
+use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::ids::LeaseId;
 use convoke_common::mutant;
 use convoke_common::rpc::{RETURN_BOUND, answer};
-use convoke_common::world::timer::{Timer, TimerKind};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 

@@ -26,9 +26,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use convoke_common::detection::bounds::PROCESS_KILLED;
+use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::error::{Code, Error};
 use convoke_common::mutant;
-use convoke_common::world::timer::{Timer, TimerKind};
 use convoke_graph::ids::ParticipantIx;
 use tokio::time::Instant;
 

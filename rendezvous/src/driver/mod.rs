@@ -16,6 +16,7 @@ mod shell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::grant::Participant;
 use convoke_common::identity::Role;
@@ -24,7 +25,6 @@ use convoke_common::memory::Pool;
 use convoke_common::mutant;
 use convoke_common::telemetry;
 use convoke_common::world::World;
-use convoke_common::world::timer::{Timer, TimerKind};
 use convoke_graph::Tensor;
 use convoke_graph::ids::ParticipantIx;
 use convoke_graph::program::{Axes, DriverProgram, FetchFrom};

@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Write};
 
+use convoke_common::detection::timer::{self, TimerKind};
 use convoke_common::ids::LeaseId;
-use convoke_common::world::timer::{self, TimerKind};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;

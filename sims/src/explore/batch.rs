@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
 use std::process::{Command, Stdio};
 
-use convoke_common::world::timer::TimerKind;
+use convoke_common::detection::timer::TimerKind;
 use serde::{Deserialize, Serialize};
 
 use super::AIMED;

@@ -46,7 +46,7 @@ impl FailureFolder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use convoke_common::world::timer::TimerKind;
+    use convoke_common::detection::timer::TimerKind;
 
     use crate::explore::Cell;
     use crate::faults::{Row, StepState};

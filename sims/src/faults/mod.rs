@@ -12,7 +12,7 @@ mod lift;
 mod revoke;
 mod timers;
 
-use convoke_common::world::timer::TimerKind;
+use convoke_common::detection::timer::TimerKind;
 use serde::{Deserialize, Serialize};
 
 pub use cells::{Cells, Row, StepState};

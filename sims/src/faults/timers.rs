@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use convoke_common::world::timer::TimerKind;
+use convoke_common::detection::timer::TimerKind;
 use serde::{Deserialize, Serialize};
 
 use super::{Cells, Row, StepState};

@@ -1,7 +1,7 @@
 //! Scenarios that aim at one cell of the table fault × step state, or timer × fault × step state, for the cells that seeds
 //! seldom meet.
 
-use convoke_common::world::timer::TimerKind;
+use convoke_common::detection::timer::TimerKind;
 
 use super::{Scenario, draw};
 use crate::draw::Draw;

@@ -11,8 +11,8 @@ mod swarm;
 use std::collections::BTreeMap;
 
 use clap::ValueEnum;
+use convoke_common::detection::timer::TimerKind;
 use convoke_common::identity::{Amount, Budget};
-use convoke_common::world::timer::TimerKind;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::Host;

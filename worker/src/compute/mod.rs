@@ -25,7 +25,7 @@ mod stuck;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use convoke_common::ids::LeaseId;
@@ -38,7 +38,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::crew::Crew;
 use self::stuck::Watch;
-use crate::health::measure::measure;
+use crate::health::measure::{Speed, measure};
 
 /// Most crews, and so most jobs of all accounts that have begun and not ended.
 const MOST_LANES: usize = 64;
@@ -105,6 +105,7 @@ struct Scheduler {
     state: Mutex<SchedulerState>,
     waiting: Arc<AtomicUsize>,
     watch: Mutex<Watch>,
+    speed: OnceLock<Speed>,
 }
 
 /// The compute threads of a worker; clones share them.
@@ -137,6 +138,7 @@ impl Threads {
             first: first.clone(),
             state: Mutex::new(state),
             watch: Mutex::default(),
+            speed: OnceLock::new(),
         });
         first.of(&shared);
         Ok(Threads { shared })
@@ -406,6 +408,11 @@ impl Scheduler {
         crew.leaves();
     }
 
+    /// The speed of the threads, measured when it is first asked for.
+    fn speed(&self) -> Speed {
+        *self.speed.get_or_init(|| measure(self.first.pool()))
+    }
+
     fn micros(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.epoch).as_micros() as u64
     }
@@ -451,12 +458,12 @@ impl Compute for Threads {
     }
 
     fn speed(&self) -> (f64, f64) {
-        let speed = measure(self.shared.first.pool());
+        let speed = self.shared.speed();
         (speed.flops, speed.bandwidth)
     }
 
     fn brief(&self) -> Duration {
-        measure(self.shared.first.pool()).brief
+        self.shared.speed().brief
     }
 
     fn submit(&self, share: &Share, priority: i64, job: Job) -> Result<(), RefusedJob> {

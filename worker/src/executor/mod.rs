@@ -133,9 +133,10 @@ impl Executor {
         in_flight: u32,
         driver_gone: Box<dyn Fn() + Send + Sync>,
     ) -> Arc<Executor> {
-        let brief = engine.compute.brief();
+        let (brief, threads) = (engine.compute.brief(), engine.compute.threads());
+        let predicted = installed.predicted.map(|p| p.alone(threads));
         Arc::new_cyclic(|me| Executor {
-            pace: Pace::new(installed.predicted, brief),
+            pace: Pace::new(predicted, brief),
             engine,
             installed,
             share,

@@ -16,15 +16,14 @@ const SAMPLE: u64 = 4;
 const PREDICTED: u8 = 0;
 /// Steps were measured to be brief.
 const FOUND_BRIEF: u8 = 1;
-/// Steps were measured to be long. This is final, so that no job that was split over threads makes them count as brief
-/// again.
+/// Steps were measured to be long.
 const FOUND_LONG: u8 = 2;
 
 /// Decides whether the steps of one program run as compute jobs.
 pub(super) struct Pace {
     /// The longest time of a brief step.
     longest: Duration,
-    /// The predicted time of a step. Without one, since it depends on the call, steps always run as jobs.
+    /// The predicted time of a step on one thread. Without one, since it depends on the call, steps always run as jobs.
     predicted: Option<Duration>,
     found: AtomicU8,
     /// Number of measurements in a row that contradict the choice.
@@ -58,13 +57,10 @@ impl Pace {
 
     /// Whether step `n` is measured, which may change the choice.
     pub(super) fn listens(&self, n: u64) -> bool {
-        n.is_multiple_of(SAMPLE)
-            && self.predicted.is_some()
-            && !self.longest.is_zero()
-            && self.found.load(Ordering::Relaxed) != FOUND_LONG
+        n.is_multiple_of(SAMPLE) && self.predicted.is_some() && !self.longest.is_zero()
     }
 
-    /// Takes account of a measured step: `time` is the sum over the threads that worked at it.
+    /// Takes account of a measured step: `time` is a bound on what it takes on one thread.
     pub(super) fn took(&self, time: Duration) {
         let brief = self.is_brief();
         if (time <= self.longest) == brief {
@@ -135,13 +131,14 @@ mod tests {
         check(Some(50), &[(20, 16)], true);
         check(Some(50), &[(21, 100)], false);
         check(Some(50), &[(9, 15), (90, 1), (9, 15)], false);
-        // Steps are measured to be long, which stays so.
+        // Steps are measured to be long, and to be brief once more: the machine was busy.
         check(Some(5), &[(21, 15)], true);
         check(Some(5), &[(21, 16)], false);
         check(Some(5), &[(20, 100)], true);
         check(Some(5), &[(90, 15), (5, 1), (90, 15)], true);
-        check(Some(5), &[(90, 16), (1, 100)], false);
-        check(Some(50), &[(9, 16), (90, 16), (1, 100)], false);
+        check(Some(5), &[(90, 16), (1, 15)], false);
+        check(Some(5), &[(90, 16), (1, 16)], true);
+        check(Some(50), &[(9, 16), (90, 16), (50, 100)], false);
     }
 
     #[test]

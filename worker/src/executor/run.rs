@@ -119,7 +119,7 @@ pub(super) struct Run {
     pub(super) device: Option<Arc<DeviceStep>>,
     /// Number of device events that have yet to come.
     pub(super) events: u32,
-    /// Time that threads took for the step, if it is measured.
+    /// If it is measured, a bound on the time that the step takes on one thread.
     pub(super) spent: Duration,
     /// Whether the step has ended without quiescing, and is watched.
     pub(super) watched: bool,

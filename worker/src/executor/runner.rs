@@ -111,6 +111,9 @@ impl Executor {
             Some(crew) => crew.exec(&flag),
             None => Exec::single(&flag),
         };
+        // A kernel may have been split over all threads.
+        let threads = crew.as_ref().map_or(1, |_| self.engine.compute.threads());
+        let threads = u32::try_from(threads).unwrap_or(u32::MAX);
         let mut after = FollowUp::default();
         loop {
             let ahead = flow.ahead() > AHEAD;
@@ -120,7 +123,7 @@ impl Executor {
                 let goes_on = run.look(x, &mut flow, &mut after);
                 run.sending += after.outgoing();
                 if !goes_on || flow.is_idle() || ahead {
-                    run.spent += time.map_or(Duration::ZERO, |t| t.read());
+                    run.spent += time.map_or(Duration::ZERO, |t| t.read()) * threads;
                     let enqueued = flow.take_enqueued();
                     run.events += u32::from(enqueued);
                     let waits = goes_on && !flow.is_idle();
@@ -139,7 +142,7 @@ impl Executor {
                     return self.finish(n, after);
                 }
                 if slice == 0 {
-                    run.spent += time.map_or(Duration::ZERO, |t| t.read());
+                    run.spent += time.map_or(Duration::ZERO, |t| t.read()) * threads;
                     run.rest(flow, Runner::Queued);
                     drop(run);
                     self.finish(n, after);

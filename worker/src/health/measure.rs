@@ -167,3 +167,29 @@ fn evict(buffer: &[u64]) {
     // SAFETY: a barrier touches no memory.
     unsafe { std::arch::asm!("dsb ish", options(nostack, preserves_flags)) };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks the longest brief time, in microseconds, for a turnaround and a number of threads.
+    fn check_brief(turnaround: u64, threads: usize, want: u64) {
+        let brief = brief(Duration::from_micros(turnaround), threads);
+        assert_eq!(
+            brief,
+            Duration::from_micros(want),
+            "{turnaround}, {threads}"
+        );
+    }
+
+    #[test]
+    fn brief_work_is_no_faster_on_all_threads() {
+        check_brief(60, 2, 120);
+        check_brief(90, 4, 120);
+        check_brief(100, 101, 101);
+        // Within bounds, and as long as possible where nothing is divided.
+        check_brief(5, 2, 40);
+        check_brief(1_000, 2, 250);
+        check_brief(60, 1, 250);
+    }
+}

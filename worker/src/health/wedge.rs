@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::error::Error;
 use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::mutant;
-use convoke_common::world::timer::{Timer, TimerKind};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 

@@ -24,13 +24,40 @@ pub struct InstalledProgram {
     pub code: LoweredProgram,
     /// Predicted time of a step. `None` for a program with a dynamic size, of which the prediction counts nothing, and
     /// for one with custom ops or loops.
-    pub predicted: Option<Duration>,
+    pub predicted: Option<PredictedTime>,
     /// Sends of values that outlive steps, as (send slot, tensor); every step begins with them.
     pub constant_sends: Vec<(u32, Tensor)>,
     /// By number of a constant, its copy on the worker's device, where device nodes read it.
     pub device_constants: Vec<Option<DeviceTensor>>,
     /// What the lease's token pays for the constants that the weight store has. It ends after the constants.
     pub charges: Vec<Charge>,
+}
+
+/// The predicted time of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PredictedTime {
+    /// What all nodes take besides their kernels.
+    overhead: Duration,
+    /// What the kernels take on all of the worker's threads.
+    kernels: Duration,
+}
+
+impl PredictedTime {
+    /// The time of `nodes` nodes whose costs, in nanoseconds, are `cost` together.
+    fn new(cost: u64, nodes: usize) -> PredictedTime {
+        let overhead = ProgramNode::OVERHEAD_NS.saturating_mul(nodes as u64);
+        PredictedTime {
+            overhead: Duration::from_nanos(overhead.min(cost)),
+            kernels: Duration::from_nanos(cost.saturating_sub(overhead)),
+        }
+    }
+
+    /// The time on one of the worker's `threads` threads.
+    pub fn alone(self, threads: usize) -> Duration {
+        let threads = u32::try_from(threads).unwrap_or(u32::MAX);
+        self.overhead
+            .saturating_add(self.kernels.saturating_mul(threads))
+    }
 }
 
 /// The place of a node, for errors.
@@ -106,7 +133,7 @@ impl InstalledProgram {
         Ok(InstalledProgram {
             predicted: cost
                 .filter(|_| known && dims.all(|d| d.as_const().is_some()))
-                .map(Duration::from_nanos),
+                .map(|cost| PredictedTime::new(cost, steps.len())),
             code,
             device_constants: vec![],
             constant_sends,

@@ -38,7 +38,8 @@ impl Sizes {
     /// runs.
     ///
     /// # Errors
-    /// An axis that the model has not, inputs that are none of the model's, and given sizes with which it does not run.
+    /// An axis that the model has not, inputs that are none of the model's or disagree on a size, and sizes with which it does
+    /// not run, if all are given.
     pub fn new(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Sizes, Failure> {
         let mut symbols = BTreeSet::new();
         for param in &function.params {
@@ -113,7 +114,14 @@ fn given(
     for (name, shape) in arrays.shapes() {
         let of = |param: &&ValueId| *function.value(**param).name == *name;
         let Some(param) = function.params.iter().find(of) else {
-            continue;
+            let params = function.params.iter();
+            let names = params.map(|p| format!("'{}'", Printable(&function.value(*p).name)));
+            let msg = format!("the model has no input '{}'", Printable(name));
+            let advice = match joined(names) {
+                names if names.is_empty() => "it has no inputs".to_owned(),
+                names => format!("its inputs are {names}"),
+            };
+            return Err(Error::new(Code::InvalidInput, msg).advise(advice).into());
         };
         let declared = &function.ty(*param).shape;
         let before = sizes.clone();

@@ -9,7 +9,7 @@
 //! number among the captured values.
 //!
 //! Invariants
-//! 1. No value changes in any bit: the passes that may change values do not enter.
+//! 1. No value changes in any bit: of the passes that may change values only `coded` enters, by itself, and before.
 //! 2. Only nodes that cannot fail move out of a function ([`infallible`]), because a branch may not be taken, and a loop
 //!    may have no iteration.
 //! 3. The types of a function are those that hold in each of its runs ([`ops::typed_bodies`]).

@@ -5,7 +5,7 @@ mod weights;
 use convoke_graph::graph::RunsAt;
 
 use super::*;
-use crate::testing::{dedent, dump, parse, random};
+use crate::testing::{dedent, dump, parse, parse_with, random};
 
 /// Runs `pass` and prunes what it left unused.
 fn check(pass: Pass, before: &str, after: &str) {

@@ -280,3 +280,87 @@ fn products_become_products_of_codes_where_their_file_and_their_blocks_allow_it(
     let f = optimise(f, Numerics::Int8).unwrap().function;
     assert!(f.nodes.iter().any(|n| &*n.op == "MatMulNBits"), "{f}");
 }
+
+/// A product that one branch alone reads, and products of the file's own branch and loop, become products of codes, and stay
+/// so wherever the plan lets them run.
+#[test]
+fn products_become_products_of_codes_within_control_flow_too() {
+    let product = "MatMulNBits(x, w, s) {K=32; N=32; bits=4; block_size=32; accuracy_level=4}";
+    let own = format!(
+        "param h: f32[1, 32]
+         param x: f32[1, 32]
+         param w: u8[512]
+         param s: f32[32]
+         y = {product}
+         result y"
+    );
+    let own = parse(&own);
+    let other = parse(
+        "param h: f32[1, 32]
+         param x: f32[1, 32]
+         param w: u8[512]
+         param s: f32[32]
+         y = Relu(h)
+         result y",
+    );
+    let text = format!(
+        "param c: bool[]
+         param x: f32[1, 32]
+         weight w: u8[512]
+         weight s: f32[32]
+         h = {product}
+         z = If(c, h, x, w, s) {{then_branch=&other; else_branch=&own}}
+         result z"
+    );
+    for outside in [false, true] {
+        let f = parse_with(&text, &[("own", &own), ("other", &other)]);
+        let f = optimise_in_place(f, Numerics::Int8, &|_| outside)
+            .unwrap()
+            .function;
+        let all = dump(&f);
+        let bodies = f.nodes.iter().flat_map(|n| n.attrs.functions());
+        let bodies: String = bodies.map(|(_, f)| dump(f)).collect();
+        let count = |text: &str, op: &str| text.matches(&format!("{op}(")).count();
+        let found = |op| (count(&all, op), count(&bodies, op));
+        let expected = if outside { (1, 1) } else { (0, 2) };
+        assert_eq!(found("MatMulNBitsInt8"), expected, "{all}\n{bodies}");
+        assert_eq!(found("MatMulNBits"), (0, 0), "{all}\n{bodies}");
+    }
+}
+
+/// What is written out as one op is so wherever the plan lets it run.
+#[test]
+fn a_gelu_that_one_branch_reads_has_the_same_ops_wherever_it_runs() {
+    let branch = |op: &str| {
+        parse(&format!(
+            "param h: f32[8]
+             y = {op}(h)
+             result y"
+        ))
+    };
+    let (yes, no) = (
+        branch("Relu"),
+        parse("param x: f32[8]\n y = Neg(x)\n result y"),
+    );
+    let text = "param c: bool[]
+         param x: f32[8]
+         const root: f32[] = 1.4142135
+         const one: f32[] = 1
+         const half: f32[] = 0.5
+         a = Div(x, root)
+         b = Erf(a)
+         d = Add(b, one)
+         e = Mul(x, d)
+         h = Mul(e, half)
+         z = If(c, h) {then_branch=&yes; else_branch=&no}
+         result z";
+    for outside in [false, true] {
+        let f = parse_with(text, &[("yes", &yes), ("no", &no)]);
+        let f = optimise_in_place(f, Numerics::Standard, &|_| outside)
+            .unwrap()
+            .function;
+        let bodies = f.nodes.iter().flat_map(|n| n.attrs.functions());
+        let all: String = bodies.map(|(_, f)| dump(f)).chain([dump(&f)]).collect();
+        assert!(all.contains("Gelu") && !all.contains("Erf"), "{all}");
+    }
+}

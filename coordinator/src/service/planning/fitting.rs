@@ -12,11 +12,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::identity::PeerIdentity;
 use convoke_common::ids::Incarnation;
 use convoke_common::rpc::{Intent, PlanOptions, QUEUE_BOUND, RETURN_BOUND};
 use convoke_common::rpc_transport::Charge;
-use convoke_common::world::timer::{Timer, TimerKind};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
 use tokio::time::{Instant, timeout_at};

@@ -122,16 +122,18 @@ mod tests {
     fn all() -> Vec<(Widen, Narrow)> {
         let of = |isa| -> (Widen, Narrow) {
             match isa {
-                // SAFETY: `all_available` found these features on this machine.
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512 => (
+                    // SAFETY: `all_available` found these features on this machine.
                     |x, y| unsafe { x86::widen_avx512(x, y) },
+                    // SAFETY: as above.
                     |x, y| unsafe { x86::narrow_avx512(x, y) },
                 ),
-                // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2Fma => (
+                    // SAFETY: as above.
                     |x, y| unsafe { x86::widen_avx2(x, y) },
+                    // SAFETY: as above.
                     |x, y| unsafe { x86::narrow_avx2(x, y) },
                 ),
                 _ => (widen_each, narrow_each),

@@ -67,10 +67,14 @@ fn swap_of_words<T: Bits>(x: &[T], step: usize, y: &mut [T], rows: usize, column
     // SAFETY: the processor has the instruction set. Elements are of the size of f32, whose registers keep any bits, and the
     // squares lie in both slices by the assertion.
     unsafe { words(Isa::detect(), from, step, to, columns, squares) };
-    for r in 0..rows {
-        let rest = if r < squares.0 { squares.1 } else { 0 };
-        for c in rest..columns {
-            y[r * columns + c] = x[c * step + r];
+    // What is left reads each line of the cache once as well.
+    for (rows, from) in [(0..squares.0, squares.1), (squares.0..rows, 0)] {
+        for first in (from..columns).step_by(BLOCK) {
+            for r in rows.clone() {
+                for c in first..columns.min(first + BLOCK) {
+                    y[r * columns + c] = x[c * step + r];
+                }
+            }
         }
     }
 }

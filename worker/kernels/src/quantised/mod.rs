@@ -20,6 +20,8 @@ mod blocks;
 mod bytes;
 mod exact;
 mod grouped;
+#[cfg(target_arch = "x86_64")]
+mod interleave;
 mod layout;
 mod linear;
 mod numbers;

@@ -208,6 +208,56 @@ fn sums_are_requantised_row_by_row() {
     assert_eq!(y, [8, 14, 27, 3, 3, 5, 0, 0, 255, 1, 0, 0]);
 }
 
+/// Block-quantised weights `[k, n]` of a file, with each kind of zero points.
+struct FileBlocks {
+    size: (usize, usize),
+    block: usize,
+    bits: usize,
+    codes: Vec<u8>,
+    scales: Vec<f32>,
+    zero_codes: Vec<u8>,
+    numbers: Vec<f32>,
+    signed: Vec<i8>,
+}
+
+impl FileBlocks {
+    fn new((k, n): (usize, usize), block: usize, bits: usize) -> FileBlocks {
+        let blocks = usize::div_ceil(k, block);
+        let some = |n: usize, by: usize| (0..n).map(move |i| (i * by % 251) as u8);
+        FileBlocks {
+            size: (k, n),
+            block,
+            bits,
+            codes: some(n * blocks * block * bits / 8, 89).collect(),
+            scales: random(n * blocks, 0.3, 1),
+            zero_codes: some(n * (blocks * bits).div_ceil(8), 57).collect(),
+            numbers: (0..n * blocks).map(|i| (i % 7) as f32 - 0.7).collect(),
+            signed: some(n * blocks, 83).map(|x| x as i8).collect(),
+        }
+    }
+
+    /// The weights by each kind of zero points.
+    fn each(&self) -> [BlockWeights<'_>; 4] {
+        [
+            ZeroPoints::Middle,
+            ZeroPoints::Packed(&self.zero_codes),
+            ZeroPoints::Numbers(&self.numbers),
+            ZeroPoints::Signed(&self.signed),
+        ]
+        .map(|zeros| BlockWeights {
+            k: self.size.0,
+            n: self.size.1,
+            bits: self.bits,
+            signed: matches!(zeros, ZeroPoints::Signed(_)),
+            packed: false,
+            block: self.block,
+            codes: &self.codes,
+            scales: &self.scales,
+            zeros,
+        })
+    }
+}
+
 /// Block-quantised weights as they are packed once.
 struct Packed {
     codes: Vec<u8>,
@@ -278,24 +328,13 @@ fn products_with_packed_weights_are_those_with_numbers() {
         (1, 1, 1, 2, 4),
     ] {
         let blocks = usize::div_ceil(k, block);
-        let blob = block * bits / 8;
-        let codes: Vec<u8> = (0..n * blocks * blob)
-            .map(|i| (i * 89 % 251) as u8)
-            .collect();
-        let scales: Vec<f32> = random(n * blocks, 0.3, 1);
-        let numbers: Vec<f32> = (0..n * blocks).map(|i| (i % 7) as f32 - 0.5).collect();
-        let signed: Vec<i8> = (0..n * blocks).map(|i| (i * 83) as u8 as i8).collect();
-        let row = (blocks * bits).div_ceil(8);
-        let packed: Vec<u8> = (0..n * row).map(|i| (i * 57 % 256) as u8).collect();
+        let (blob, row) = (block * bits / 8, (blocks * bits).div_ceil(8));
         let a: Vec<f32> = random(m * k, 2., 9);
         let bias: Vec<f32> = random(n, 1., 4);
         let element = convoke_functions::packed::element;
-        for zeros in [
-            ZeroPoints::Middle,
-            ZeroPoints::Packed(&packed),
-            ZeroPoints::Numbers(&numbers),
-            ZeroPoints::Signed(&signed),
-        ] {
+        let file = FileBlocks::new((k, n), block, bits);
+        for w in file.each() {
+            let zeros = w.zeros;
             let mut wide = vec![0f32; k * n];
             for column in 0..n {
                 for i in 0..k {
@@ -308,30 +347,19 @@ fn products_with_packed_weights_are_those_with_numbers() {
                         ZeroPoints::Numbers(z) => z[at],
                         ZeroPoints::Signed(z) => z[at].into(),
                     };
-                    let code = element(bits, &codes[at * blob..], i % block);
+                    let code = element(bits, &w.codes[at * blob..], i % block);
                     let number = match zeros {
                         ZeroPoints::Signed(_) => {
                             f32::from((code << (8 - bits)) as i8 >> (8 - bits))
                         }
                         _ => f32::from(code),
                     };
-                    wide[i * n + column] = (number - zero) * scales[at];
+                    wide[i * n + column] = (number - zero) * w.scales[at];
                 }
             }
             let mut want = vec![0f32; m * n];
             let (sa, sb) = (Strided::row_major(&a, k), Strided::row_major(&wide, n));
             gemm_generic(exec(), &Batch::ONE, (m, n, k), sa, sb, &mut want).unwrap();
-            let w = BlockWeights {
-                k,
-                n,
-                bits,
-                signed: matches!(zeros, ZeroPoints::Signed(_)),
-                packed: false,
-                block,
-                codes: &codes,
-                scales: &scales,
-                zeros,
-            };
             each_exec(|exec| {
                 let mut y = vec![0f32; n * m];
                 product_of_blocks(exec, &a, m, &w, Some(&bias), &mut y).unwrap();
@@ -425,29 +453,21 @@ fn products_of_codes_are_those_of_whole_numbers() {
         (2, 33, 31, 16, 2),
         (200, 21, 20, 16, 4),
         (3, 70, 700, 256, 8),
+        (3, 70, 500, 48, 4),
+        (2, 65, 241, 240, 8),
         (1, 1, 1, 16, 4),
     ] {
         let blocks = usize::div_ceil(k, block);
         let (blob, row) = (block * bits / 8, (blocks * bits).div_ceil(8));
-        let some = |n: usize, by: usize| (0..n).map(move |i| (i * by % 251) as u8);
-        let codes: Vec<u8> = some(n * blocks * blob, 89).collect();
-        let scales: Vec<f32> = random(n * blocks, 0.3, 1);
-        let numbers: Vec<f32> = (0..n * blocks).map(|i| (i % 7) as f32 - 0.7).collect();
-        let signed: Vec<i8> = some(n * blocks, 83).map(|x| x as i8).collect();
-        let packed: Vec<u8> = some(n * row, 57).collect();
         let mut a: Vec<f32> = random(m * k, 2., 9);
         // A block of zeros, and one of which all numbers are the greatest.
         a[..k.min(block)].fill(0.0);
         a[k - 1..][..1].fill(-3.0);
         let bias: Vec<f32> = random(n, 1., 4);
         let element = convoke_functions::packed::element;
-        for zeros in [
-            ZeroPoints::Middle,
-            ZeroPoints::Packed(&packed),
-            ZeroPoints::Numbers(&numbers),
-            ZeroPoints::Signed(&signed),
-        ] {
-            let is_signed = matches!(zeros, ZeroPoints::Signed(_));
+        let file = FileBlocks::new((k, n), block, bits);
+        for w in file.each() {
+            let zeros = w.zeros;
             let mut want = vec![0f32; m * n];
             for (a, want) in a.chunks(k).zip(want.chunks_mut(n)) {
                 let (left, left_scales, left_sums) = coded(a, block);
@@ -462,8 +482,8 @@ fn products_of_codes_are_those_of_whole_numbers() {
                         };
                         let own = b * block..k.min((b + 1) * block);
                         let products = own.map(|i| {
-                            let code = element(bits, &codes[at * blob..], i % block);
-                            let weight = match is_signed {
+                            let code = element(bits, &w.codes[at * blob..], i % block);
+                            let weight = match w.signed {
                                 true => i64::from((code << (8 - bits)) as i8 >> (8 - bits)),
                                 false => i64::from(code),
                             };
@@ -473,22 +493,11 @@ fn products_of_codes_are_those_of_whole_numbers() {
                         if let ZeroPoints::Numbers(z) = zeros {
                             term = (-z[at]).mul_add(left_sums[b] as f32, term);
                         }
-                        *want = (term * scales[at]).mul_add(left_scales[b], *want);
+                        *want = (term * w.scales[at]).mul_add(left_scales[b], *want);
                     }
                     *want += bias[column];
                 }
             }
-            let w = BlockWeights {
-                k,
-                n,
-                bits,
-                signed: is_signed,
-                packed: false,
-                block,
-                codes: &codes,
-                scales: &scales,
-                zeros,
-            };
             for means in Means::ALL.iter().filter(|means| means.available()) {
                 each_exec(|exec| {
                     let held = Packed::new(exec, &w);

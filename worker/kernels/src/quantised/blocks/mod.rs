@@ -23,6 +23,7 @@ use codes::{CodeBuffer, CodeRow, DEPTH, read_packed};
 use convoke_functions::packed;
 
 use crate::Exec;
+use crate::element::canonical_nan;
 use crate::error::Result;
 use crate::gemm::driver::{self, ASource, Product};
 use crate::gemm::panel::{BSource, Piece};
@@ -287,6 +288,22 @@ multiversion! {
         for i in 0..n {
             for lane in 0..NR {
                 to[i][lane] = (f32::from(codes[i][lane]) - of.zeros[lane]) * of.scales[lane];
+            }
+        }
+    }
+}
+
+/// Writes the sums of a row, each plus its column's number of `bias`. There may be more sums than columns.
+fn finish(sums: &[f32], bias: Option<&[f32]>, y: &mut [f32]) {
+    match bias {
+        Some(bias) => {
+            for ((y, sum), bias) in y.iter_mut().zip(sums).zip(bias) {
+                *y = canonical_nan(canonical_nan(*sum) + bias);
+            }
+        }
+        None => {
+            for (y, sum) in y.iter_mut().zip(sums) {
+                *y = canonical_nan(*sum);
             }
         }
     }

@@ -3,8 +3,7 @@
 use std::ops::Range;
 
 use super::codes::{CodeBuffer, CodeRow, DEPTH};
-use super::{BlockParameters, BlockWeights, COLUMNS};
-use crate::element::canonical_nan;
+use super::{BlockParameters, BlockWeights, COLUMNS, finish};
 use crate::error::Result;
 use crate::multiversion::multiversion;
 use crate::split::tiles;
@@ -37,16 +36,7 @@ pub(super) fn product(
                 return;
             };
             let sums = sums.as_flattened();
-            match bias {
-                Some(bias) => {
-                    let all = y.iter_mut().zip(sums).zip(&bias[columns]);
-                    all.for_each(|((y, sum), bias)| *y = canonical_nan(canonical_nan(*sum) + bias));
-                }
-                None => {
-                    let all = y.iter_mut().zip(sums);
-                    all.for_each(|(y, sum)| *y = canonical_nan(*sum));
-                }
-            }
+            finish(sums, bias.map(|bias| &bias[columns]), y);
         }
     })?;
     Ok(exec.check()?)

@@ -9,6 +9,7 @@ use std::ops::Range;
 use super::columns::{Panel, copy_few};
 use super::tile::{Dots, Part};
 use super::{PANEL, Product, SumRows, packed_row};
+use crate::quantised::interleave;
 
 /// Columns whose sums are kept in registers at a time.
 const COLUMNS: usize = 16;
@@ -81,27 +82,7 @@ unsafe fn pack(
                     }
                 };
                 let r = [load(0), load(1), load(2), load(3)];
-                let (a, b) = (
-                    _mm256_unpacklo_epi8(r[0], r[1]),
-                    _mm256_unpacklo_epi8(r[2], r[3]),
-                );
-                let (c, d) = (
-                    _mm256_unpackhi_epi8(r[0], r[1]),
-                    _mm256_unpackhi_epi8(r[2], r[3]),
-                );
-                // The lanes have columns 0 and 16, 4 and 20, 8 and 24, 12 and 28, and three after each.
-                let x = [
-                    _mm256_unpacklo_epi16(a, b),
-                    _mm256_unpackhi_epi16(a, b),
-                    _mm256_unpacklo_epi16(c, d),
-                    _mm256_unpackhi_epi16(c, d),
-                ];
-                let ordered = [
-                    _mm256_permute2x128_si256::<0x20>(x[0], x[1]),
-                    _mm256_permute2x128_si256::<0x20>(x[2], x[3]),
-                    _mm256_permute2x128_si256::<0x31>(x[0], x[1]),
-                    _mm256_permute2x128_si256::<0x31>(x[2], x[3]),
-                ];
+                let ordered = interleave::rows_of_32(r);
                 for (v, columns) in ordered.into_iter().enumerate() {
                     let at = 32 * half + 8 * v;
                     _mm256_storeu_si256(to.add(group * 4 * PANEL + 4 * at).cast(), columns);

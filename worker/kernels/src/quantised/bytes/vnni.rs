@@ -10,6 +10,7 @@ use std::ops::Range;
 use super::columns::Panel;
 use super::tile::{Dots, Part};
 use super::{PANEL, Product, SumRows, packed_row};
+use crate::quantised::interleave;
 
 /// Vectors of sums in a row of a panel.
 pub(super) const VECTORS: usize = PANEL / 16;
@@ -79,22 +80,8 @@ unsafe fn pack(
             let codes = unsafe { _mm512_maskz_loadu_epi8(mask, codes.as_ptr().cast()) };
             *r = _mm512_xor_si512(codes, flip);
         }
-        let (low, high) = (
-            [
-                _mm512_unpacklo_epi8(r[0], r[1]),
-                _mm512_unpacklo_epi8(r[2], r[3]),
-            ],
-            [
-                _mm512_unpackhi_epi8(r[0], r[1]),
-                _mm512_unpackhi_epi8(r[2], r[3]),
-            ],
-        );
-        let columns = [
-            _mm512_unpacklo_epi16(low[0], low[1]),
-            _mm512_unpackhi_epi16(low[0], low[1]),
-            _mm512_unpacklo_epi16(high[0], high[1]),
-            _mm512_unpackhi_epi16(high[0], high[1]),
-        ];
+        // SAFETY: the caller's contract.
+        let columns = unsafe { interleave::within_lanes_of_64(r) };
         for (v, (column, sum)) in columns.into_iter().zip(sums.iter_mut()).enumerate() {
             // SAFETY: the caller's contract.
             unsafe { _mm512_storeu_si512(to.add(group * 4 * PANEL + v * 64).cast(), column) };

@@ -15,6 +15,7 @@ use super::tile::{STREAMED, STRIP};
 use super::vnni::{Sums, VECTORS, transposed};
 use super::{PANEL, Product, packed_row};
 use crate::Exec;
+use crate::quantised::interleave;
 
 /// A part of the rows of a matrix in the columns of a panel.
 struct Part<'a> {
@@ -105,22 +106,8 @@ unsafe fn add(part: &Part<'_>, sums: &mut [i32], column_sums: &mut [i32]) {
         }
         let left = &part.left[first..first + 4];
         let left = i32::from_le_bytes([left[0], left[1], left[2], left[3]]);
-        let (low, high) = (
-            [
-                _mm512_unpacklo_epi8(r[0], r[1]),
-                _mm512_unpacklo_epi8(r[2], r[3]),
-            ],
-            [
-                _mm512_unpackhi_epi8(r[0], r[1]),
-                _mm512_unpackhi_epi8(r[2], r[3]),
-            ],
-        );
-        let codes = [
-            _mm512_unpacklo_epi16(low[0], low[1]),
-            _mm512_unpackhi_epi16(low[0], low[1]),
-            _mm512_unpacklo_epi16(high[0], high[1]),
-            _mm512_unpackhi_epi16(high[0], high[1]),
-        ];
+        // SAFETY: the caller's contract.
+        let codes = unsafe { interleave::within_lanes_of_64(r) };
         if part.signed {
             let left = _mm512_set1_epi32(left ^ 0x8080_8080u32 as i32);
             for v in 0..VECTORS {

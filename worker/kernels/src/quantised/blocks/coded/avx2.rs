@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 
 use super::super::codes::CodeRow;
 use super::{COLUMNS, Dots, Group, Nibbles, Part, Sums, TOGETHER, ZeroKind};
+use crate::quantised::interleave;
 
 /// Vectors of sums that are kept for a row, of eight columns each.
 const VECTORS: usize = 2;
@@ -38,38 +39,6 @@ impl Dots for Avx2 {
     }
 }
 
-/// Interleaves rows of 32 bytes: the four bytes of a column become neighbours, in the order of columns.
-///
-/// # Safety
-/// The processor has the instruction set.
-#[inline(always)]
-unsafe fn interleaved(r: [__m256i; TOGETHER]) -> [__m256i; 4] {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let (a, b) = (
-            _mm256_unpacklo_epi8(r[0], r[1]),
-            _mm256_unpacklo_epi8(r[2], r[3]),
-        );
-        let (c, d) = (
-            _mm256_unpackhi_epi8(r[0], r[1]),
-            _mm256_unpackhi_epi8(r[2], r[3]),
-        );
-        // The lanes have columns 0 and 16, 4 and 20, 8 and 24, 12 and 28, and three after each.
-        let x = [
-            _mm256_unpacklo_epi16(a, b),
-            _mm256_unpackhi_epi16(a, b),
-            _mm256_unpacklo_epi16(c, d),
-            _mm256_unpackhi_epi16(c, d),
-        ];
-        [
-            _mm256_permute2x128_si256::<0x20>(x[0], x[1]),
-            _mm256_permute2x128_si256::<0x20>(x[2], x[3]),
-            _mm256_permute2x128_si256::<0x31>(x[0], x[1]),
-            _mm256_permute2x128_si256::<0x31>(x[2], x[3]),
-        ]
-    }
-}
-
 /// The body of [`Dots::group_nibbles`]: rows are interleaved while two codes share a byte.
 ///
 /// # Safety
@@ -83,7 +52,7 @@ unsafe fn group_nibbles(codes: &[[Nibbles; TOGETHER]], to: &mut [Group]) {
             unsafe { _mm256_loadu_si256(rows[i].as_ptr().cast()) }
         });
         // SAFETY: the caller's contract.
-        let both = unsafe { interleaved(r) };
+        let both = unsafe { interleave::rows_of_32(r) };
         for (v, both) in both.into_iter().enumerate() {
             let low = _mm256_and_si256(both, lowest);
             let high = _mm256_and_si256(_mm256_srli_epi16::<4>(both), lowest);
@@ -110,7 +79,7 @@ unsafe fn group(codes: &[[CodeRow; TOGETHER]], to: &mut [Group]) {
                 unsafe { _mm256_loadu_si256(rows[i].as_ptr().add(32 * half).cast()) }
             });
             // SAFETY: the caller's contract.
-            let ordered = unsafe { interleaved(r) };
+            let ordered = unsafe { interleave::rows_of_32(r) };
             for (v, columns) in ordered.into_iter().enumerate() {
                 // SAFETY: half a group is four vectors.
                 unsafe {

@@ -24,9 +24,8 @@ mod vnni;
 use std::ops::Range;
 
 use super::codes::{CodeBuffer, CodeRow, DEPTH};
-use super::{BlockParameters, BlockWeights, COLUMNS, ZeroPoints};
+use super::{BlockParameters, BlockWeights, COLUMNS, ZeroPoints, finish};
 use crate::Exec;
-use crate::element::canonical_nan;
 use crate::error::Result;
 use crate::gemm::Output;
 use crate::multiversion::multiversion;
@@ -415,20 +414,4 @@ pub(in crate::quantised) fn product_by(
         }
     })?;
     Ok(exec.check()?)
-}
-
-/// Writes sums plus bias.
-fn finish(sums: &Sums, bias: Option<&[f32]>, y: &mut [f32]) {
-    match bias {
-        Some(bias) => {
-            for ((y, sum), bias) in y.iter_mut().zip(sums).zip(bias) {
-                *y = canonical_nan(canonical_nan(*sum) + bias);
-            }
-        }
-        None => {
-            for (y, sum) in y.iter_mut().zip(sums) {
-                *y = canonical_nan(*sum);
-            }
-        }
-    }
 }

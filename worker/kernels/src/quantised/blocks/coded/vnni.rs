@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use super::super::codes::CodeRow;
 use super::{COLUMNS, Dots, Group, Nibbles, Part, Sums, TOGETHER, ZeroKind};
+use crate::quantised::interleave;
 
 /// Vectors of a row.
 const VECTORS: usize = COLUMNS / 16;
@@ -54,20 +55,8 @@ unsafe fn group(codes: &[[CodeRow; TOGETHER]], to: &mut [Group]) {
             let row = unsafe { _mm512_loadu_si512(rows[i].as_ptr().cast()) };
             _mm512_permutexvar_epi32(order, row)
         });
-        let low = [
-            _mm512_unpacklo_epi8(r[0], r[1]),
-            _mm512_unpacklo_epi8(r[2], r[3]),
-        ];
-        let high = [
-            _mm512_unpackhi_epi8(r[0], r[1]),
-            _mm512_unpackhi_epi8(r[2], r[3]),
-        ];
-        let columns = [
-            _mm512_unpacklo_epi16(low[0], low[1]),
-            _mm512_unpackhi_epi16(low[0], low[1]),
-            _mm512_unpacklo_epi16(high[0], high[1]),
-            _mm512_unpackhi_epi16(high[0], high[1]),
-        ];
+        // SAFETY: the caller's contract.
+        let columns = unsafe { interleave::within_lanes_of_64(r) };
         for (v, columns) in columns.into_iter().enumerate() {
             // SAFETY: a group is four vectors.
             unsafe { _mm512_storeu_si512(to.as_mut_ptr().add(64 * v).cast(), columns) };
@@ -89,17 +78,10 @@ unsafe fn group_nibbles(codes: &[[Nibbles; TOGETHER]], to: &mut [Group]) {
             // SAFETY: a row is 32 bytes.
             unsafe { _mm256_loadu_si256(rows[i].as_ptr().cast()) }
         });
-        let (a, b) = (
-            _mm256_unpacklo_epi8(r[0], r[1]),
-            _mm256_unpacklo_epi8(r[2], r[3]),
-        );
-        let (c, d) = (
-            _mm256_unpackhi_epi8(r[0], r[1]),
-            _mm256_unpackhi_epi8(r[2], r[3]),
-        );
-        // Their lanes have columns 0 and 16, 4 and 20, 8 and 24, 12 and 28, and three after each.
-        let low = both(_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b));
-        let high = both(_mm256_unpacklo_epi16(c, d), _mm256_unpackhi_epi16(c, d));
+        // SAFETY: the caller's contract.
+        let x = unsafe { interleave::within_lanes_of_32(r) };
+        // The lanes have columns 0 and 16, 4 and 20, 8 and 24, 12 and 28, and three after each.
+        let (low, high) = (both(x[0], x[1]), both(x[2], x[3]));
         let first = _mm512_shuffle_i32x4::<0b10_00_10_00>(low, high);
         let second = _mm512_shuffle_i32x4::<0b11_01_11_01>(low, high);
         let columns = [
