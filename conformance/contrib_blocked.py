@@ -39,11 +39,15 @@ class Blocked:
 
     def write(self, root, name):
         draw = self.draw
-        channels = int(draw.choice([3, 3, 8, 12, 16, 24, 32]))
+        # Without convolutions, nothing depends on how wide the blocks are.
+        pools = draw.random() < 0.15
+        channels = int(draw.choice([16, 32] if pools else [3, 3, 8, 12, 16, 24, 32]))
+        steps = ["pool", "average", "upsample"]
+        if not pools:
+            steps += ["conv", "conv", "depthwise", "grouped", "residual", "concat", "transpose"]
         x, width = "x", channels
         for _ in range(int(draw.integers(1, 4))):
-            step = str(draw.choice(["conv", "conv", "depthwise", "grouped", "residual", "pool", "average", "upsample",
-                                    "concat", "transpose"]))
+            step = str(draw.choice(steps))
             if step == "conv" or width < 8:
                 wider = int(draw.choice([8, 16, 20, 24, 32, 40]))
                 x, width = self.conv(x, width, wider), wider
@@ -72,7 +76,8 @@ class Blocked:
                 width = 32
                 x = self.add("Transpose", [self.add("Transpose", [x], perm=[0, 2, 3, 1])], perm=[0, 3, 1, 2])
         # The number of channels of the last convolution decides how wide the blocks are.
-        x = self.conv(x, width, int(draw.choice([8, 24, 40])))
+        if not pools:
+            x = self.conv(x, width, int(draw.choice([8, 24, 40])))
         if draw.random() < 0.3:
             x = self.add(str(draw.choice(["GlobalAveragePool", "GlobalMaxPool"])), [x])
         info = helper.make_tensor_value_info

@@ -216,6 +216,24 @@ def forms(draw):
     return case.input(["n"], np.float32, ints_below(draw, 4, np.float32))
 
 
+def distances(draw):
+    dtype, columns = draw.choice([np.float32, np.float32, np.float64]), int(draw.integers(3, 9))
+    case = Contrib(draw, "CDist", metric=str(draw.choice(["euclidean", "sqeuclidean"]))).symbol("n", 1, 6)
+    case.input(["n", columns], dtype)
+    rows = draw.standard_normal([int(draw.integers(1, 7)), columns]).astype(dtype)
+    return case.constant(rows) if draw.random() < 0.5 else case.input(list(rows.shape), dtype)
+
+
+def pad(draw):
+    mode = str(draw.choice(["constant", "constant", "edge", "reflect"]))
+    case = Contrib(draw, "Pad", mode=mode).symbol("n", 3, 6).input(["n", 4], np.float32)
+    pads = draw.integers(0, 3, 4)
+    case.constant(pads[None] if draw.random() < 0.4 else pads)
+    if mode == "constant" and draw.random() < 0.6:
+        case.constant(np.float32(1.5) if draw.random() < 0.5 else np.array([1.5], np.float32))
+    return case
+
+
 def moe(draw):
     experts, hidden, inner = int(draw.integers(1, 5)), int(draw.integers(1, 6)), int(draw.integers(1, 6))
     kind = str(draw.choice(["relu", "gelu", "silu", "identity", "swiglu", "swiglu"]))
@@ -258,9 +276,8 @@ def qmoe(draw):
     fewest = 2 if block and zeros else 1
     hidden, inner = each * int(draw.integers(fewest, 4)), each * int(draw.integers(fewest, 4))
     kind = str(draw.choice(["relu", "gelu", "silu", "identity", "swiglu", "swiglu"]))
-    # Without `normalize_routing_weights`, ONNX Runtime makes the weights sum to one on CPUs all the same.
-    attributes = {"activation_type": kind, "k": int(draw.integers(1, experts + 1)), "normalize_routing_weights": 1,
-                  "expert_weight_bits": bits, "weights_prepacked": 0}
+    attributes = {"activation_type": kind, "k": int(draw.integers(1, experts + 1)),
+                  "normalize_routing_weights": int(draw.integers(0, 2)), "expert_weight_bits": bits, "weights_prepacked": 0}
     fusion = 1
     if block:
         attributes["block_size"] = block
@@ -343,6 +360,32 @@ def dynamic_lstm(draw):
     return case
 
 
+def experimental(draw):
+    """Ops that ONNX had on trial before operator set 10."""
+    op = str(draw.choice(["Affine", "Crop", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh"]))
+    opset, attributes = int(draw.integers(7, 10)), {}
+    if op in ("Affine", "ParametricSoftplus", "ScaledTanh"):
+        attributes = {"alpha": float(draw.uniform(0.1, 2)), "beta": float(draw.uniform(0.1, 2))}
+    if op in ("ImageScaler", "Scale"):
+        attributes = {"scale": float(draw.uniform(0.1, 2))}
+    if op == "ImageScaler":
+        attributes["bias"] = [float(v) for v in draw.uniform(-1, 1, 3)]
+    if op == "Crop":
+        attributes = {"border": [int(v) for v in draw.integers(0, 3, 4)]}
+        if draw.random() < 0.5:
+            attributes["scale"] = [int(v) for v in draw.integers(1, 4, 2)]
+    case = Contrib(draw, op, domain="", opset=opset, **attributes)
+    case.symbol("b", 1, 3).symbol("h", 5, 8).symbol("w", 5, 8)
+    return case.input(["b", 3, "h", "w"], np.float32)
+
+
+def resize_ten(draw):
+    """Resize of operator set 10, which had no `nearest_mode`."""
+    case = Contrib(draw, "Resize", domain="", opset=10, mode=str(draw.choice(["nearest", "nearest", "linear"])))
+    case.symbol("h", 2, 9).symbol("w", 2, 9).input([1, 2, "h", "w"], np.float32)
+    return case.constant(np.array([1, 1, *draw.uniform(0.5, 2.5, 2)], np.float32))
+
+
 def linear(draw):
     return of_runtime(linear_attention(draw))
 
@@ -375,9 +418,10 @@ FAMILIES = {
     "skip_layer_norm": (skip_layer_norm, 40), "simplified_layer_norm": (simplified_layer_norm, 12),
     "embed_layer_norm": (embed_layer_norm, 15), "fused_matmul": (fused_matmul, 40), "fused_gemm": (fused_gemm, 25),
     "fused_conv": (fused_conv, 30), "conv_transpose": (conv_transpose, 4), "crop": (crop, 20), "activations": (activations, 40),
+    "experimental": (experimental, 40), "resize_ten": (resize_ten, 24),
     "forms": (forms, 30), "blocked": (Blocked, 40), "attention": (attention, 40), "multi_head": (multi_head, 40),
     "decoder_masked": (decoder_masked, 12), "group_query": (group_query, 60), "windowed": (windowed, 40), "rotary": (rotary, 20),
-    "moe": (moe, 40), "qmoe": (qmoe, 50), "codes_embed_layer_norm": (codes_embed_layer_norm, 20), "linear_attention": (linear, 30), "causal_conv": (causal, 30),
+    "distances": (distances, 16), "pad": (pad, 12), "moe": (moe, 40), "qmoe": (qmoe, 50), "codes_embed_layer_norm": (codes_embed_layer_norm, 20), "linear_attention": (linear, 30), "causal_conv": (causal, 30),
     "dynamic_lstm": (dynamic_lstm, 20), **contrib_composed.FAMILIES, **contrib_learned.FAMILIES,
 }
 

@@ -233,6 +233,32 @@ def qlinear_conv(draw):
     return node
 
 
+def conv_last(draw):
+    """A convolution whose operand and result have the channels as their last axis."""
+    x, w, attributes = conv_of(draw)
+    a, b = pick(draw, [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)])
+    filters = (w[0],) if chance(draw) else ()
+    zeros = np.full(filters, zero_of(draw, b), b)
+    node = Node("QLinearConv", MS, channels_last=1, **attributes).input(codes(draw, [x[0], *x[2:], x[1]], a))
+    node.constant(scale(draw)).constant(zero_of(draw, a))
+    node.constant(weights(draw, w, b, a)).constant(scale(draw, filters)).constant(zeros)
+    node.constant(scale(draw) * np.float32(60)).constant(zero_of(draw, a))
+    if chance(draw):
+        node.constant(draw.integers(-3000, 3000, w[0]).astype(np.int32))
+    return node
+
+
+def where(draw):
+    dims, dtype = shape(draw, 1, 4), pick(draw, BYTES)
+    other = [d if chance(draw, 0.8) else 1 for d in dims][int(draw.integers(len(dims))) :]
+    node = Node("QLinearWhere", MS).input(draw.random(dims) < 0.5)
+    one = scale(draw), zero_of(draw, dtype)
+    for of in (dims, other):
+        own = one if chance(draw) else (scale(draw), zero_of(draw, dtype))
+        node.input(codes(draw, of, dtype)).constant(own[0]).constant(own[1])
+    return node.constant(one[0]).constant(one[1])
+
+
 def binary(op):
     def make(draw):
         dims, dtype = shape(draw, 1, 4), pick(draw, BYTES)
@@ -262,8 +288,7 @@ def average_pool(draw):
     kernel = [int(k) for k in draw.integers(1, 4, rank)]
     pads = [int(draw.integers(0, k)) for k in kernel + kernel]
     dims = [int(draw.integers(1, 3)), int(draw.integers(1, 5)), *(int(d) for d in draw.integers(4, 9, rank))]
-    # ONNX Runtime counts elements beyond the padding where both are set, which the standard does not.
-    last, ceil, padded = chance(draw, 0.3), *pick(draw, [(0, 0), (0, 1), (1, 0)])
+    last, ceil, padded = chance(draw, 0.3), *pick(draw, [(0, 0), (0, 1), (1, 0), (1, 1)])
     node = Node(
         "QLinearAveragePool", MS, kernel_shape=kernel, pads=pads, strides=[int(s) for s in draw.integers(1, 3, rank)],
         count_include_pad=padded, ceil_mode=ceil, channels_last=int(last),
@@ -293,9 +318,9 @@ def concat(draw):
 
 def softmax(draw):
     # ONNX Runtime's sum over one element overflows, and its result is 0.
-    dims, dtype = [*shape(draw, 1, 2), int(draw.integers(2, 10))], pick(draw, BYTES)
+    dims, dtype = [int(d) for d in draw.integers(2, 8, draw.integers(2, 4))], pick(draw, BYTES)
     node = Node("QLinearSoftmax", MS)
-    node.attributes = {"axis": -1, "opset": pick(draw, [11, 13])}
+    node.attributes = {"axis": int(draw.integers(-len(dims), len(dims))), "opset": pick(draw, [11, 13])}
     node.input(codes(draw, dims, dtype)).constant(scale(draw)).constant(zero_of(draw, dtype))
     # A scale by which 1 has a code: ONNX Runtime does not saturate here.
     return node.constant(np.float32(1 / 250)).constant(np.zeros((), dtype) if dtype == np.uint8 else np.int8(-128))
@@ -303,24 +328,28 @@ def softmax(draw):
 
 def attention(draw):
     heads, size, batch, steps, wide = (int(d) for d in draw.integers(1, 6, 5))
-    hidden = heads * size * 2
-    node = Node("QAttention", MS, num_heads=heads, unidirectional=int(chance(draw)))
+    hidden, before = heads * size * 2, int(draw.integers(1, 6)) if chance(draw, 0.4) else 0
+    node = Node("QAttention", MS, outputs=2 if before else 1, num_heads=heads, unidirectional=int(chance(draw)))
     columns = (3 * hidden,) if chance(draw) else ()
     node.input(codes(draw, [batch, steps, wide], np.uint8))
     node.constant(weights(draw, [wide, 3 * hidden], np.int8, np.uint8))
     node.constant(draw.standard_normal(3 * hidden).astype(np.float32)).constant(scale(draw) / 10)
     node.constant(scale(draw, columns) / 10)
-    ends = draw.integers(1, steps + 1, (batch, 1)).astype(np.int32)
+    keys = before + steps
+    ends = draw.integers(1, keys + 1, (batch, 1)).astype(np.int32)
     kind = pick(draw, ["none", "keys", "large", "ends", "column"])
     if kind == "none":
         node.missing()
     elif kind == "ends":
         node.input(ends[:, 0])
     elif kind == "column":
-        node.input(np.zeros((batch, 1), np.int32) if steps > 1 else np.ones((batch, 1), np.int32))
+        node.input(np.zeros((batch, 1), np.int32) if keys > 1 else np.ones((batch, 1), np.int32))
     else:
-        node.input((np.arange(steps) < ends).astype(np.int32) * (7 if kind == "large" else 1))
-    return node.constant(zero_of(draw, np.uint8)).constant(zero_of(draw, np.int8, columns))
+        node.input((np.arange(keys) < ends).astype(np.int32) * (7 if kind == "large" else 1))
+    node.constant(zero_of(draw, np.uint8)).constant(zero_of(draw, np.int8, columns))
+    if before:
+        node.input(draw.standard_normal([2, batch, heads, before, 2 * size]).astype(np.float32))
+    return node
 
 
 def gemm(draw):
@@ -388,6 +417,13 @@ def n_bits(draw):
     return node
 
 
+def bitsandbytes(draw):
+    k, n, block = int(draw.integers(1, 60)), int(draw.integers(1, 20)), pick(draw, [16, 32, 64])
+    node = Node("MatMulBnb4", MS, K=k, N=n, block_size=block, quant_type=int(chance(draw)))
+    node.input(draw.standard_normal([*shape(draw, 1, 2, 5), k]).astype(np.float32))
+    return node.constant(codes(draw, [-(-n * k // 2)], np.uint8)).constant(scale(draw, (-(-n * k // block),)))
+
+
 def gather_blocks(draw):
     rows, columns = int(draw.integers(2, 9)), 32 * int(draw.integers(1, 4))
     block = pick(draw, [16, 32])
@@ -422,8 +458,9 @@ FAMILIES = {
     "leaky_relu": (unary("QLinearLeakyRelu", alpha=lambda draw: float(draw.uniform(0, 0.5))), 15, True),
     "average_pool": (average_pool, 30, True), "global_pool": (global_pool, 15, True), "concat": (concat, 20, True),
     "softmax": (softmax, 15, True), "gemm": (gemm, 30, True), "to_float": (to_float, 20, False),
+    "conv_last": (conv_last, 30, False), "where": (where, 15, True), "bitsandbytes": (bitsandbytes, 20, False),
     "dynamic_matmul": (dynamic_matmul, 20, False), "n_bits": (n_bits, 40, False),
-    "gather_blocks": (gather_blocks, 20, False), "attention": (attention, 30, False),
+    "gather_blocks": (gather_blocks, 20, False), "attention": (attention, 45, False),
 }
 
 

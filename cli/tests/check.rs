@@ -22,8 +22,8 @@ fn varint(number: u8, value: u8) -> Vec<u8> {
     vec![number << 3, value]
 }
 
-/// A model of the set 17 with the nodes `n0` to `n2`, which read `x: f32[2]`, of these ops.
-fn model(ops: [&str; 3]) -> Vec<u8> {
+/// A model of the set 17 with the nodes `n0`, `n1` and so on, which read `x: f32[2]`, of these ops.
+fn model<const N: usize>(ops: [&str; N]) -> Vec<u8> {
     let ty = field(
         1,
         &[varint(1, 1), field(2, &field(1, &varint(1, 2)))].concat(),
@@ -42,7 +42,7 @@ fn model(ops: [&str; 3]) -> Vec<u8> {
     let mut graph: Vec<u8> = ops.iter().enumerate().flat_map(node).collect();
     graph.extend(field(2, b"g"));
     graph.extend(field(11, &value("x")));
-    (0..3).for_each(|i| graph.extend(field(12, &value(&format!("y{i}")))));
+    (0..N).for_each(|i| graph.extend(field(12, &value(&format!("y{i}")))));
     let model = [varint(1, 8), field(7, &graph), field(8, &varint(2, 17))];
     model.concat()
 }
@@ -237,4 +237,40 @@ fn what_is_missing_is_listed_by_op() {
         "{}",
         done.stderr
     );
+}
+
+#[test]
+fn the_list_of_what_is_missing_is_bounded() {
+    let scratch = Scratch::new("check-many");
+    let file = scratch.path("model.onnx");
+    let ops: [String; 70] = std::array::from_fn(|i| format!("Twist{i}"));
+    std::fs::write(&file, model(ops.each_ref().map(String::as_str))).unwrap();
+    let path = file.to_str().unwrap();
+    let r = run(["check", path, "--json"]).expect(1).json();
+    assert_eq!(r["unsupported"].as_array().unwrap().len(), 64);
+    assert_eq!(r["further"], serde_json::json!({"ops": 6, "nodes": 6}));
+    let done = run(["check", path]).expect(1);
+    let text = format!("{}{}", done.stdout, done.stderr);
+    assert!(
+        text.contains("and 54 further operators, 54 nodes")
+            && text.contains("Twist15")
+            && !text.contains("Twist16"),
+        "{text}"
+    );
+    // The advice is the same for all, and is given once.
+    assert_eq!(text.matches("export the model without them").count(), 1);
+}
+
+#[test]
+fn a_model_without_nodes_takes_no_operations() {
+    let scratch = Scratch::new("check-empty");
+    let file = scratch.path("model.onnx");
+    let ty = [varint(1, 1), field(2, &field(1, &varint(1, 2)))].concat();
+    let x = [field(1, b"x"), field(2, &field(1, &ty))].concat();
+    let graph = [field(2, b"g"), field(11, &x), field(12, &x)];
+    let graph = field(7, &graph.concat());
+    let model = [varint(1, 8), graph, field(8, &varint(2, 17))];
+    std::fs::write(&file, model.concat()).unwrap();
+    let text = run(["check", file.to_str().unwrap()]).expect(0).stdout;
+    assert!(text.contains(", 0 FLOP per step"), "{text}");
 }

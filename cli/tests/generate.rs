@@ -101,6 +101,48 @@ fn stop_tokens_come_from_the_flags_and_from_beside_the_model() {
 }
 
 #[test]
+fn a_text_ends_where_the_model_knows_no_more_positions() {
+    let scratch = Scratch::new("positions");
+    for name in ["cached/model.onnx", "tokenizer.json"] {
+        let to = scratch.path(name.rsplit('/').next().unwrap());
+        std::fs::copy(fixture("language").join(name), to).unwrap();
+    }
+    let model = scratch.path("model.onnx").display().to_string();
+    let args = |prompt: &str| {
+        let fixed = [
+            "generate",
+            &model,
+            "--max-tokens",
+            "900",
+            "--json",
+            "--prompt",
+            prompt,
+        ];
+        fixed.map(str::to_owned)
+    };
+    // The fixture knows 64.
+    let failed = run(args("The devices")).expect(1);
+    assert!(
+        failed
+            .stderr
+            .contains("the model may know no more positions"),
+        "{}",
+        failed.stderr
+    );
+    std::fs::write(scratch.path("config.json"), "{\"n_positions\": 64}").unwrap();
+    let printed = run(args("The devices")).expect(0).json();
+    assert_eq!(printed["ended"], "positions");
+    let all = printed["prompt_tokens"].as_u64().unwrap() as usize + ids(&printed["tokens"]).len();
+    assert_eq!(all, 65);
+    let long = run(args(&"The devices of many machines. ".repeat(9))).expect(1);
+    assert!(
+        long.stderr.contains("and the model knows 64 positions"),
+        "{}",
+        long.stderr
+    );
+}
+
+#[test]
 fn what_makes_no_sense_is_one_error() {
     let digits = fixture("digits/model.onnx").display().to_string();
     let tokenizer = fixture("language/tokenizer.json").display().to_string();

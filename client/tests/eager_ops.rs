@@ -120,6 +120,24 @@ async fn ops_with_several_outputs_lists_and_options() {
 }
 
 #[tokio::test]
+async fn the_nearest_element_may_depend_on_the_scale() {
+    let (cluster, a, _) = cluster().await;
+    let x = a.put([1f32, 2., 3., 4.]).unwrap();
+    let resized = |scale: f32| {
+        let scales = a.put([scale]).unwrap();
+        let with = options::Resize {
+            coordinate_transformation_mode: Some("asymmetric".into()),
+            nearest_mode: Some("by_scale".into()),
+            ..options::Resize::default()
+        };
+        x.resize(None, &scales, None, with)
+    };
+    check(resized(0.6), dim(array![1f32, 3.])).await;
+    check(resized(1.5), dim(array![1f32, 1., 2., 3., 3., 4.])).await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
 async fn signals_caches_and_bits() {
     let (cluster, a, b) = cluster().await;
     let x = a.put([1f32, 2., 3., 4.]).unwrap();

@@ -145,8 +145,12 @@ pub(crate) fn hashed(programs: Vec<Program>, id: FunctionId) -> Result<Vec<Hashe
     programs.collect()
 }
 
-/// Optimises and places a function. Where it does not fit because functions of control flow in it fit no single worker,
-/// these are placed on several.
+/// The functions of control flow that are placed on several workers: those that need more than a whole worker, and where that
+/// does not do, than half or a quarter of one, since what is around them needs memory as well.
+const LARGE: [u64; 3] = [1, 2, 4];
+
+/// Optimises and places a function. Where it does not fit, large functions of control flow in it are placed on several
+/// workers.
 fn optimised_and_divided(
     function: Function,
     cluster: &ClusterModel,
@@ -160,8 +164,17 @@ fn optimised_and_divided(
         (Err(e), _) => return Err(e),
     };
     let made = optimise_in_place(again, options.numerics, &|_| true)?;
-    let divided = DividedFunction::divide(made.function, cluster, options, &error)?;
-    divided.map(|d| (d, made.report)).ok_or(error)
+    let mut refused = None;
+    for share in LARGE {
+        let function = made.function.clone();
+        match DividedFunction::divide(function, cluster, options, (share, &error)) {
+            Ok(Some(divided)) => return Ok((divided, made.report)),
+            // It names what no worker offers.
+            Err(e) if share == 1 => refused = Some(e),
+            Ok(None) | Err(_) => {}
+        }
+    }
+    Err(refused.unwrap_or(error))
 }
 
 /// Optimises and places a function. What only one branch of an `If` needs moves into the branch, which runs on one worker

@@ -20,7 +20,7 @@ use crate::codec::{self, CodecError};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::ids::FunctionId;
-use crate::ops::{self, Op};
+use crate::ops::{self, Op, OpError};
 use crate::printable::{self, Printable};
 use crate::tensor::Tensor;
 
@@ -177,6 +177,25 @@ impl Attrs {
     }
 }
 
+impl GraphError {
+    /// The error of a node that its op rejects.
+    pub fn rejected(node: &str, op: &str, e: OpError) -> GraphError {
+        let (node, op) = (node.to_string(), op.to_string());
+        match e {
+            OpError::ValueNeeded { operand } => GraphError::RankUnknown {
+                node,
+                op,
+                operand: operand.into(),
+            },
+            e => GraphError::Op {
+                node,
+                op,
+                reason: e.to_string(),
+            },
+        }
+    }
+}
+
 /// When a node runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum RunsAt {
@@ -275,6 +294,17 @@ pub enum GraphError {
         node: String,
         op: String,
         reason: String,
+    },
+    /// The rank of a node's result follows from the elements of an operand, or their number, which only a run knows.
+    #[error(
+        "node '{}' ({}): operand '{operand}' decides the rank of the result and must be known before the run",
+        Printable(node),
+        Printable(op)
+    )]
+    RankUnknown {
+        node: String,
+        op: String,
+        operand: String,
     },
     /// The declared type of a value is not what its op yields.
     #[error(

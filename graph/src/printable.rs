@@ -11,6 +11,9 @@ use std::fmt::{self, Display, Formatter, Write};
 /// The most characters of a name that are shown.
 pub const MOST_OF_NAME: usize = 160;
 
+/// The most characters of a name that are shown where it is one of many.
+pub const MOST_OF_LISTED: usize = 60;
+
 /// The most characters of a message that are shown.
 pub const MOST_OF_TEXT: usize = 8000;
 
@@ -48,20 +51,34 @@ pub struct Printable<'a>(pub &'a str);
 
 impl Display for Printable<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let name = self.0;
-        let short = name.len() <= MOST_OF_NAME || name.chars().nth(MOST_OF_NAME).is_none();
-        if short {
-            return name.chars().try_for_each(|c| write_escaped(f, c));
-        }
-        let half = MOST_OF_NAME / 2;
-        name.chars()
-            .take(half)
-            .try_for_each(|c| write_escaped(f, c))?;
-        f.write_char('…')?;
-        let last = name.char_indices().rev().nth(half - 2);
-        let end = last.map_or("", |(at, _)| &name[at..]);
-        end.chars().try_for_each(|c| write_escaped(f, c))
+        write_name(f, self.0, MOST_OF_NAME)
     }
+}
+
+/// One of many names from outside: a [`Printable`] of at most [`MOST_OF_LISTED`] characters.
+#[derive(Debug, Clone, Copy)]
+pub struct Listed<'a>(pub &'a str);
+
+impl Display for Listed<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write_name(f, self.0, MOST_OF_LISTED)
+    }
+}
+
+/// Writes a name, of which the middle is left out where it has more than `most` characters, an even number.
+fn write_name(f: &mut Formatter<'_>, name: &str, most: usize) -> fmt::Result {
+    let short = name.len() <= most || name.chars().nth(most).is_none();
+    if short {
+        return name.chars().try_for_each(|c| write_escaped(f, c));
+    }
+    let half = most / 2;
+    name.chars()
+        .take(half)
+        .try_for_each(|c| write_escaped(f, c))?;
+    f.write_char('…')?;
+    let last = name.char_indices().rev().nth(half - 2);
+    let end = last.map_or("", |(at, _)| &name[at..]);
+    end.chars().try_for_each(|c| write_escaped(f, c))
 }
 
 /// A message that may hold text from outside. It is escaped like a [`Printable`], except for tabs and line ends; the
@@ -156,6 +173,9 @@ mod tests {
         let shown = Printable(&long).to_string();
         assert_eq!(shown.chars().count(), MOST_OF_NAME);
         assert!(shown.starts_with("startö") && shown.contains("ö…ö") && shown.ends_with("öend"));
+        let listed = Listed(&long).to_string();
+        assert_eq!(listed.chars().count(), MOST_OF_LISTED);
+        assert!(listed.starts_with("startö") && listed.ends_with("öend"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use convoke_common::{Code, Error, Site};
 use convoke_graph::graph::GraphError;
+use convoke_graph::printable::Listed;
 use convoke_graph::{DType, Printable};
 
 /// A node that is not supported.
@@ -195,6 +196,9 @@ fn list_names(names: &[String], count: usize) -> String {
 /// The names of nodes that are listed for each unsupported op.
 const NAMED_NODES: usize = 3;
 
+/// The most unsupported ops that are listed in a text.
+pub const LISTED_OPS: usize = 16;
+
 /// The nodes of one op that are not supported for one reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnsupportedOp<'a> {
@@ -245,12 +249,12 @@ pub fn unsupported_ops(nodes: &[UnsupportedNode]) -> Vec<UnsupportedOp<'_>> {
 fn by_op(nodes: &[UnsupportedNode]) -> String {
     let one = |group: &UnsupportedOp<'_>| {
         let opset = group.opset.map(|v| format!(" of opset {v}"));
-        let reason = group.reason.map(|r| format!(", {r}"));
+        let reason = group.reason.map(|r| format!(", {}", Printable(r)));
         let names = &group.nodes;
         let shown: Vec<String> = names
             .iter()
             .take(NAMED_NODES)
-            .map(|n| Printable(n).to_string())
+            .map(|n| Listed(n).to_string())
             .collect();
         let more = match names.len() - shown.len() {
             0 => String::new(),
@@ -258,7 +262,7 @@ fn by_op(nodes: &[UnsupportedNode]) -> String {
         };
         format!(
             "{}{} ({}: {}{more}{})",
-            Printable(group.op),
+            Listed(group.op),
             opset.unwrap_or_default(),
             match names.len() {
                 1 => "node".to_owned(),
@@ -269,11 +273,61 @@ fn by_op(nodes: &[UnsupportedNode]) -> String {
         )
     };
     let groups = unsupported_ops(nodes);
-    groups.iter().map(one).collect::<Vec<_>>().join("; ")
+    let (listed, further) = groups.split_at(groups.len().min(LISTED_OPS));
+    let mut all: Vec<String> = listed.iter().map(one).collect();
+    if !further.is_empty() {
+        all.push(further_ops(
+            further.len(),
+            further.iter().map(|g| g.nodes.len()).sum(),
+        ));
+    }
+    all.join("; ")
+}
+
+/// Says how many ops are not supported besides those that are listed, and how many nodes these have.
+pub fn further_ops(ops: usize, nodes: usize) -> String {
+    let count = |n: usize, what: &str| match n {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    };
+    format!(
+        "and {}, {}",
+        count(ops, "further operator"),
+        count(nodes, "node")
+    )
 }
 
 /// The advice for ops that ONNX Runtime made.
 const BEFORE_ONNX_RUNTIME: &str = "load the model as it was before ONNX Runtime's optimizer or quantizer rewrote it, or at the level 'basic'";
+
+/// How the names of the ops begin that its optimizer and its quantizers write in place of others. Exporters and converters write
+/// the other ops of its domain.
+const REWRITTEN: [&str; 24] = [
+    "Attention",
+    "Bias",
+    "Bitmask",
+    "ConvTransposeWithDynamicPads",
+    "DecoderMasked",
+    "Dequantize",
+    "Dynamic",
+    "EmbedLayer",
+    "FastGelu",
+    "Fused",
+    "GatedRelativePositionBias",
+    "GatherBlockQuantized",
+    "Gelu",
+    "Gemm",
+    "Group",
+    "Longformer",
+    "MatMul",
+    "MultiHead",
+    "Nhwc",
+    "Q",
+    "RotaryEmbedding",
+    "SimplifiedLayer",
+    "Skip",
+    "TransposeMatMul",
+];
 
 /// The advice for ops on channels in blocks, which only the optimizer's highest level makes.
 const BEFORE_BLOCKS: &str = "have ONNX Runtime's optimizer write the model at the level 'extended', which keeps ONNX's order of channels, or load it as it was before";
@@ -294,17 +348,47 @@ const BEFORE_COMPILATION: &str = "load the model that it was compiled from";
 const SPLIT_BEFORE: &str = "split texts into tokens in the program that calls the model, and convert only what follows; or write a kernel \
                             for it (docs/guide.md, \"Ops of your own\")";
 
-/// The reason of a node whose result has no rank before data is there, and the advice on it.
+/// Ends of the reasons of nodes whose results have no one rank: because the sizes of inputs decide it, or what is computed.
+pub(crate) const RANK_OF_SIZES: &str = "its rank depends on sizes of inputs";
+pub(crate) const RANK_OF_DATA: &str = "its rank depends on data";
+
+/// The reasons of nodes on sequences and optional values that have no one rank.
+pub(crate) const BRANCHES_DIFFER: &str = "its branches yield values of different kinds or ranks";
+pub(crate) const ITERATIONS_DIFFER: &str =
+    "what it carries is of another kind or rank after an iteration";
+pub(crate) const TENSORS_DIFFER: &str = "the tensors of its sequence differ in rank";
+
+/// The advice on what has no one rank.
+const GIVE_SIZES: &str = "give the inputs with the model (--inputs FILE, `ModelBuilder::shape`), or export it with these \
+                          sizes fixed, or with dynamo=True";
+const KEEP_RANK: &str = "export the model so that this value has one rank: in both branches, in every iteration and in every \
+                         call";
+
+/// The reasons of a node whose result has the rank that the length of an operand says, which calls decide or what is computed.
 pub(crate) const UNKNOWN_RANK: &str = "data decides the rank of its result";
+pub(crate) const COMPUTED_RANK: &str = "data that is computed decides the rank of its result";
+
+/// The advice on these.
+const DECLARE_ONE: &str = "declare the rank of its result in the model, as onnx.shape_inference does where it knows it, \
+                           or export the model so that it is fixed";
 const DECLARE_RANK: &str = "declare the rank of its result with onnx.shape_inference, or give the inputs with the model \
                             (--inputs FILE, `ModelBuilder::shape`)";
 
+/// Whether a graph lacks what decides the rank of a tensor.
+fn is_of_rank(e: &GraphError) -> bool {
+    matches!(e, GraphError::RankUnknown { .. })
+}
+
 /// What the user can do about an op that is not supported.
 fn advice_on(op: &str, reason: Option<&str>) -> &'static str {
-    if reason == Some(UNKNOWN_RANK) {
-        return DECLARE_RANK;
+    match reason {
+        Some(UNKNOWN_RANK) => return DECLARE_RANK,
+        Some(COMPUTED_RANK) => return DECLARE_ONE,
+        Some(BRANCHES_DIFFER | ITERATIONS_DIFFER | TENSORS_DIFFER) => return KEEP_RANK,
+        Some(reason) if reason.ends_with(RANK_OF_SIZES) => return GIVE_SIZES,
+        Some(reason) if reason.ends_with(RANK_OF_DATA) => return KEEP_RANK,
+        _ => {}
     }
-    // ONNX Runtime's optimizer and quantizers write these domains, and exporters do not.
     let own = op
         .strip_prefix("com.microsoft.")
         .or(op.strip_prefix("com.ms."));
@@ -321,7 +405,29 @@ fn advice_on(op: &str, reason: Option<&str>) -> &'static str {
         Some("EPContext") => BEFORE_COMPILATION,
         Some("Tokenizer") => SPLIT_BEFORE,
         Some(blocked) if blocked.starts_with("nchwc.") => BEFORE_BLOCKS,
-        Some(_) => BEFORE_ONNX_RUNTIME,
+        Some(own) if REWRITTEN.iter().any(|name| own.starts_with(name)) => BEFORE_ONNX_RUNTIME,
+        // ONNX Runtime's optimizer alone writes its other domains.
+        Some(_) if op.starts_with("com.ms.") => BEFORE_ONNX_RUNTIME,
+        Some(_) => WITHOUT_THEM,
+    }
+}
+
+/// What the user can do about a model that has too many of something.
+fn fewer(what: &str) -> &'static str {
+    match what {
+        "levels of functions" => "inline the functions of the model, as onnx.inliner does",
+        "levels of branches and loops" | "levels of nesting" => {
+            "export the model with fewer branches and loops within others"
+        }
+        "bytes of expanded functions" => {
+            "export the model with fewer functions, branches and loops within others"
+        }
+        "bytes of expanded sparse tensors" => "store the sparse tensors as dense ones",
+        "pieces of one tensor" => "store each tensor in one piece",
+        "configurations of devices" | "stages of a pipeline" | "bytes of a device's name" => {
+            "leave annotations of devices out of the model, or make fewer and shorter ones"
+        }
+        _ => "store weights as tensors, not as attributes or nodes",
     }
 }
 
@@ -354,7 +460,7 @@ impl ModelError {
             E::Truncated { .. } | E::Malformed { .. } => {
                 "the file is incomplete or damaged; copy or download it again"
             }
-            E::TooLarge { .. } => "store weights as tensors, not as attributes or nodes",
+            E::TooLarge { what, .. } => fewer(what),
             E::Opset { found, min, .. } if found < min => {
                 "convert the model with onnx.version_converter, or export it again with a newer opset"
             }
@@ -396,6 +502,7 @@ impl ModelError {
             E::Duplicate { .. } | E::Undefined { .. } | E::Cycle { .. } | E::Recursion { .. } => {
                 "the exporter wrote an invalid graph; run onnx.checker on the file"
             }
+            E::Graph { errors } if errors.iter().any(is_of_rank) => DECLARE_RANK,
             E::Tensor { .. } | E::Attribute { .. } | E::Node { .. } | E::Graph { .. } => {
                 "export the model again; onnx.checker may say more"
             }
@@ -410,7 +517,9 @@ impl ModelError {
                 Some((node, op))
             }
             ModelError::Graph { errors } => errors.iter().find_map(|e| match e {
-                GraphError::Op { node, op, .. } => Some((&**node, &**op)),
+                GraphError::Op { node, op, .. } | GraphError::RankUnknown { node, op, .. } => {
+                    Some((&**node, &**op))
+                }
                 _ => None,
             }),
             _ => None,
@@ -495,6 +604,49 @@ mod tests {
         assert_eq!(unsupported_ops(&nodes)[0].dtypes, [DType::F32]);
         let e = ModelError::Unsupported { nodes };
         assert_eq!(e.advice(), DECLARE_RANK);
+    }
+
+    #[test]
+    fn advice_on_ranks_is_of_what_decides_them() {
+        let check = |reason: &str, advice: &str| {
+            assert_eq!(advice_on("If", Some(reason)), advice);
+        };
+        check(COMPUTED_RANK, DECLARE_ONE);
+        check(BRANCHES_DIFFER, KEEP_RANK);
+        check(&format!("'y' is a: {RANK_OF_DATA}"), KEEP_RANK);
+        check(&format!("'y' is a: {RANK_OF_SIZES}"), GIVE_SIZES);
+        check("control flow", WITHOUT_THEM);
+        assert!(fewer("levels of functions").contains("inline"));
+    }
+
+    #[test]
+    fn the_list_of_unsupported_ops_is_bounded() {
+        let nodes = |ops: usize| {
+            let node = |i: usize| UnsupportedNode {
+                node: format!("{i}{}", "n".repeat(300)),
+                op: format!("{i}{}", "o".repeat(300)),
+                opset: None,
+                dtype: None,
+                reason: Some("r".repeat(300)),
+            };
+            // The last op has another node.
+            let all = (0..ops).chain([ops - 1]).map(node);
+            ModelError::Unsupported {
+                nodes: all.collect(),
+            }
+        };
+        let text = nodes(62).to_string();
+        assert!(text.len() < 8000, "{} bytes", text.len());
+        assert!(
+            text.ends_with("; and 46 further operators, 47 nodes"),
+            "{text}"
+        );
+        let text = nodes(LISTED_OPS + 1).to_string();
+        assert!(
+            text.ends_with("; and 1 further operator, 2 nodes"),
+            "{text}"
+        );
+        assert!(!nodes(LISTED_OPS).to_string().contains("further"));
     }
 
     #[test]

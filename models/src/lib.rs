@@ -26,6 +26,8 @@ mod stored;
 mod testing;
 
 pub use artifact_index::{ArtifactIndex, OnProgress, Progress, Source, default_cache_dir};
-pub use error::{ModelError, UnsupportedNode, UnsupportedOp, unsupported_ops};
+pub use error::{
+    LISTED_OPS, ModelError, UnsupportedNode, UnsupportedOp, further_ops, unsupported_ops,
+};
 pub use onnx::{ImportedModel, LoadOptions, ModelInfo};
 pub use stored::{StoredTensor, StoredTensors, stored_header, stored_tensors};

@@ -14,9 +14,11 @@ use convoke_graph::Printable;
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Function, ValueId};
 use convoke_graph::ops;
+use convoke_graph::printable::Listed;
 use convoke_graph::program::{Axes, NUMERICS_PROFILE};
 use convoke_models::{
-    ImportedModel, LoadOptions, ModelError, UnsupportedNode, onnx, unsupported_ops,
+    ImportedModel, LISTED_OPS, LoadOptions, ModelError, UnsupportedNode, further_ops, onnx,
+    unsupported_ops,
 };
 use serde::Serialize;
 
@@ -34,6 +36,9 @@ use sizes::{Axis, Sizes};
 /// The most node names that are listed for an op; the number of nodes is given as well.
 const NAMED: usize = 10;
 
+/// The most unsupported ops that are reported; the number of the others is given as well. A text has fewer.
+const REPORTED: usize = 64;
+
 /// What the workers offer for which the memory is predicted: more than any model needs, so that each model is split by
 /// time alone.
 const PLENTY: u64 = 1 << 60;
@@ -45,6 +50,8 @@ struct Report {
     /// Whether every node is supported.
     runs: bool,
     unsupported: Vec<Unsupported>,
+    /// What is not supported besides.
+    further: Further,
     /// What the model has that is ignored, and what it is limited to.
     remarks: Vec<String>,
     /// What is known of a model that runs.
@@ -63,6 +70,13 @@ struct Unsupported {
     first_nodes: Vec<String>,
     reason: String,
     advice: String,
+}
+
+/// Ops that are not listed, and their nodes, which are not supported either.
+#[derive(Default, Serialize)]
+struct Further {
+    ops: usize,
+    nodes: usize,
 }
 
 #[derive(Serialize)]
@@ -100,18 +114,23 @@ pub fn check(args: CheckArgs, json: bool) -> Result<(), Failure> {
             model: args.model.display().to_string(),
             runs: true,
             unsupported: vec![],
+            further: Further::default(),
             figures: Some(figures(&imported.function, &args, &arrays)?),
             remarks: imported.remarks,
             error: None,
         },
-        Err(nodes) => Report {
-            model: args.model.display().to_string(),
-            runs: false,
-            unsupported: groups(&nodes),
-            remarks: vec![],
-            figures: None,
-            error: Some(refused(nodes)),
-        },
+        Err(nodes) => {
+            let (unsupported, further) = groups(&nodes);
+            Report {
+                model: args.model.display().to_string(),
+                runs: false,
+                unsupported,
+                further,
+                remarks: vec![],
+                figures: None,
+                error: Some(refused(nodes)),
+            }
+        }
     };
     let told = match json {
         true => output::json(&report),
@@ -119,7 +138,8 @@ pub fn check(args: CheckArgs, json: bool) -> Result<(), Failure> {
     };
     match report.error {
         Some(e) if json => Err(Failure::Reported(e)),
-        Some(e) => Err(e.into()),
+        // The text has the advice.
+        Some(e) => Err(e.advise("").into()),
         None => told,
     }
 }
@@ -147,6 +167,7 @@ fn load(
     let options = LoadOptions {
         weights: args.weights.clone(),
         inputs: given(arrays.shapes()),
+        without_others: arrays.shapes().next().is_some(),
         progress: Some(Arc::new(move |p: convoke_models::Progress| {
             told.phase(Phase::Hashing {
                 done: p.done,
@@ -162,9 +183,14 @@ fn load(
     }
 }
 
-fn groups(nodes: &[UnsupportedNode]) -> Vec<Unsupported> {
-    let groups = unsupported_ops(nodes).into_iter();
-    let group = groups.map(|group| Unsupported {
+fn groups(nodes: &[UnsupportedNode]) -> (Vec<Unsupported>, Further) {
+    let mut groups = unsupported_ops(nodes);
+    let others = groups.split_off(groups.len().min(REPORTED));
+    let further = Further {
+        ops: others.len(),
+        nodes: others.iter().map(|group| group.nodes.len()).sum(),
+    };
+    let group = groups.into_iter().map(|group| Unsupported {
         op: group.op.to_owned(),
         opset: group.opset,
         dtypes: group.dtypes.iter().map(|d| d.to_string()).collect(),
@@ -178,7 +204,7 @@ fn groups(nodes: &[UnsupportedNode]) -> Vec<Unsupported> {
         reason: group.reason.unwrap_or("no such op").to_owned(),
         advice: group.advice().to_owned(),
     });
-    group.collect()
+    (group.collect(), further)
 }
 
 fn figures(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Figures, Failure> {
@@ -227,7 +253,8 @@ fn figures(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Fig
         nodes: function.nodes.len(),
         parameters: weights.0,
         weights_bytes: weights.1,
-        operations: costs.sum(),
+        // The sum of no numbers is -0.
+        operations: 0. + costs.sum::<f64>(),
         uncounted_nodes,
         axes,
         misfit,
@@ -309,23 +336,33 @@ fn text(r: &Report) -> String {
     let Some(f) = &r.figures else {
         let row = |u: &Unsupported| {
             vec![
-                u.op.clone(),
+                Listed(&u.op).to_string(),
                 u.opset.map_or("-".into(), |v| v.to_string()),
                 match u.dtypes.is_empty() {
                     true => "-".into(),
                     false => u.dtypes.join(", "),
                 },
                 u.nodes.to_string(),
-                u.first_nodes.first().cloned().unwrap_or_default(),
+                u.first_nodes
+                    .first()
+                    .map_or(String::new(), |n| Listed(n).to_string()),
                 u.reason.clone(),
             ]
         };
-        let rows: Vec<Vec<String>> = r.unsupported.iter().map(row).collect();
+        let (listed, others) = r.unsupported.split_at(r.unsupported.len().min(LISTED_OPS));
+        let rows: Vec<Vec<String>> = listed.iter().map(row).collect();
         let head = ["OP", "OPSET", "DTYPE", "NODES", "FIRST NODE", "WHY"];
         let table = output::table(&head, &[1, 3], &rows);
         let advice: BTreeSet<&str> = r.unsupported.iter().map(|u| &*u.advice).collect();
         let advice: String = advice.iter().map(|a| format!("{a}\n")).collect();
-        return format!("{} does not run\n{table}{advice}", r.model);
+        let further = match others.len() + r.further.ops {
+            0 => String::new(),
+            ops => {
+                let nodes = others.iter().map(|u| u.nodes).sum::<usize>() + r.further.nodes;
+                format!("{}\n", further_ops(ops, nodes))
+            }
+        };
+        return format!("{} does not run\n{table}{further}{advice}", r.model);
     };
     let mut text = format!(
         "{} runs: {}, {} parameters, {} of weights, {}{}FLOP per step\n",

@@ -245,6 +245,8 @@ pub fn builder<'n>(
         b = b.weights(w);
     }
     for (name, given) in given(inputs) {
+        // The file of inputs decides which there are.
+        b = b.without_others();
         b = match given {
             GivenInput::Tensor(rank) => b.input(name, rank),
             GivenInput::Shape(shape) => b.shape(name, shape),

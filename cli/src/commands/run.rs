@@ -33,6 +33,9 @@ struct Report {
     workers: Vec<Worker>,
     cut_edges: usize,
     cut_bytes: u64,
+    /// The cut edges of branches and loops that run on several workers, and their bytes. `plan --json` lists them.
+    #[serde(skip)]
+    within: (usize, u64),
     warnings: Vec<String>,
     outputs: Vec<Output>,
     /// With `--partial`: the outputs that failed.
@@ -432,6 +435,9 @@ fn report(
         workers: done.summary.parts.iter().map(worker).collect(),
         cut_edges: done.summary.cut_edges.len(),
         cut_bytes: plan::cut_bytes(&done.summary.cut_edges),
+        within: done.summary.bodies.iter().fold((0, 0), |(n, sum), b| {
+            (n + b.cut_edges.len(), sum + plan::cut_bytes(&b.cut_edges))
+        }),
         warnings: done.summary.warnings,
         outputs: outputs.0.iter().map(output).collect(),
         failed: args.partial.then_some(failed),
@@ -470,6 +476,12 @@ fn text(r: &Report, outputs: &Outputs) -> String {
     if r.workers.len() > 1 {
         let (edges, size) = (r.cut_edges, bytes(r.cut_bytes));
         text.push_str(&format!("  cut edges: {edges}, {size} per step\n"));
+        if let (edges @ 1.., size) = r.within {
+            let size = bytes(size);
+            text.push_str(&format!(
+                "  within branches and loops: {edges}, {size} per run of each\n"
+            ));
+        }
     }
     text.push_str("outputs\n");
     for (name, t) in &outputs.0 {

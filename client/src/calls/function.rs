@@ -227,12 +227,17 @@ impl Inner {
         Err(Error::new(Code::InvalidInput, problems.join("; ")).advise(advice))
     }
 
-    /// Returns bounds of the dynamic axes that these sizes fit.
-    pub(crate) fn bounds_for(&self, bindings: &Bindings) -> BTreeMap<String, i64> {
+    /// Returns bounds of the dynamic axes that these sizes fit. A bound that was not given `leaves_room` to grow, so that the
+    /// next longer input does not plan anew at once, or is the size itself.
+    pub(crate) fn bounds_for(
+        &self,
+        bindings: &Bindings,
+        leaves_room: bool,
+    ) -> BTreeMap<String, i64> {
         let mut bounds = self.bounds.clone();
         for (symbol, size) in bindings {
-            // A bound leaves room to grow, so that the next longer input does not plan anew at once.
-            let wanted = size.saturating_mul(2).max(1);
+            let times = if leaves_room { 2 } else { 1 };
+            let wanted = size.saturating_mul(times).max(1);
             let bound = bounds.entry(symbol.to_string()).or_insert(wanted);
             if *bound < *size {
                 *bound = wanted;

@@ -1,5 +1,6 @@
 //! Leases of a function: planned, installed, called, and replaced once a call exceeds their bounds or a worker is gone.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -240,7 +241,7 @@ impl Inner {
         Some(CallPermit::of(&lease))
     }
 
-    /// Plans for axes of these sizes; nothing is installed.
+    /// Plans for axes of these sizes, with room to grow where that fits; nothing is installed.
     pub(crate) async fn planned(
         &self,
         bindings: &Bindings,
@@ -249,10 +250,33 @@ impl Inner {
         intent: Intent,
     ) -> Result<PlanAnswer> {
         self.progress.note(Phase::Planning);
+        let roomy = self.bounds_for(bindings, true);
+        let tight = self.bounds_for(bindings, false);
+        // Who waits for memory waits for as little as possible.
+        let waits = matches!(intent, Intent::InstallInTurn { wait_ms: 1.. });
+        if roomy != tight && !waits {
+            let planned = self.planned_within(bindings, roomy, avoid.clone(), deadline, intent);
+            match planned.await {
+                Err(e) if matches!(e.code, Code::ClusterTooSmall | Code::OutOfMemory) => {}
+                planned => return planned,
+            }
+        }
+        self.planned_within(bindings, tight, avoid, deadline, intent)
+            .await
+    }
+
+    /// Plans for axes of these sizes and bounds.
+    async fn planned_within(
+        &self,
+        bindings: &Bindings,
+        bounds: BTreeMap<String, i64>,
+        avoid: Vec<WorkerProcess>,
+        deadline: Option<Instant>,
+        intent: Intent,
+    ) -> Result<PlanAnswer> {
         let mut options = self.options.clone();
         options.intent = intent;
-        let bounds = self.bounds_for(bindings).into_iter();
-        options.axes.bounds = bounds.map(|(s, b)| (s.into(), b)).collect();
+        options.axes.bounds = bounds.into_iter().map(|(s, b)| (s.into(), b)).collect();
         let expected = bindings.iter().map(|(s, size)| (s.to_string(), *size));
         options.expected = expected.collect();
         options.avoid = avoid;

@@ -324,7 +324,14 @@ impl Generation {
             let lost = is_loss(code) || matches!(code, Code::StateLost | Code::Unreachable);
             if !lost || self.options.retry == Retry::Off || losses.len() == RERUNS {
                 self.lost = None;
-                return Err(concluded(losses, failed.error));
+                let mut error = concluded(losses, failed.error);
+                if code == Code::KernelFailed && self.tokens.len() > self.prompt {
+                    error.advice = format!(
+                        "it has {} tokens, and the model may know no more positions: ask for fewer tokens, or give a shorter prompt",
+                        self.tokens.len(),
+                    );
+                }
+                return Err(error);
             }
             losses.push(failed.error.clone());
             self.avoid.extend(failed.unusable);

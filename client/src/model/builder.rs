@@ -95,6 +95,7 @@ pub struct ModelBuilder {
     pub(crate) pins: Vec<(String, String)>,
     pub(crate) bounds: BTreeMap<String, i64>,
     pub(crate) inputs: BTreeMap<String, GivenInput>,
+    pub(crate) without_others: bool,
     pub(crate) outputs: Vec<OutputForm>,
     pub(crate) numerics: Numerics,
     pub(crate) profiles: Profiles,
@@ -115,6 +116,7 @@ impl ModelBuilder {
             pins: vec![],
             bounds: BTreeMap::new(),
             inputs: BTreeMap::new(),
+            without_others: false,
             outputs: vec![],
             numerics: Numerics::Standard,
             profiles: Profiles::Uniform,
@@ -169,6 +171,12 @@ impl ModelBuilder {
     /// Leaves out an optional input. Loading fails where the model has no such input.
     pub fn without(mut self, name: impl Into<String>) -> Self {
         self.inputs.insert(name.into(), GivenInput::Nothing);
+        self
+    }
+
+    /// Leaves out every optional input that is not named, as [`Self::without`] does.
+    pub fn without_others(mut self) -> Self {
+        self.without_others = true;
         self
     }
 
@@ -349,6 +357,7 @@ async fn import(
         cache_dir: None,
         artifact_root: b.artifact_root.clone(),
         inputs: b.inputs.clone(),
+        without_others: b.without_others,
         progress: Some(Arc::new(move |p: convoke_models::Progress| {
             hashing.note(Phase::Hashing {
                 done: p.done,

@@ -83,7 +83,7 @@ async fn explained(inner: &Inner, given: Vec<(String, ArrayType)>) -> Result<Pla
         );
         return Err(Error::new(Code::InvalidArgument, msg).advise(advice));
     }
-    let open = inner.unbounded(&inner.bounds_for(&bindings));
+    let open = inner.unbounded(&inner.bounds_for(&bindings, true));
     if !open.is_empty() {
         let msg = format!(
             "the sizes of these dynamic axes are not known: {}",

@@ -310,7 +310,9 @@ pub fn meaning(op: &str, attr: &str) -> &'static str {
         (_, "exclude_outside") => "elements outside the operand have no weight",
         (_, "extrapolation_value") => "the value outside a cropped operand",
         (_, "keep_aspect_ratio_policy") => "`stretch`, `not_larger` or `not_smaller`, for sizes",
-        (_, "nearest_mode") => "`round_prefer_floor`, `round_prefer_ceil`, `floor` or `ceil`",
+        (_, "nearest_mode") => {
+            "`round_prefer_floor`, `round_prefer_ceil`, `floor`, `ceil`, or `by_scale` for `ceil` where an axis shrinks, else `floor`"
+        }
         (_, "allowzero") => "a zero is a dimension of length 0 instead of a copy of the operand's",
         (_, "alpha" | "beta" | "gamma") => "a factor of the formula",
         (_, "approximate") => "`none` or `tanh`",

@@ -80,16 +80,17 @@ impl DividedFunction {
         }
     }
 
-    /// Places an optimised function, after taking out the bodies that fit no single worker. `None` if there are none of
-    /// that kind; where the rest does not fit either, `too_small` is the error.
+    /// Places an optimised function, after taking out the bodies that need more than one `share`th of the largest worker. `None`
+    /// if there are none of that kind; where the rest does not fit either, `too_small` is the error.
     pub fn divide(
         function: Function,
         cluster: &ClusterModel,
         options: &PlanOptions,
-        too_small: &Error,
+        (share, too_small): (u64, &Error),
     ) -> Result<Option<DividedFunction>> {
+        let offers = cluster.workers.iter().map(|w| w.offered);
         let mut dividing = Dividing {
-            whole: cluster,
+            most: offers.max().unwrap_or(0) / share,
             left: cluster.clone(),
             options,
             too_small,
@@ -252,7 +253,8 @@ fn crossings(owner: &str, placed: &Placed, parts: &Partition) -> Vec<CutEdge> {
 
 /// The search for a placement of a function and its partitioned bodies.
 struct Dividing<'a> {
-    whole: &'a ClusterModel,
+    /// The bytes beyond which a function of control flow is placed on several workers.
+    most: u64,
     /// The cluster without the memory that is taken by bodies that are placed.
     left: ClusterModel,
     options: &'a PlanOptions,
@@ -262,13 +264,11 @@ struct Dividing<'a> {
 }
 
 impl Dividing<'_> {
-    /// The nodes of `f` whose functions fit no single worker.
+    /// The nodes of `f` whose functions are placed on several workers.
     fn too_large(&self, f: &Function, axes: &Axes) -> Vec<usize> {
-        let offers = self.whole.workers.iter().map(|w| w.offered);
-        let most = offers.max().unwrap_or(0);
         let nodes = f.nodes.iter().enumerate();
         let control = nodes.filter(|(_, n)| control_op(n).is_some());
-        let large = control.filter(|(_, n)| self.needed(f, n, axes) > most);
+        let large = control.filter(|(_, n)| self.needed(f, n, axes) > self.most);
         large.map(|(i, _)| i).collect()
     }
 

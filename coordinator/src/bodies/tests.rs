@@ -107,6 +107,18 @@ fn a_body_is_taken_apart_where_no_worker_holds_it() {
     );
 }
 
+/// A body whose weights fit one worker may not fit it together with what is around it.
+#[test]
+fn more_memory_never_makes_a_function_too_large() {
+    for kib in (640..2048).step_by(16) {
+        let planned = planned(&looped(), &cluster(3, kib << 10));
+        let planned = planned.unwrap_or_else(|e| panic!("{kib} KiB: {e}"));
+        for part in &planned.summary.parts {
+            assert!(part.needed_bytes <= part.memory, "{kib} KiB: {part:?}");
+        }
+    }
+}
+
 #[test]
 fn a_body_that_fits_an_idle_worker_waits_for_its_memory() {
     let mut taken = cluster(3, 4 << 20);

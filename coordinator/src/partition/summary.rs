@@ -145,17 +145,32 @@ fn warnings(placed: &Placed) -> Vec<String> {
     if let WorkerCount::Exactly(n) = placed.asked
         && n as usize > used
     {
-        let nodes = placed.work.positions();
-        let reason = match nodes == used {
-            true if nodes == 1 => "the model has 1 node after optimisation".to_owned(),
-            true => format!("the model has {nodes} nodes after optimisation"),
-            false => "pins leave the others nothing to run".to_owned(),
-        };
+        let reason = idle_because(
+            placed.work.positions(),
+            used,
+            placed.pins.each().next().is_some(),
+            placed.pins.stages().next().is_some(),
+        );
         warnings.push(format!(
             "{used} of the {n} workers that were asked for are used: {reason}"
         ));
     }
     warnings
+}
+
+/// Why only `used` workers run some of the `nodes` of a step. `pinned` says whether there are pins, and `staged` whether the
+/// model's file divides it into stages.
+fn idle_because(nodes: usize, used: usize, pinned: bool, staged: bool) -> String {
+    let placing = match (pinned, staged) {
+        _ if nodes == 0 => return "no node of the model runs in a step".into(),
+        _ if nodes == 1 => return "the model has 1 node after optimisation".into(),
+        _ if nodes == used => return format!("the model has {nodes} nodes after optimisation"),
+        (true, true) => "pins and the stages of the model's file leave",
+        (true, false) => "pins leave",
+        (false, true) => "the stages of the model's file leave",
+        (false, false) => "nodes that must run together, or on certain workers, leave",
+    };
+    format!("{placing} the others nothing to run")
 }
 
 /// Says which devices that the model's file names its stages do not run on, and why.
@@ -192,6 +207,21 @@ fn elsewhere<'a>(stages: impl Iterator<Item = &'a PlacedStage>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn idle_workers_are_explained() {
+        let check = |nodes, used, pinned, staged, want: &str| {
+            let got = idle_because(nodes, used, pinned, staged);
+            assert!(got.starts_with(want), "{got}");
+        };
+        check(0, 1, false, false, "no node of the model runs");
+        check(1, 1, true, true, "the model has 1 node");
+        check(2, 2, false, false, "the model has 2 nodes");
+        check(6, 2, true, false, "pins leave");
+        check(6, 2, false, true, "the stages of the model's file leave");
+        check(6, 2, true, true, "pins and the stages");
+        check(6, 2, false, false, "nodes that must run together");
+    }
 
     #[test]
     fn a_device_is_said_to_be_unknown_or_unused() {

@@ -42,9 +42,9 @@ fn yields(e: &Edit, i: usize) -> Option<ValueId> {
     let same = match node.kind()? {
         Op::Unary(UnaryOp::Identity | UnaryOp::Cast | UnaryOp::CastLike) => true,
         Op::Unary(UnaryOp::Dropout) => rest_unused && all(2, 0),
-        Op::Shape(ShapeOp::Reshape | ShapeOp::Flatten | ShapeOp::Squeeze | ShapeOp::Unsqueeze) => {
-            true
-        }
+        // It refuses some lengths.
+        Op::Shape(ShapeOp::Squeeze) => node.attrs.get("kept").is_none(),
+        Op::Shape(ShapeOp::Reshape | ShapeOp::Flatten | ShapeOp::Unsqueeze) => true,
         Op::Binary(BinaryOp::Sum | BinaryOp::Max | BinaryOp::Min | BinaryOp::Mean) => {
             node.inputs.len() == 1
         }

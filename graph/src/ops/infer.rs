@@ -164,11 +164,7 @@ impl<'f> ValueFacts<'f> {
 
 /// The error of a node that its op rejects.
 pub(super) fn rejected(node: &Node, e: OpError) -> GraphError {
-    GraphError::Op {
-        node: node.name.to_string(),
-        op: node.op.to_string(),
-        reason: e.to_string(),
-    }
+    GraphError::rejected(&node.name, &node.op, e)
 }
 
 /// Checks the type of a parameter or literal.

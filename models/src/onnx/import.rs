@@ -18,7 +18,7 @@ use super::proto::{AttributeProto, ModelProto, NodeProto};
 use super::scope::{Functions, Meaning, Scope, domain, functions, opsets};
 use super::skeleton::Payload;
 use super::{attrs, lengths, sort, tensor};
-use crate::error::ModelError;
+use crate::error::{COMPUTED_RANK, ModelError, UNKNOWN_RANK};
 
 /// The supported versions of ONNX's own operator set.
 pub(super) const OPSETS: std::ops::RangeInclusive<i64> = 1..=28;
@@ -75,6 +75,8 @@ pub(super) struct Importer<'a> {
     pub(super) outputs: Vec<OutputForm>,
     /// The dimensions that must be 1, since the rank of a tensor was taken for that size.
     pub(super) assumed_ones: Vec<Dim>,
+    /// The dimensions that must not be 1, for the same reason.
+    pub(super) assumed_others: Vec<Dim>,
 }
 
 /// The sizes that are given for the symbols of the inputs of `model`.
@@ -161,6 +163,7 @@ pub(super) fn import<'a>(
         most,
         outputs: vec![],
         assumed_ones: vec![],
+        assumed_others: vec![],
     };
     for (name, input) in inputs {
         let meaning = match input {
@@ -466,10 +469,24 @@ impl<'a> Importer<'a> {
             .output
             .first()
             .and_then(|o| self.scope().ranks.get(o.as_str()).copied());
-        if let Some(reason) = lengths::settle(&mut self.b, &name, n, &mut inputs, rank)? {
+        if let Some(open) = lengths::settle(&mut self.b, &name, n, &mut inputs, rank)? {
+            let outermost = self.enclosing.first().unwrap_or(&self.b);
+            let reason = match outermost.is_of_inputs(&open) {
+                true => UNKNOWN_RANK,
+                false => COMPUTED_RANK,
+            };
             let out = Err(ImportFailure::Unsupported(reason.into()));
             let out = self.reported(out, domain, n.op_type(), &name, outputs)?;
             return self.define_all(outputs, out);
+        }
+        // Without axes, those that are 1 go; which of the open ones are is assumed.
+        let named = bound.iter().any(|(attr, _)| *attr == "axes");
+        if let ("", "Squeeze", [Some(x)] | [Some(x), None], false) =
+            (domain, n.op_type(), &*inputs, named)
+            && let Some(ty) = self.b.ty(*x)
+        {
+            let open = ty.shape.iter().filter(|d| d.as_const().is_none());
+            self.assumed_others.extend(open.cloned());
         }
         let out = match (domain, n.op_type()) {
             ("", "Constant") => self.constant(&name, outputs, &bound),

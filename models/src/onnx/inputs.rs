@@ -8,7 +8,7 @@ use convoke_graph::tensor::{MAX_RANK, byte_size};
 use convoke_graph::{DType, Dim, Printable};
 
 use super::nested::MOST;
-use super::proto::{GraphProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto};
+use super::proto::{GraphProto, ModelProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto};
 use super::scope::Initializer;
 use super::{lengths, tensor};
 use crate::error::ModelError;
@@ -238,6 +238,13 @@ pub(super) fn dtype_of_sequence(declared: &ValueInfoProto) -> Option<DType> {
 pub(super) fn dtype_of_tensor(declared: &ValueInfoProto) -> Option<DType> {
     let t = tensor_type(declared.r#type.as_ref())?;
     tensor::dtype(t.elem_type()).ok()
+}
+
+/// The names of the optional inputs of a model.
+pub(super) fn optional(model: &ModelProto) -> impl Iterator<Item = &str> {
+    let inputs = model.graph.iter().flat_map(|g| &g.input);
+    let optional = inputs.filter(|i| is_optional(i.r#type.as_ref()));
+    optional.map(|i| i.name())
 }
 
 fn is_optional(t: Option<&TypeProto>) -> bool {

@@ -6,13 +6,14 @@
 
 use std::collections::HashMap;
 
+use convoke_graph::Dim;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::tensor::MAX_RANK;
 
 use super::builder::Builder;
 use super::proto::{GraphProto, NodeProto, ValueInfoProto, type_proto};
 use super::scope::domain;
-use crate::error::{ModelError, UNKNOWN_RANK};
+use crate::error::ModelError;
 
 /// The ranks that a model declares, by name of the value.
 pub(super) type Ranks<'a> = HashMap<&'a str, usize>;
@@ -44,27 +45,27 @@ pub(super) fn decides(graph: &GraphProto, name: &str) -> bool {
 }
 
 /// Gives the operand of `node` that decides the rank of its result a known length, if the declared `rank` of the result says
-/// which. Returns why the rank stays unknown.
+/// which. Returns the length where it stays open.
 pub(super) fn settle(
     b: &mut Builder,
     name: &str,
     node: &NodeProto,
     inputs: &mut [Option<ValueId>],
     rank: Option<usize>,
-) -> Result<Option<&'static str>, ModelError> {
+) -> Result<Option<Dim>, ModelError> {
     let Some(at) = deciding(node.op_type()).filter(|_| domain(node.domain()).is_empty()) else {
         return Ok(None);
     };
     let Some(operand) = inputs.get(at).copied().flatten() else {
         return Ok(None);
     };
-    let open = b.ty(operand).map(|t| match t.shape.as_slice() {
-        [length] => length.as_const().is_none(),
-        _ => false,
+    let open = b.ty(operand).and_then(|t| match t.shape.as_slice() {
+        [length] => Some(length.clone()).filter(|l| l.as_const().is_none()),
+        _ => None,
     });
-    if open != Some(true) {
+    let Some(open) = open else {
         return Ok(None);
-    }
+    };
     let given = inputs.first().copied().flatten();
     let given = given.and_then(|x| b.ty(x)).map(|t| t.shape.len());
     let length = rank.filter(|r| *r <= MAX_RANK).and_then(|rank| {
@@ -75,7 +76,7 @@ pub(super) fn settle(
         })
     });
     let Some(length) = length else {
-        return Ok(Some(UNKNOWN_RANK));
+        return Ok(Some(open));
     };
     let mut operand = operand;
     if node.op_type() == "Expand" {

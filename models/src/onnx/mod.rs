@@ -35,7 +35,7 @@ use convoke_common::rpc::Stage;
 use convoke_graph::artifact::ArtifactMeta;
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::Function;
-use convoke_graph::{Dim, Printable, Tensor};
+use convoke_graph::{Printable, Tensor};
 
 use prost::Message as _;
 
@@ -60,6 +60,8 @@ pub struct LoadOptions {
     /// What is known of the inputs, by name. Optional ones that are not named hold a tensor, and constants of the model that
     /// are defaults of inputs stay constants unless they are named.
     pub inputs: BTreeMap<String, GivenInput>,
+    /// Whether optional inputs that are not named are left out instead.
+    pub without_others: bool,
     /// Called while files are hashed.
     pub progress: Option<OnProgress>,
 }
@@ -102,7 +104,13 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
     let skeleton = skeleton::read(&file)?;
     let info = info(&skeleton.model);
     let weights = Weights::open(&options.weights)?;
-    let (imported, fixed) = imported(&file, &skeleton, &weights, &options.inputs)?;
+    let mut given = options.inputs.clone();
+    if options.without_others {
+        for name in inputs::optional(&skeleton.model) {
+            given.entry(name.into()).or_insert(GivenInput::Nothing);
+        }
+    }
+    let (imported, fixed) = imported(&file, &skeleton, &weights, &given)?;
     let mut origins = imported.origins(&skeleton.model);
 
     let cache = options.cache_dir.clone().or_else(default_cache_dir);
@@ -114,10 +122,8 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
         outputs,
         ..
     } = imported;
-    // Types that can be inferred without a sidecar are checked before files are read from end to end.
-    if files.jobs().is_empty() {
-        infer(&mut b, &files)?;
-    } else {
+    // Without a sidecar, types are inferred already.
+    if !files.jobs().is_empty() {
         let cache = cache.as_deref().ok_or(ModelError::NoCache)?;
         let model = index.sources(&[path.into()], progress)?;
         let sidecar = encoded::sidecar(&file, model[0].meta(), files.jobs(), cache)?;
@@ -178,11 +184,17 @@ fn imported<'a>(
         let mut i = import::import(&skeleton.model, &skeleton.payloads, files, given, fixed)?;
         i.b.check_supported()?;
         i.files.check_missing()?;
+        // Types that can be inferred without a sidecar are checked before files are read from end to end.
+        if i.files.jobs().is_empty() {
+            infer(&mut i.b, &i.files)?;
+        }
         Ok(i)
     };
     let mut fixed = FixedSizes::new();
     let open = with(&fixed);
-    if open.as_ref().is_ok_and(|i| i.assumed_ones.is_empty()) {
+    let assumes_nothing =
+        |i: &import::Importer<'_>| i.assumed_ones.is_empty() && i.assumed_others.is_empty();
+    if open.as_ref().is_ok_and(assumes_nothing) {
         return Ok((open?, fixed));
     }
     let Ok(sizes) = import::given_sizes(&skeleton.model, given) else {
@@ -193,7 +205,7 @@ fn imported<'a>(
     loop {
         let known = fixed.len();
         match &last {
-            Ok(i) => fixed.extend(not_one(&i.assumed_ones, &sizes)),
+            Ok(i) => fixed.extend(wrongly_assumed(i, &sizes)),
             Err(_) => fixed.clone_from(&sizes),
         }
         if fixed.len() == known {
@@ -207,17 +219,20 @@ fn imported<'a>(
     }
 }
 
-/// The sizes of the symbols in those of `dims` that are not 1 for these `sizes`.
-fn not_one(dims: &[Dim], sizes: &FixedSizes) -> FixedSizes {
+/// The sizes of the symbols in those dimensions for which the importer assumed another size than they have.
+fn wrongly_assumed(i: &import::Importer<'_>, sizes: &FixedSizes) -> FixedSizes {
     let bindings = sizes.iter();
     let bindings: Bindings = bindings
         .filter_map(|(s, size)| Some((s.clone(), i64::try_from(*size).ok()?)))
         .collect();
-    let others = dims
-        .iter()
-        .filter(|d| d.eval(&bindings).is_some_and(|n| n != 1));
+    let ones = i.assumed_ones.iter().map(|d| (d, true));
+    let others = i.assumed_others.iter().map(|d| (d, false));
     let mut symbols = BTreeSet::new();
-    others.for_each(|d| d.symbols(&mut symbols));
+    for (dim, one) in ones.chain(others) {
+        if dim.eval(&bindings).is_some_and(|n| (n == 1) != one) {
+            dim.symbols(&mut symbols);
+        }
+    }
     let known = symbols.into_iter();
     known
         .filter_map(|s| sizes.get(&s).map(|size| (s.clone(), *size)))

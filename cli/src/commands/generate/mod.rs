@@ -4,7 +4,7 @@ mod words;
 
 use std::time::Duration;
 
-use convoke::{Cluster, Ended, GenerateOptions, Phase, Sampling};
+use convoke::{Cluster, Code, Ended, Error, GenerateOptions, Phase, Sampling};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -44,16 +44,34 @@ struct Report {
 struct Request {
     prompt: Vec<u32>,
     options: GenerateOptions,
+    /// Whether fewer tokens are asked for than the flags do, since the model knows no more positions.
+    cut_short: bool,
 }
 
 /// Generates text and reports how.
 pub async fn generate(args: GenerateArgs, json: bool) -> Result<(), Failure> {
     let text = words::prompt(&args)?;
     let tokenizer = words::tokenizer(&args)?;
+    let prompt = words::encoded(&tokenizer, &text)?;
+    let asked = args.max_tokens as usize;
+    let room = match words::positions(&args.load.model)? {
+        Some(positions) if prompt.len() > positions => {
+            let given = prompt.len();
+            let msg =
+                format!("the prompt has {given} tokens, and the model knows {positions} positions");
+            let advice =
+                "shorten the prompt; the number is that of the configuration beside the model";
+            return Err(Error::new(Code::InvalidInput, msg).advise(advice).into());
+        }
+        // The last token is not fed.
+        Some(positions) => positions - prompt.len() + 1,
+        None => usize::MAX,
+    };
     let request = Request {
-        prompt: words::encoded(&tokenizer, &text)?,
+        prompt,
+        cut_short: room < asked,
         options: GenerateOptions {
-            max_new_tokens: args.max_tokens as usize,
+            max_new_tokens: asked.min(room),
             stop: words::stops(&args, &tokenizer)?,
             sampling: Sampling {
                 temperature: args.temperature,
@@ -97,6 +115,7 @@ async fn run(
         told.phase(phase);
     });
     let decoder = model.await?.decoder()?;
+    let cut_short = request.cut_short;
     let prompt_tokens = request.prompt.len();
     let mut generation = decoder.generate(&request.prompt, request.options)?;
     let (start, mut whole) = (Instant::now(), String::new());
@@ -140,6 +159,7 @@ async fn run(
         ended: match generation.ended() {
             Some(Ended::Stop(_)) => "stop",
             Some(Ended::Full) => "full",
+            Some(Ended::MaxTokens) if cut_short => "positions",
             Some(Ended::MaxTokens) | None => "max_tokens",
         },
         workers: parts.map(|p| p.name.clone()).collect(),
@@ -158,6 +178,7 @@ fn summary(r: &Report) -> String {
     let why = match r.ended {
         "stop" => "a stop token came",
         "full" => "the bounds of the model's axes are reached; a larger --dim lets it go on",
+        "positions" => "the model knows no more positions",
         _ => "that many were asked for; --max-tokens N sets how many",
     };
     let (count, s) = (r.tokens.len(), if r.tokens.len() == 1 { "" } else { "s" });

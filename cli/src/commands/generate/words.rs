@@ -23,6 +23,14 @@ const CONFIGURATIONS: [(&str, &str); 3] = [
     ("config.json", "/eos_token_id"),
 ];
 
+/// The files that may say how many positions the model knows, and where in them. The first one that does counts.
+const POSITIONS: [(&str, &str); 4] = [
+    ("genai_config.json", "/model/context_length"),
+    ("config.json", "/max_position_embeddings"),
+    ("config.json", "/n_positions"),
+    ("config.json", "/n_ctx"),
+];
+
 fn bad(msg: String) -> Error {
     Error::new(Code::InvalidArgument, msg)
 }
@@ -143,6 +151,21 @@ fn end_tokens(json: &[u8], at: &str) -> Result<Vec<u32>, String> {
     let id = |v: &Value| v.as_u64().and_then(|id| u32::try_from(id).ok());
     let ids: Option<Vec<u32>> = ids.iter().map(id).collect();
     ids.ok_or_else(|| "eos_token_id is no token id".into())
+}
+
+/// How many tokens a sequence of the model may have, where a configuration beside it says so.
+pub fn positions(model: &Path) -> Result<Option<usize>, Failure> {
+    for (name, at) in POSITIONS {
+        let Some(path) = beside(model, name) else {
+            continue;
+        };
+        let json: Option<Value> = serde_json::from_slice(&read_file(&path, MOST_OF_TEXT)?).ok();
+        let positions = json.as_ref().and_then(|json| json.pointer(at)?.as_u64());
+        if let Some(n) = positions.filter(|n| *n > 0) {
+            return Ok(usize::try_from(n).ok());
+        }
+    }
+    Ok(None)
 }
 
 fn configured(model: &Path) -> Result<Vec<u32>, Failure> {

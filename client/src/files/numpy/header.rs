@@ -218,7 +218,7 @@ fn dtype(descr: &str) -> Result<DType, Failure> {
             Printable(descr)
         )),
         None => bad(format!(
-            "has the unsupported dtype '{}'; supported are f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 bool U S",
+            "has the unsupported dtype '{}'; supported are f1 f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 bool U S V1 V2",
             Printable(descr)
         )),
     }

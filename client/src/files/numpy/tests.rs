@@ -438,6 +438,7 @@ fn strings_are_read_and_written() {
     refused("<U1", "(4000000000,)", &[], "needs 16000000000 bytes");
     refused(">U1", "(1,)", &[0; 4], "unsupported dtype '>U1'");
     refused("|O", "(1,)", &[0; 8], "unsupported dtype '|O'");
+    refused("|V3", "(1,)", &[0; 3], "bool U S V1 V2");
     refused("<U9999999999999999999", "(1,)", &[], "too large");
 
     let file = Scratch::new("written.npy", &[]);

@@ -265,7 +265,8 @@ pub struct Resize {
     pub keep_aspect_ratio_policy: Option<String>,
     /// `nearest`, `linear` or `cubic`; by default `nearest`.
     pub mode: Option<String>,
-    /// `round_prefer_floor`, `round_prefer_ceil`, `floor` or `ceil`; by default `round_prefer_floor`.
+    /// `round_prefer_floor`, `round_prefer_ceil`, `floor`, `ceil`, or `by_scale` for `ceil` where an axis
+    /// shrinks, else `floor`; by default `round_prefer_floor`.
     pub nearest_mode: Option<String>,
 }
 

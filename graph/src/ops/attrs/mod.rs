@@ -23,7 +23,7 @@ pub use quantised::{
 };
 pub use random::{NormalAttrs, UniformAttrs};
 pub use recurrent::{CellActivation, RecurrentAttrs, RecurrentDirection, packed_recurrent_len};
-pub use resize::{AspectRatio, Coordinates, Interpolation, Nearest, ResizeAttrs};
+pub use resize::{AspectRatio, BY_SCALE, Coordinates, Interpolation, Nearest, ResizeAttrs};
 pub use signal::{DftAttrs, FoldAttrs};
 pub use text::{CaseChange, GramAttrs, GramMode, NormalizerAttrs};
 pub use vision::{

@@ -4,6 +4,9 @@ use super::{bad, flag, normalize_axes};
 use crate::graph::Attrs;
 use crate::ops::def::OpError;
 
+/// The `nearest_mode` that is [`Nearest::ByScale`], which ONNX has no name for.
+pub const BY_SCALE: &str = "by_scale";
+
 /// How an element of the result is made of elements of the operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interpolation {
@@ -30,6 +33,8 @@ pub enum Nearest {
     RoundPreferCeil,
     Floor,
     Ceil,
+    /// Up where the axis shrinks, else down, as the standard had it before it had the attribute.
+    ByScale,
 }
 
 /// What given sizes mean where they would change the ratio of the axes.
@@ -94,6 +99,7 @@ impl ResizeAttrs {
                     ("round_prefer_ceil", Nearest::RoundPreferCeil),
                     ("floor", Nearest::Floor),
                     ("ceil", Nearest::Ceil),
+                    (BY_SCALE, Nearest::ByScale),
                 ],
             )?,
             aspect_ratio: choose(

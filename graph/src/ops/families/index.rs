@@ -104,7 +104,15 @@ fn scatter_elements(i: &Infer<'_>) -> Rule {
 fn scatter_nd(i: &Infer<'_>) -> Rule {
     let (x, indices, updates) = (i.shape(0)?, i.shape(1)?, i.shape(2)?);
     Reduction::new(i.attrs)?;
-    let n = vectors(indices)?;
+    let n = match vectors(indices) {
+        // The ranks decide how many coordinates there are.
+        Err(OpError::ValueNeeded { .. }) => {
+            let rank = x.len() + indices.len() - 1;
+            let n = rank.checked_sub(updates.len());
+            n.ok_or_else(|| OpError::shape(format!("{updates:?} has too many axes for {x:?}")))?
+        }
+        n => n?,
+    };
     if n > x.len() {
         return Err(OpError::shape(format!(
             "indices of {n} coordinates do not fit {x:?}"

@@ -52,6 +52,9 @@ fn reduce(i: &Infer<'_>, follow: Option<Arith>, none: Option<&str>) -> Rule {
     let shape = i.shape(0)?;
     let given = match i.opt(1) {
         None => vec![],
+        Some(_) if attrs.keep_dims && i.has_open_length(1) => {
+            return one(i.dtype(0)?, i.unknown(Some(shape.len()))?);
+        }
         Some(_) => match (i.ints(1), i.vector_len(1, "axes")?) {
             (Some(axes), _) => axes,
             (None, 0) => vec![],

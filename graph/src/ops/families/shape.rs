@@ -127,6 +127,14 @@ fn squeeze(i: &Infer<'_>) -> Rule {
         let kept = x.iter().enumerate().filter(|(k, _)| !axes.contains(k));
         kept.map(|(_, d)| d.clone()).collect()
     } else {
+        let kept = i.attrs.ints("kept").unwrap_or_default();
+        let kept = normalize_axes(&kept, x.len())?;
+        if let Some(a) = kept.iter().find(|a| x[**a].is(1)) {
+            return Err(OpError::shape(format!(
+                "axis {a} of {x:?} has the length 1, and would go, while the rank of the result was decided for longer ones; \
+                 load the model with inputs of this size"
+            )));
+        }
         x.iter().filter(|d| !d.is(1)).cloned().collect()
     };
     relabelled(i, out)
@@ -308,10 +316,11 @@ pub(super) const OPS: &[OpDef] = &[
     .in_place(),
     OpDef::of(
         Op::Shape(ShapeOp::Squeeze),
-        "The operand without the given axes of length 1, or without all such axes.",
+        "The operand without the given axes of length 1, or without all such axes. Those of attribute `kept` must be longer.",
         &[DATA, operand("axes", LONG).host().optional()],
         squeeze,
     )
+    .attrs(&[attr("kept", AttrKind::Ints)])
     .cost(free)
     .in_place(),
     OpDef::of(

@@ -9,7 +9,7 @@ pub(super) mod integers;
 
 pub(super) use body::Body;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use convoke_graph::graph::{
@@ -226,6 +226,42 @@ impl Builder {
         false
     }
 
+    /// Whether a size depends on sizes of the parameters only.
+    pub(super) fn is_of_inputs(&self, size: &Dim) -> bool {
+        let (mut all, mut own) = (BTreeSet::new(), BTreeSet::new());
+        let params = self.f.params.iter().flat_map(|id| &self.f.ty(*id).shape);
+        params.for_each(|d| d.symbols(&mut all));
+        size.symbols(&mut own);
+        own.is_subset(&all)
+    }
+
+    /// Whether `id` depends on constants and on sizes of the parameters only.
+    pub(super) fn is_of_sizes(&self, id: ValueId) -> bool {
+        let (mut open, mut seen) = (vec![id], HashSet::from([id]));
+        while let Some(id) = open.pop() {
+            let known = &self.known[id.ix()];
+            if known.constant {
+                continue;
+            }
+            let Some(node) = known.node.and_then(|n| self.f.nodes.get(n)) else {
+                return false;
+            };
+            if !ops::lookup(&node.op).is_some_and(|def| def.pure_op) {
+                return false;
+            }
+            let operands = node.inputs.iter().flatten();
+            if matches!(&*node.op, "Shape" | "Size") {
+                let mut sizes = operands.flat_map(|x| &self.f.ty(*x).shape);
+                if !sizes.all(|d| self.is_of_inputs(d)) {
+                    return false;
+                }
+                continue;
+            }
+            open.extend(operands.copied().filter(|x| seen.insert(*x)));
+        }
+        true
+    }
+
     /// Whether `id` depends on constants only.
     pub(super) fn is_constant(&self, id: ValueId) -> bool {
         self.known[id.ix()].constant
@@ -368,7 +404,9 @@ impl Builder {
         let with_functions: HashSet<&str> = with_functions.map(|n| &*n.name).collect();
         let is_consequence = |e: &GraphError| match e {
             GraphError::Undefined { .. } => true,
-            GraphError::Op { node, .. } => with_functions.contains(&**node),
+            GraphError::Op { node, .. } | GraphError::RankUnknown { node, .. } => {
+                with_functions.contains(&**node)
+            }
             _ => false,
         };
         let known = causes.len();
@@ -462,11 +500,7 @@ impl Builder {
         // A node that runs functions is rejected for what is wrong in there, where that is known.
         let inside = node.attrs.functions().next().is_some() && !self.rejected.is_empty();
         if let (Err(e), false) = (observed, inside || self.rejected.len() >= MOST_REJECTED) {
-            self.rejected.push(GraphError::Op {
-                node: name.into(),
-                op: op.into(),
-                reason: e.to_string(),
-            });
+            self.rejected.push(GraphError::rejected(name, op, e));
         }
         let number = self.f.nodes.len();
         for id in &outputs {

@@ -83,8 +83,15 @@ pub(super) fn stages(
     let Some(graph) = &model.graph else {
         return Ok((vec![], remarks));
     };
+    let defined: BTreeSet<&str> = model.configuration.iter().map(|c| c.name()).collect();
     let (mut sharded, mut used) = (0usize, BTreeSet::new());
+    let (mut undefined, mut first_undefined) = (0usize, None);
     walk(graph, None, &mut 0, &mut |node, _| {
+        let mut all = node.device_configurations.iter();
+        if let Some(c) = all.find(|c| !defined.contains(c.configuration_id())) {
+            undefined += 1;
+            first_undefined.get_or_insert(c.configuration_id());
+        }
         for c in &node.device_configurations {
             sharded += usize::from(!c.sharding_spec.is_empty());
             // One more than the most shows that there are too many.
@@ -94,6 +101,16 @@ pub(super) fn stages(
         }
     });
     check_most("configurations of devices", used.len(), MOST_CONFIGURATIONS)?;
+    if let Some(first) = first_undefined {
+        let name = match undefined {
+            1 => "1 node of the model names".to_owned(),
+            n => format!("{n} nodes of the model name"),
+        };
+        remarks.push(format!(
+            "{name} a configuration of devices that the model does not define ('{}'): it says of no devices",
+            Printable(first)
+        ));
+    }
     if sharded > 0 {
         let say = match sharded {
             1 => "1 node of the model says".to_owned(),

@@ -13,7 +13,7 @@ use super::super::proto::{
 };
 use super::super::scope::Meaning;
 use super::forms::Form;
-use crate::error::ModelError;
+use crate::error::{BRANCHES_DIFFER, ModelError, RANK_OF_DATA, RANK_OF_SIZES};
 
 /// The most times that a body is imported until the types of its carried values have settled. In the last round none of
 /// their dimensions is taken for known.
@@ -133,7 +133,12 @@ impl<'a> Importer<'a> {
                 continue;
             };
             if yes.shape.len() != no.shape.len() {
-                let reason = format!("'{output}' is {yes} in one branch, {no} in the other");
+                let decided = match self.b.is_of_sizes(condition) {
+                    true => RANK_OF_SIZES,
+                    false => RANK_OF_DATA,
+                };
+                let reason =
+                    format!("'{output}' is {yes} in one branch, {no} in the other: {decided}");
                 let out = self.reported(
                     Err(ImportFailure::Unsupported(reason)),
                     "",
@@ -199,7 +204,7 @@ impl<'a> Importer<'a> {
         };
         let both = yes.iter().zip(no).map(|(a, b)| a.clone().or(b.clone()));
         let Some(both) = both.collect::<Option<Vec<Form>>>() else {
-            return Ok(Err("its branches yield values of different kinds or ranks"));
+            return Ok(Err(BRANCHES_DIFFER));
         };
         if !both.iter().any(Form::is_open) {
             return Ok(Ok((bodies, both)));
@@ -307,8 +312,9 @@ impl<'a> Importer<'a> {
         let names = self.result_names(&node.output, &kept[1..]);
         let of_other_rank = carried.iter().enumerate().find_map(|(c, id)| {
             let (before, after) = (self.b.ty(*id)?, body.result(1 + c)?);
-            let reason =
-                || format!("it carries value {c} as {before} at first, and as {after} later");
+            let reason = || {
+                format!("it carries value {c} as {before} at first, and as {after} later: {RANK_OF_DATA}")
+            };
             (before.shape.len() != after.shape.len()).then(reason)
         });
         let out = match of_other_rank {

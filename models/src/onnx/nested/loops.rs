@@ -14,7 +14,7 @@ use super::super::scope::Meaning;
 use super::control::{as_declared, is_list};
 use super::forms::{Form, Held};
 use super::sequences::{MOST, Meanings, SequenceNode, unsupported};
-use crate::error::ModelError;
+use crate::error::{ITERATIONS_DIFFER, ModelError};
 
 /// The most times that a body that carries one value is imported until its form has settled: whether it is optional, whether
 /// its length is known, and the ranks, each of which may grow from one time to the next. Each further value may be one more
@@ -396,8 +396,7 @@ impl<'a> Importer<'a> {
             let mut general = Vec::with_capacity(forms.len());
             for (form, found) in forms.iter().zip(found) {
                 let both = form.clone().or(found).and_then(Form::of_one_rank);
-                let reason = "what it carries is of another kind or rank after an iteration";
-                general.push(both.ok_or_else(|| unsupported(reason))?);
+                general.push(both.ok_or_else(|| unsupported(ITERATIONS_DIFFER))?);
             }
             settled = general == forms;
             if settled {

@@ -17,6 +17,7 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::{DType, Tensor};
 
 use super::super::normalize::{Expansion, ImportFailure, Made, axis_of, without_axes};
+use crate::error::TENSORS_DIFFER;
 
 /// The least and the greatest rank of the tensors of a sequence; `None` where it never has any.
 pub(in super::super) type RankRange = Option<(usize, usize)>;
@@ -49,9 +50,7 @@ impl Packed {
     pub(super) fn rank(&self) -> Result<usize, ImportFailure> {
         match self.ranks {
             Some((least, most)) if least == most => Ok(most),
-            Some(_) => Err(ImportFailure::Unsupported(
-                "the tensors of its sequence differ in rank".into(),
-            )),
+            Some(_) => Err(ImportFailure::Unsupported(TENSORS_DIFFER.into())),
             None => Err(ImportFailure::Unsupported(
                 "nothing is put into its sequence".into(),
             )),

@@ -14,6 +14,7 @@ mod conv_transpose;
 mod early;
 mod einsum;
 mod expansion;
+mod experimental;
 mod grams;
 mod grid;
 mod learn;
@@ -212,8 +213,9 @@ pub(super) fn standard(b: &mut Builder, mut c: ImportedNode) -> Outputs {
             random::random(b, c)
         }
         "Softmax" | "LogSoftmax" | "Hardmax" if v < 13 => softmax::flattening(b, c),
-        "Squeeze" | "Unsqueeze" if v < 13 => operands::axes(b, c),
-        "Squeeze" | "Unsqueeze" => operands::scalar_axes(b, c),
+        "Squeeze" => operands::squeeze(b, c),
+        "Unsqueeze" if v < 13 => operands::axes(b, c),
+        "Unsqueeze" => operands::scalar_axes(b, c),
         "ReduceSum" if v < 13 => operands::axes(b, c),
         "ReduceSum" => c.emit(b),
         op if op.starts_with("Reduce") && v < 18 => operands::axes(b, c),
@@ -229,6 +231,12 @@ pub(super) fn standard(b: &mut Builder, mut c: ImportedNode) -> Outputs {
         "LSTM" | "GRU" | "RNN" => operands::recurrent(b, c),
         "NegativeLogLikelihoodLoss" => losses::negative_log_likelihood(b, c),
         "SoftmaxCrossEntropyLoss" => losses::softmax_cross_entropy(b, c),
+        "Affine" if v < 10 => experimental::affine(b, c),
+        "Crop" if v < 10 => experimental::crop(b, c),
+        "ImageScaler" if v < 10 => experimental::image_scaler(b, c),
+        "ParametricSoftplus" if v < 10 => experimental::scaled(b, c, "Softplus"),
+        "Scale" if v < 10 => experimental::scale(b, c),
+        "ScaledTanh" if v < 10 => experimental::scaled(b, c, "Tanh"),
         "AffineGrid" => grid::affine_grid(b, c),
         "Attention" => attention::attention(b, c),
         "CausalConvWithState" => attention::causal_conv(b, c),

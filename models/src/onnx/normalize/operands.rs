@@ -8,7 +8,7 @@ use super::super::builder::Builder;
 use super::{ImportedNode, Outputs, unsupported};
 use convoke_graph::DType;
 
-/// Turns the attribute `axes` of Squeeze, Unsqueeze and Reduce* into an operand.
+/// Turns the attribute `axes` of Unsqueeze, Reduce* and older ops into an operand.
 pub(super) fn axes(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     if let Some(axes) = c.take_ints("axes")? {
         // An empty list had the same meaning as an absent attribute.
@@ -30,6 +30,24 @@ pub(super) fn scalar_axes(b: &mut Builder, mut c: ImportedNode) -> Outputs {
         c.set(1, Some(id));
     }
     c.emit(b)
+}
+
+/// Names the axes of a Squeeze, and where it names none itself, those that it keeps although they may have the length 1 in a
+/// run: the rank of its result is decided before.
+pub(super) fn squeeze(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    let unnamed = c.input(1).is_none() && c.attrs.ints("axes").is_none_or(|axes| axes.is_empty());
+    if unnamed && let Some(ty) = c.input(0).and_then(|x| b.ty(x)) {
+        let open = ty.shape.iter().enumerate();
+        let open = open.filter(|(_, d)| d.as_const().is_none());
+        let kept: Vec<i64> = open.map(|(axis, _)| axis as i64).collect();
+        if !kept.is_empty() {
+            c.attrs = c.attrs.with("kept", Attr::Ints(kept));
+        }
+    }
+    match c.opset < 13 {
+        true => axes(b, c),
+        false => scalar_axes(b, c),
+    }
 }
 
 /// Turns the attribute `split` of Split into an operand, and adds the number of parts where the sizes are left out.

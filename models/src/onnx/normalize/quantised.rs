@@ -8,9 +8,9 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::{DType, Dim, Tensor};
 
 use super::super::builder::Builder;
-use super::contrib::Lengths;
+use super::contrib::{Packed, channels_first, channels_last_order, rank};
 use super::expansion::{Expansion, Made, axis_of, perm_of, to_dtype};
-use super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::{ImportFailure, ImportedNode, Outputs, softmax, unsupported};
 
 /// Whether [`microsoft`] imports the op.
 pub(super) fn is_known(op: &str) -> bool {
@@ -33,6 +33,7 @@ pub(super) fn is_known(op: &str) -> bool {
             | "QLinearMul"
             | "QLinearSigmoid"
             | "QLinearSoftmax"
+            | "QLinearWhere"
     )
 }
 
@@ -53,6 +54,8 @@ pub(super) fn microsoft(b: &mut Builder, c: ImportedNode) -> Outputs {
         "QLinearMul" => binary(b, c, "Mul"),
         "QLinearConcat" => concat(b, c),
         "QLinearConv" => conv(b, c),
+        "QLinearSoftmax" => softmax_of_codes(b, c),
+        "QLinearWhere" => choice(b, c),
         _ => unary(b, c),
     }
 }
@@ -126,12 +129,24 @@ fn numbers(b: &mut Builder, c: &ImportedNode, first: usize) -> Made {
 /// Adds the last node: the codes of `y` by the scale that is operand `i` and perhaps the zero point behind it, which has
 /// the dtype of the codes.
 fn codes(b: &mut Builder, c: ImportedNode, y: ValueId, i: usize, dtype: DType) -> Outputs {
-    let (scale, zero) = (one_number(b, &c, i)?, c.input(i + 1));
+    let (attrs, operands) = quantised(b, &c, y, i, dtype)?;
+    c.finish(b, "QuantizeLinear", attrs, operands)
+}
+
+/// The attributes and operands of the node of [`codes`].
+fn quantised(
+    b: &mut Builder,
+    c: &ImportedNode,
+    y: ValueId,
+    i: usize,
+    dtype: DType,
+) -> Result<(Attrs, Vec<Option<ValueId>>), ImportFailure> {
+    let (scale, zero) = (one_number(b, c, i)?, c.input(i + 1));
     let attrs = match zero {
         Some(_) => Attrs::default(),
         None => Attrs::default().with("output_dtype", Attr::DType(dtype)),
     };
-    c.finish(b, "QuantizeLinear", attrs, vec![Some(y), Some(scale), zero])
+    Ok((attrs, vec![Some(y), Some(scale), zero]))
 }
 
 /// Imports an op of two tensors of codes.
@@ -161,24 +176,44 @@ fn concat(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     codes(b, c, y, 0, dtype)
 }
 
-/// Imports a convolution of codes.
-fn conv(b: &mut Builder, mut c: ImportedNode) -> Outputs {
-    if c.take_flag("channels_last", false)? {
-        return Err(unsupported("channels as the last axis"));
-    }
-    c.emit(b)
+/// Imports a choice between the elements of two tensors of codes.
+fn choice(b: &mut Builder, c: ImportedNode) -> Outputs {
+    let dtype = c.dtype(b, 1);
+    let condition = c.need(0)?;
+    let (yes, no) = (numbers(b, &c, 1)?, numbers(b, &c, 4)?);
+    let operands = vec![Some(condition), Some(yes), Some(no)];
+    let y = c.before(b, "Where", Attrs::default(), operands)?;
+    codes(b, c, y, 7, dtype)
 }
 
-/// Imports an op of one tensor of codes.
+/// Imports a convolution of codes. The weights lie as ONNX has them also where the channels of the others are the last axis.
+fn conv(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    if !c.take_flag("channels_last", false)? {
+        return c.emit(b);
+    }
+    let x = c.need(0)?;
+    let attrs = std::mem::take(&mut c.attrs);
+    let mut e = Expansion { b, c: &c };
+    let rank = rank(&e, x)?;
+    let x = channels_first(&mut e, x, rank)?;
+    c.set(0, Some(x));
+    let y = c.before(b, "QLinearConv", attrs, c.inputs.clone())?;
+    let perm = perm_of(&channels_last_order(rank));
+    c.finish(b, "Transpose", perm, vec![Some(y)])
+}
+
+/// Imports an op of one tensor of codes. Where the channels are the last axis, it is codes that are transposed: a transpose
+/// that is next to the one of another op goes away with it.
 fn unary(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let dtype = c.dtype(b, 0);
-    let mut x = numbers(b, &c, 0)?;
+    let x = c.need(0)?;
     let rank = b.ty(x).map_or(0, |ty| ty.shape.len());
     let last = c.take_flag("channels_last", false)? && rank > 2;
     if last {
-        let perm: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
-        x = c.before(b, "Transpose", perm_of(&perm), vec![Some(x)])?;
+        let x = channels_first(&mut Expansion { b, c: &c }, x, rank)?;
+        c.set(0, Some(x));
     }
+    let x = numbers(b, &c, 0)?;
     let (op, attrs) = match c.op.as_str() {
         "QLinearSigmoid" => ("Sigmoid", Attrs::default()),
         "QLinearLeakyRelu" => {
@@ -189,34 +224,79 @@ fn unary(b: &mut Builder, mut c: ImportedNode) -> Outputs {
             )
         }
         "QLinearGlobalAveragePool" => ("GlobalAveragePool", Attrs::default()),
-        "QLinearAveragePool" => {
-            // ONNX Runtime counts elements beyond the padding in such windows, which the standard does not.
-            let flag = |attr| c.attrs.int(attr, 0) != 0;
-            if flag("ceil_mode") && flag("count_include_pad") {
-                return Err(unsupported("'ceil_mode' together with 'count_include_pad'"));
-            }
-            ("AveragePool", std::mem::take(&mut c.attrs))
-        }
-        _ => ("Softmax", softmax(&mut c, rank)?),
+        _ => ("AveragePool", average_pool(&mut c)?),
     };
     c.no_more_attributes()?;
-    let mut y = c.before(b, op, attrs, vec![Some(x)])?;
-    if last {
-        let perm: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
-        y = c.before(b, "Transpose", perm_of(&perm), vec![Some(y)])?;
+    let y = c.before(b, op, attrs, vec![Some(x)])?;
+    if !last {
+        return codes(b, c, y, 3, dtype);
     }
-    codes(b, c, y, 3, dtype)
+    let (attrs, operands) = quantised(b, &c, y, 3, dtype)?;
+    let y = c.before(b, "QuantizeLinear", attrs, operands)?;
+    let perm = perm_of(&channels_last_order(rank));
+    c.finish(b, "Transpose", perm, vec![Some(y)])
 }
 
-/// The attributes of a softmax. Before operator set 13 it was one over all axes from `axis` on.
-fn softmax(c: &mut ImportedNode, rank: usize) -> Result<Attrs, ImportFailure> {
+/// The attributes of an average pool. Where padding counts, ONNX Runtime divides by the size of the kernel also where
+/// `ceil_mode` lets the last window reach beyond the padding. So does padding that reaches as far as that window may.
+fn average_pool(c: &mut ImportedNode) -> Result<Attrs, ImportFailure> {
+    let attrs = std::mem::take(&mut c.attrs);
+    let flag = |attr| attrs.int(attr, 0) != 0;
+    let auto_pad = attrs.str("auto_pad", "NOTSET");
+    // Padding that follows from the operand's size ends with the last window.
+    if !flag("ceil_mode") || !flag("count_include_pad") || auto_pad.starts_with("SAME") {
+        return Ok(attrs);
+    }
+    let kernel = attrs.ints("kernel_shape").unwrap_or_default();
+    let rank = kernel.len();
+    let list = |attr, default, len| {
+        let given = attrs.ints(attr).filter(|all| !all.is_empty());
+        given.map_or_else(|| vec![default; len], <[i64]>::to_vec)
+    };
+    let strides = list("strides", 1, rank);
+    let mut pads = match auto_pad {
+        "VALID" => vec![0; 2 * rank],
+        _ => list("pads", 0, 2 * rank),
+    };
+    if strides.len() != rank || pads.len() != 2 * rank {
+        return Err(c
+            .wrong("pads", "of two numbers for each spatial axis")
+            .into());
+    }
+    for ((pad, stride), kernel) in pads[rank..].iter_mut().zip(strides).zip(kernel) {
+        // With more padding than that, a window might begin behind the operand.
+        let most = kernel.saturating_sub(1).max(*pad);
+        *pad = pad.saturating_add(stride).saturating_sub(1).min(most);
+    }
+    Ok(attrs
+        .with("auto_pad", Attr::Str("NOTSET".into()))
+        .with("ceil_mode", Attr::Int(0))
+        .with("pads", Attr::Ints(pads)))
+}
+
+/// Imports a softmax of codes, in the form of the operator set that the node names.
+fn softmax_of_codes(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    let dtype = c.dtype(b, 0);
     let axis = c.take_int("axis")?.unwrap_or(-1);
     let opset = c.take_int("opset")?;
     let opset = opset.ok_or_else(|| c.error("attribute 'opset' is missing"))?;
-    match opset < 13 && axis != -1 && axis != rank as i64 - 1 {
-        true => Err(unsupported("a softmax over several axes")),
-        false => Ok(axis_of(axis)),
-    }
+    c.no_more_attributes()?;
+    let x = numbers(b, &c, 0)?;
+    let name = c.sub("Softmax");
+    let of_numbers = ImportedNode {
+        op: "Softmax".into(),
+        inputs: vec![Some(x)],
+        attrs: axis_of(axis),
+        opset,
+        ..ImportedNode::of_expansion(&name, vec![name.clone()])
+    };
+    let made = match opset < 13 {
+        true => softmax::flattening(b, of_numbers)?,
+        false => of_numbers.emit(b)?,
+    };
+    let y = made.first().copied();
+    let y = y.ok_or_else(|| c.error("has no result"))?;
+    codes(b, c, y, 3, dtype)
 }
 
 /// Operands of a product of codes as numbers: sums, scales of both operands, a bias.
@@ -282,79 +362,40 @@ fn dynamic_matmul(b: &mut Builder, c: ImportedNode) -> Outputs {
 
 /// Imports QAttention: a product of codes gives queries, keys and values.
 fn attention(b: &mut Builder, mut c: ImportedNode) -> Outputs {
-    let heads = c.take_int("num_heads")?;
-    let heads = heads.ok_or_else(|| c.error("attribute 'num_heads' is missing"))?;
-    let causal = c.take_flag("unidirectional", false)?;
-    let filter = c.take_float("mask_filter_value")?.unwrap_or(-10_000.0);
-    let scale = c.take_float("scale")?.filter(|scale| *scale != 0.0);
-    let rotated = c.take_flag("do_rotary", false)?;
-    let shared = c.take_flag("past_present_share_buffer", false)?;
+    let mut attention = Packed::take(&mut c)?;
     c.no_more_attributes()?;
-    if rotated || shared || c.input(8).is_some() || c.outputs.iter().skip(1).any(|o| !o.is_empty())
-    {
-        return Err(unsupported("a cache, or rotated positions"));
-    }
     let (own, bias) = (one_number(b, &c, 3)?, c.need(2)?);
     let other = by_column(b, &c, 4, c.need(1)?)?;
-    let outputs = std::mem::take(&mut c.outputs);
     let operands = vec![c.input(0), c.input(1), c.input(6), c.input(7)];
     let sums = c.before(b, "MatMulInteger", Attrs::default(), operands)?;
     let mut e = Expansion { b, c: &c };
-    let columns = e.shape(sums)?.last().and_then(Dim::as_const);
-    if columns.is_some_and(|columns| columns % 3 != 0) {
-        let reason = "weights do not have three times as many columns";
-        return Err(c.error(reason).into());
-    }
     let sums = e.cast(sums, DType::F32)?;
     let both = e.plain("Mul", &[own, other])?;
     let all = e.plain("Mul", &[sums, both])?;
     let all = e.plain("Add", &[all, bias])?;
-    let mask = padding(&mut e, filter)?;
-    let names = ["q", "k", "v"].map(|part| c.sub(part));
-    let attrs = axis_of(-1).with("num_outputs", Attr::Int(3));
-    let parts = b.emit("Split", &c.sub("Split"), attrs, vec![Some(all)], &names)?;
-    let mut attrs = Attrs::default()
-        .with("q_num_heads", Attr::Int(heads))
-        .with("kv_num_heads", Attr::Int(heads))
-        .with("is_causal", Attr::Int(causal.into()));
-    if let Some(scale) = scale {
-        attrs = attrs.with("scale", Attr::Float(scale));
-    }
-    let attended = ImportedNode {
-        name: c.name,
-        op: "Attention".into(),
-        inputs: parts.into_iter().map(Some).chain([mask]).collect(),
-        attrs,
-        outputs: outputs.into_iter().take(1).collect(),
-        opset: 24,
-    };
-    super::attention::attention(b, attended)
+    attention.past = c.input(8);
+    attention.mask = padding(&e)?;
+    attention.attend(&mut e, all, None)
 }
 
-/// What is added to the scores for the mask of QAttention, whose operand 0 is `[batch, tokens, size]`; `None` where there is
-/// no mask.
-fn padding(e: &mut Expansion<'_>, filter: f32) -> Result<Option<ValueId>, ImportFailure> {
-    let (x, mask) = (e.c.need(0)?, e.c.input(5));
-    let tokens = match e.shape(x)?.as_slice() {
-        [_, tokens, _] => tokens.as_const(),
-        _ => return Err(e.c.error("the input must have rank 3").into()),
-    };
-    let Some(mask) = mask else {
+/// The mask of QAttention, whose operand 0 is `[batch, tokens, size]`; `None` where there is none.
+fn padding(e: &Expansion<'_>) -> Result<Option<ValueId>, ImportFailure> {
+    let (x, Some(mask)) = (e.c.need(0)?, e.c.input(5)) else {
         return Ok(None);
     };
+    let length = |x, axis: usize| -> Result<Option<i64>, ImportFailure> {
+        Ok(e.shape(x)?.get(axis).and_then(Dim::as_const))
+    };
+    let before = match e.c.input(8) {
+        Some(past) => length(past, 3)?,
+        None => Some(0),
+    };
+    let keys = length(x, 1)?.zip(before);
+    let keys = keys.map(|(tokens, before)| tokens.saturating_add(before));
     // A column for more keys than one stands for no mask in ONNX Runtime.
     let is_column = matches!(e.shape(mask)?.as_slice(), [_, keys] if keys.is(1));
-    if is_column && tokens.is_some_and(|tokens| tokens != 1) {
-        return Ok(None);
-    }
-    let tokens = e.length(x, 1)?;
-    let tokens = e.scalar(tokens)?;
-    let lengths = Lengths {
-        batch: x,
-        queries: tokens,
-        keys: tokens,
-    };
-    Ok(Some(lengths.padding(e, mask, DType::F32, filter)?))
+    let is_none = is_column && keys.is_some_and(|keys| keys != 1);
+    Ok(Some(mask).filter(|_| !is_none))
 }
 
 /// Imports QGemm: `alpha * (A · B + C)` of codes, whose result is codes where it has a scale.
@@ -475,10 +516,10 @@ fn gather_blocks(b: &mut Builder, mut c: ImportedNode) -> Outputs {
         }
     };
     if packed {
-        codes = unpacked(&mut e, codes)?;
+        codes = unpacked(&mut e, codes, First::Low)?;
         if let Some(packed) = zeros {
             let count = count.ok_or_else(|| unsupported("blocks of a number that is not known"))?;
-            let all = unpacked(&mut e, packed)?;
+            let all = unpacked(&mut e, packed, First::Low)?;
             zeros = Some(e.slice(all, -1, 0, count, 1)?);
         }
     }
@@ -501,8 +542,15 @@ fn gather_blocks(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     Ok(b.emit("DequantizeLinear", &c.name, attrs, operands, &output)?)
 }
 
-/// Bytes of two codes each as codes of a byte each, the one in the low bits first.
-fn unpacked(e: &mut Expansion<'_>, x: ValueId) -> Made {
+/// Which of the two codes of a byte comes first.
+#[derive(Clone, Copy)]
+pub(super) enum First {
+    Low,
+    High,
+}
+
+/// Bytes of two codes each as codes of a byte each.
+pub(super) fn unpacked(e: &mut Expansion<'_>, x: ValueId, first: First) -> Made {
     let shape = e.shape(x)?;
     let last = shape.last().and_then(Dim::as_const);
     let last = last.ok_or_else(|| unsupported("packed codes of a size that is not known"))?;
@@ -512,7 +560,11 @@ fn unpacked(e: &mut Expansion<'_>, x: ValueId) -> Made {
     let right = Attrs::default().with("direction", Attr::Str("RIGHT".into()));
     let high = e.op("BitShift", right, &[x, bits])?;
     let (low, high) = (e.unsqueezed(low, &[-1])?, e.unsqueezed(high, &[-1])?);
-    let pairs = e.joined(-1, &[low, high])?;
+    let pairs = match first {
+        First::Low => [low, high],
+        First::High => [high, low],
+    };
+    let pairs = e.joined(-1, &pairs)?;
     let mut to = vec![0; shape.len()];
     if let Some(len) = to.last_mut() {
         *len = 2 * last;

@@ -2,6 +2,7 @@
 
 use convoke_graph::Tensor;
 use convoke_graph::graph::Attr;
+use convoke_graph::ops::attrs::BY_SCALE;
 
 use super::super::builder::Builder;
 use super::{ImportedNode, Outputs, unsupported};
@@ -19,19 +20,24 @@ pub(super) fn upsample(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     };
     c.inputs.truncate(1);
     c.set(2, Some(scales));
-    asymmetric(&mut c);
+    asymmetric(&mut c, "floor");
     c.emit_as(b, "Resize")
 }
 
-/// Imports Resize. Before operator set 11 the scales were the second operand; since then empty tensors stand for
-/// operands that are left out.
+/// Imports Resize. Before operator set 11 the scales were the second operand, and the nearest element was the one above where
+/// an axis shrinks; since then empty tensors stand for operands that are left out.
 pub(super) fn resize(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     if c.opset < 11 {
         let scales = c.need(1)?;
         c.inputs.truncate(1);
         c.set(2, Some(scales));
-        asymmetric(&mut c);
+        asymmetric(&mut c, BY_SCALE);
         return c.emit(b);
+    }
+    if c.attrs.str("nearest_mode", "") == BY_SCALE {
+        return Err(unsupported(format!(
+            "attribute 'nearest_mode' as '{BY_SCALE}'"
+        )));
     }
     for i in 1..c.inputs.len() {
         let empty = |id| b.ty(id).is_some_and(|t| t.shape.iter().any(|d| d.is(0)));
@@ -42,10 +48,10 @@ pub(super) fn resize(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     c.emit(b)
 }
 
-fn asymmetric(c: &mut ImportedNode) {
+fn asymmetric(c: &mut ImportedNode, nearest: &str) {
     for (attr, value) in [
         ("coordinate_transformation_mode", "asymmetric"),
-        ("nearest_mode", "floor"),
+        ("nearest_mode", nearest),
     ] {
         c.attrs.0.insert(attr.into(), Attr::Str(value.into()));
     }

@@ -145,6 +145,76 @@ fn the_width_of_blocks_follows_from_weights() {
 }
 
 #[test]
+fn the_width_of_blocks_without_weights_does_not_matter() {
+    let nodes = vec![
+        node("ReorderInput", "x", "a", vec![]),
+        node("MaxPool", "a", "p", vec![ints("kernel_shape", &[3, 3])]),
+        node("ReorderOutput", "p", "y", vec![int("channels", 12)]),
+    ];
+    let f = import(&of(BLOCKED, &["n", "12", "5", "5"], vec![], nodes));
+    assert!(f.nodes.iter().all(|n| &*n.op != "Pad"));
+    assert_eq!(f.ty(f.results[0].1).to_string(), "f32[n, 12, 3, 3]");
+}
+
+#[test]
+fn weights_in_the_formats_of_bitsandbytes() {
+    let m = |bytes: i64, blocks: i64, attrs: &[(&str, i64)]| {
+        let weights = vec![
+            raw("b", U8, &[bytes], vec![0x1f; bytes as usize]),
+            zeros("s", &[blocks]),
+        ];
+        let mut all = vec![("K", 5), ("N", 7), ("block_size", 16), ("quant_type", 1)];
+        all.retain(|(name, _)| attrs.iter().all(|(other, _)| other != name));
+        let attrs = all.iter().chain(attrs).map(|(name, v)| int(name, *v));
+        let n = node("MatMulBnb4", "x b s", "y", attrs.collect());
+        of(MICROSOFT, &["n", "5"], weights, vec![n])
+    };
+    let check = |bytes, blocks, attrs: &[(&str, i64)]| {
+        let f = import(&m(bytes, blocks, attrs));
+        assert_eq!(f.ty(f.results[0].1).to_string(), "f32[n, 7]");
+        assert_eq!(&*f.nodes.last().unwrap().op, "MatMul");
+    };
+    // The last block of 35 weights is not full, and the last byte neither.
+    check(18, 3, &[]);
+    check(18, 5, &[("block_size", 7), ("quant_type", 0)]);
+    check(18, 1, &[("block_size", i64::MAX)]);
+    let refusal = |bytes, blocks, attr, cause| refused(&m(bytes, blocks, &[attr]), cause);
+    refusal(18, 3, ("quant_type", 2), "0 or 1");
+    refusal(18, 3, ("transB", 0), "not transposed");
+    refusal(18, 3, ("K", 0), "above zero");
+    refusal(18, 3, ("N", i64::MAX), "too large weights");
+    refusal(17, 3, ("training_mode", 0), "cannot be reshaped");
+}
+
+#[test]
+fn distances_of_rows() {
+    let m = |metric: &str| {
+        let n = node("CDist", "x w", "y", vec![text("metric", metric)]);
+        of(MICROSOFT, &["n", "5"], vec![zeros("w", &[4, 5])], vec![n])
+    };
+    for (metric, op) in [("euclidean", "Sqrt"), ("sqeuclidean", "Abs")] {
+        let f = import(&m(metric));
+        assert_eq!(f.ty(f.results[0].1).to_string(), "f32[n, 4]");
+        assert_eq!(&*f.nodes.last().unwrap().op, op);
+    }
+    refused(&m("cosine"), "the metric cosine");
+}
+
+#[test]
+fn padding_may_be_a_matrix_of_one_row() {
+    for dims in [&[4][..], &[1, 4]] {
+        let pads = TensorProto {
+            dims: dims.to_vec(),
+            ..longs("p", &[1, 0, 0, 2])
+        };
+        let n = node("Pad", "x p v", "y", vec![]);
+        let weights = vec![pads, zeros("v", &[1])];
+        let f = import(&of(MICROSOFT, &["3", "5"], weights, vec![n]));
+        assert_eq!(f.ty(f.results[0].1).to_string(), "f32[4, 7]");
+    }
+}
+
+#[test]
 fn a_cache_grows_or_keeps_its_length() {
     let check = |past: &str, total: &str, want: &str| {
         let attrs = vec![int("num_heads", 2), int("kv_num_heads", 1)];

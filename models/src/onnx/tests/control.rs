@@ -240,8 +240,24 @@ fn branches_of_another_rank_are_unsupported() {
         "y",
     );
     let message = "the model needs operations that are not supported: If of opset 17 (node: y_node, 'y' is f32[1, 2, 3] \
-                   in one branch, f32[2, 3] in the other)";
+                   in one branch, f32[2, 3] in the other: its rank depends on data)";
     fails(&m, Code::UnsupportedOp, message);
+    let advice = try_import(&m).unwrap_err().advice();
+    assert!(advice.contains("in both branches"), "{advice}");
+    // Where sizes of inputs decide, giving the inputs helps.
+    let axis = raw("axis", I64, &[1], 0i64.to_le_bytes().to_vec());
+    let unsqueeze = node("Unsqueeze", "x axis", "a", vec![]);
+    let yes = branch(vec![axis], vec![unsqueeze], "a");
+    let nodes = vec![
+        unary("Size", "x", "size"),
+        node("Equal", "size six", "small", vec![]),
+        node("If", "small", "y", choice(yes, branch(vec![], vec![], "x"))),
+    ];
+    let six = raw("six", I64, &[], 6i64.to_le_bytes().to_vec());
+    let x = value("x", F32, &["k", "3"]);
+    let e = try_import(&model(17, graph(vec![x], vec![six], nodes, "y"))).unwrap_err();
+    assert!(e.to_string().contains("depends on sizes of inputs"), "{e}");
+    assert!(e.advice().contains("give the inputs"), "{}", e.advice());
 }
 
 #[test]

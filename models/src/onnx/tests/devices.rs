@@ -87,6 +87,20 @@ fn one_configuration_counts() {
 }
 
 #[test]
+fn a_configuration_that_is_not_defined_is_told() {
+    let nodes = vec![
+        staged("lost", 0, relu("x", "a")),
+        staged("c", 1, relu("a", "b")),
+        staged("lost", 1, relu("b", "y")),
+    ];
+    let i = try_import(&of(nodes, vec![configuration("c", &["w0", "w1"])])).unwrap();
+    assert_eq!(stages(&i), ["w1: b_node"]);
+    let want = "2 nodes of the model name a configuration of devices that the model does not define ('lost'): it says of no \
+                devices";
+    assert_eq!(i.remarks[0], want);
+}
+
+#[test]
 fn what_annotations_may_take_is_bounded() {
     let check = |m: &ModelProto, what: &str| {
         let e = try_import(m).unwrap_err().to_string();

@@ -137,3 +137,90 @@ fn expressed_by_others() {
     let message = "attribute 'num_groups' is missing";
     refused(&given(18, &[3], n), Code::InvalidModel, message);
 }
+
+#[test]
+fn ops_on_trial_are_expressed_by_others() {
+    let y = "f32[2, 3, 4, 5]";
+    let both = || vec![float("alpha", 2.0), float("beta", 0.5)];
+    let affine = || node("Affine", "x", "y", both());
+    check(&given(9, &[], affine()), &[("Mul", y), ("Add", y)]);
+    refused(&given(10, &[], affine()), Code::UnsupportedOp, "Affine");
+    let n = node("Scale", "x", "y", vec![float("scale", 2.0)]);
+    check(&given(7, &[], n), &[("Mul", y)]);
+    for (op, f) in [("ParametricSoftplus", "Softplus"), ("ScaledTanh", "Tanh")] {
+        let n = node(op, "x", "y", both());
+        check(&given(1, &[], n), &[("Mul", y), (f, y), ("Mul", y)]);
+        let n = node(op, "x", "y", vec![float("alpha", 2.0)]);
+        let message = "attribute 'beta' is missing";
+        refused(&given(7, &[], n), Code::InvalidModel, message);
+    }
+    let scaler = |bias: &[f32]| {
+        let bias = AttributeProto {
+            floats: bias.to_vec(),
+            ..attr("bias", AttributeType::Floats)
+        };
+        node("ImageScaler", "x", "y", vec![float("scale", 2.0), bias])
+    };
+    let m = given(7, &[], scaler(&[1.0, 2.0, 3.0]));
+    check(&m, &[("Mul", y), ("Add", y)]);
+    let bias = import(&m).nodes[1].inputs[1].unwrap();
+    assert_eq!(import(&m).ty(bias).to_string(), "f32[3, 1, 1]");
+    let message = "3 channels have 2 elements of 'bias'";
+    refused(
+        &given(7, &[], scaler(&[1.0, 2.0])),
+        Code::InvalidModel,
+        message,
+    );
+}
+
+#[test]
+fn images_are_cropped() {
+    let crop = |border: &[i64], scale: &[i64]| {
+        let scale = (!scale.is_empty()).then(|| ints("scale", scale));
+        let attributes = [ints("border", border)].into_iter().chain(scale);
+        node("Crop", "x", "y", attributes.collect())
+    };
+    let n = crop(&[1, 0, 2, 3], &[]);
+    check(&given(7, &[], n), &[("Pad", "f32[2, 3, 1, 2]")]);
+    let n = crop(&[1, 2, 9, 9], &[2, 3]);
+    check(&given(7, &[], n), &[("Slice", "f32[2, 3, 2, 3]")]);
+    let wrong = |border: &[i64], scale: &[i64], part: &str| {
+        let m = given(7, &[], crop(border, scale));
+        refused(&m, Code::InvalidModel, part);
+    };
+    wrong(
+        &[1, 2, 0, 0],
+        &[3, 3],
+        "up to row 5 and column 4 exceeds 4 by 5",
+    );
+    wrong(&[i64::MAX, 0, 0, 0], &[1, 1], "is no size");
+    wrong(&[1, 0, 0, 0], &[-1, 1], "is no size");
+    wrong(&[1, 0, 0, 0], &[1], "a height and a width");
+    wrong(&[1, 0, 0], &[], "four lengths");
+    wrong(&[-1, 0, 0, 0], &[], "four lengths");
+    // What is taken of images of any size is as large, or is refused when it runs.
+    let m = one(7, &["n", "3", "h", "w"], crop(&[1, 2, 0, 0], &[2, 3]));
+    let f = import(&m);
+    let last = f.nodes.last().unwrap();
+    assert_eq!(&*last.op, "Reshape");
+    assert_eq!(f.ty(last.outputs[0]).to_string(), "f32[n, 3, 2, 3]");
+}
+
+#[test]
+fn the_nearest_element_lay_above_where_an_axis_shrank() {
+    let resize = |version: i64, mode: Vec<AttributeProto>| {
+        let scales = floats("s", &[4], &[1.0, 1.0, 0.5, 2.0]);
+        let x = value("x", F32, &["2", "3", "4", "5"]);
+        let operands = if version < 11 { "x s" } else { "x _ s" };
+        let op = if version < 10 { "Upsample" } else { "Resize" };
+        let n = node(op, operands, "y", mode);
+        model(version, graph(vec![x], vec![scales], vec![n], "y"))
+    };
+    let mode = |version| {
+        let f = import(&resize(version, vec![]));
+        f.nodes[0].attrs.str("nearest_mode", "").to_owned()
+    };
+    assert_eq!([9, 10, 11].map(mode), ["floor", "by_scale", ""]);
+    let m = resize(11, vec![text("nearest_mode", "by_scale")]);
+    refused(&m, Code::UnsupportedOp, "attribute 'nearest_mode'");
+}

@@ -100,6 +100,24 @@ fn without_a_declared_rank_the_node_is_refused() {
 }
 
 #[test]
+fn inputs_are_asked_for_only_where_they_decide() {
+    let mut m = asks("Reshape", "x s");
+    let g = m.graph.as_mut().unwrap();
+    // As many numbers as there are elements of `x` other than 0.
+    g.node.insert(0, node("NonZero", "x", "all", vec![]));
+    g.node.insert(1, node("Reshape", "all flat", "s", vec![]));
+    g.initializer
+        .push(raw("flat", I64, &[1], (-1i64).to_le_bytes().to_vec()));
+    g.input.retain(|i| i.name() != "s");
+    let e = try_import(&m).unwrap_err();
+    assert!(e.to_string().contains("data that is computed"), "{e}");
+    let advice = e.advice();
+    assert!(!advice.contains("inputs"), "{advice}");
+    let advice = try_import(&asks("Reshape", "x s")).unwrap_err().advice();
+    assert!(advice.contains("give the inputs"), "{advice}");
+}
+
+#[test]
 fn a_list_that_decides_a_rank_has_the_length_of_the_first_call() {
     let of_length = |m: &ModelProto, length| {
         let s = Scratch::new();
@@ -118,4 +136,73 @@ fn a_list_that_decides_a_rank_has_the_length_of_the_first_call() {
     // Other lists stay as long as calls say.
     let f = of_length(&asks("Tile", "x s"), 2);
     assert_eq!(f.ty(f.params[1]).to_string(), "i64[k]");
+}
+
+/// Loads a model for one call with inputs of these shapes.
+fn for_shapes(m: &ModelProto, shapes: &[(&str, &[usize])]) -> ImportedModel {
+    let s = Scratch::new();
+    let given = shapes
+        .iter()
+        .map(|(name, shape)| (name.to_string(), GivenInput::Shape(shape.to_vec())));
+    let options = LoadOptions {
+        inputs: given.collect(),
+        ..options(&s)
+    };
+    load(&s.write("m.onnx", &m.encode_to_vec()), &options).unwrap()
+}
+
+/// Checks the type of the result `y`, and whether the model is loaded for the given sizes alone.
+fn check_loaded(m: &ModelProto, shapes: &[(&str, &[usize])], want: &str, alone: bool) {
+    let made = for_shapes(m, shapes);
+    assert_eq!(result(&made.function), want, "{shapes:?}");
+    assert_eq!(!made.remarks.is_empty(), alone, "{:?}", made.remarks);
+}
+
+#[test]
+fn axes_that_are_not_named_go_where_a_call_has_them_of_length_one() {
+    let x = vec![value("x", F32, &["n", "3"])];
+    for opset in [11, 17] {
+        let m = model(
+            opset,
+            graph(
+                x.clone(),
+                vec![],
+                vec![node("Squeeze", "x", "y", vec![])],
+                "y",
+            ),
+        );
+        check_loaded(&m, &[("x", &[2, 3])], "f32[n, 3]", false);
+        check_loaded(&m, &[("x", &[1, 3])], "f32[3]", true);
+        // A call of the model as it is open is refused where an axis would go.
+        assert_eq!(lines(&import(&m)), ["Squeeze(x)"]);
+        assert_eq!(import(&m).nodes[0].attrs.ints("kept"), Some(&[0][..]));
+    }
+}
+
+#[test]
+fn numbers_of_axes_that_only_a_call_knows_are_taken_from_it() {
+    let (x, s) = (value("x", F32, &["a", "b", "c"]), value("s", I64, &["k"]));
+    let inputs = vec![x.clone(), s];
+    let gone = node("ReduceSum", "x s", "y", vec![int("keepdims", 0)]);
+    let gone = model(17, graph(inputs.clone(), vec![], vec![gone], "y"));
+    check_loaded(&gone, &[("x", &[2, 3, 4]), ("s", &[2])], "f32[y#0]", true);
+    let kept = node("ReduceSum", "x s", "y", vec![]);
+    let kept = model(17, graph(inputs, vec![], vec![kept], "y"));
+    check_loaded(
+        &kept,
+        &[("x", &[2, 3, 4]), ("s", &[2])],
+        "f32[y#0, y#1, y#2]",
+        false,
+    );
+    let i = value("i", I64, &["k", "d"]);
+    let gathered = node("GatherND", "x i", "y", vec![]);
+    let gathered = model(17, graph(vec![x, i], vec![], vec![gathered], "y"));
+    check_loaded(
+        &gathered,
+        &[("x", &[2, 3, 4]), ("i", &[5, 2])],
+        "f32[5, 4]",
+        true,
+    );
+    let e = try_import(&gathered).unwrap_err();
+    assert!(e.advice().contains("give the inputs"), "{}", e.advice());
 }

@@ -163,7 +163,8 @@ fn advice_is_of_what_is_missing() {
     let advice =
         |domain: &str, op: &str| Error::from(try_import(&m(domain, op)).unwrap_err()).advice;
     let own = |op: &str| advice("com.microsoft", op);
-    assert!(own("Sparse").contains("before ONNX Runtime's optimizer"));
+    assert!(own("QOrderedMatMul").contains("before ONNX Runtime's optimizer"));
+    assert!(own("Inverse").contains("write kernels for them"));
     assert!(own("BeamSearch").contains("export the decoder by itself"));
     assert!(own("RemovePadding").contains("before its rows were packed"));
     assert!(own("EPContext").contains("compiled from"));
@@ -357,6 +358,8 @@ fn functions_that_multiply_end() {
         Code::InvalidModel,
         "the model has too many levels of functions: at most 32 are accepted",
     );
+    let advice = try_import(&m).unwrap_err().advice();
+    assert!(advice.contains("inline the functions"), "{advice}");
 }
 
 #[test]

@@ -65,7 +65,8 @@ fn changes(call: &KernelCall<'_, '_>) -> Result<Vec<(usize, Taps)>, KernelFailur
             Interpolation::Nearest => Weights::Nearest(match attrs.nearest {
                 Nearest::RoundPreferFloor => Neighbour::RoundPreferFloor,
                 Nearest::RoundPreferCeil => Neighbour::RoundPreferCeil,
-                Nearest::Floor => Neighbour::Floor,
+                Nearest::ByScale if scale < 1. => Neighbour::Ceil,
+                Nearest::Floor | Nearest::ByScale => Neighbour::Floor,
                 Nearest::Ceil => Neighbour::Ceil,
             }),
             Interpolation::Linear => Weights::Linear {

@@ -94,7 +94,7 @@ pub(super) fn conv_transpose(b: &mut Builder, mut c: ImportedNode) -> Outputs {
 }
 
 /// The rank of an operand with a batch, channels and at least one spatial axis.
-fn rank(e: &Expansion<'_>, x: ValueId) -> Result<usize, ImportFailure> {
+pub(in super::super) fn rank(e: &Expansion<'_>, x: ValueId) -> Result<usize, ImportFailure> {
     match e.shape(x)?.len() {
         rank if rank >= 3 => Ok(rank),
         rank => Err(e
@@ -104,13 +104,15 @@ fn rank(e: &Expansion<'_>, x: ValueId) -> Result<usize, ImportFailure> {
     }
 }
 
-fn channels_first(e: &mut Expansion<'_>, x: ValueId, rank: usize) -> Made {
+/// `x` whose last axis are the channels, with the channels behind the batch.
+pub(in super::super) fn channels_first(e: &mut Expansion<'_>, x: ValueId, rank: usize) -> Made {
     let mut perm: Vec<usize> = (0..rank).collect();
     perm[1..].rotate_right(1);
     e.transposed(x, &perm)
 }
 
-fn channels_last_order(rank: usize) -> Vec<usize> {
+/// The axes of a value with the channels behind the batch, in the order with the channels as the last axis.
+pub(in super::super) fn channels_last_order(rank: usize) -> Vec<usize> {
     let mut perm: Vec<usize> = (0..rank).collect();
     perm[1..].rotate_left(1);
     perm

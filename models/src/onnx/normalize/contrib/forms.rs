@@ -59,6 +59,28 @@ pub(super) fn range(b: &mut Builder, c: ImportedNode) -> Outputs {
     Ok(vec![e.last(0, "Range", Attrs::default(), &operands)?])
 }
 
+/// Imports Pad, whose padding may be a matrix of one row, and whose value a list of one number.
+pub(super) fn pad(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    if c.follows_a_refusal(b) {
+        return Ok(b.stand_ins(&c.outputs));
+    }
+    let attrs = std::mem::take(&mut c.attrs);
+    let mut operands = vec![c.need(0)?];
+    let mut e = Expansion { b, c: &c };
+    let pads = c.need(1)?;
+    operands.push(match e.shape(pads)?.len() {
+        2 => e.reshaped(pads, &[-1])?,
+        _ => pads,
+    });
+    if let Some(value) = c.input(2) {
+        operands.push(match e.shape(value)?.len() {
+            1 => e.reshaped(value, &[])?,
+            _ => value,
+        });
+    }
+    Ok(vec![e.last(0, "Pad", attrs, &operands)?])
+}
+
 /// Imports Unique of a list: its different elements in the order in which they occur, the place of each element among
 /// them, and how often each occurs.
 pub(super) fn unique(b: &mut Builder, c: ImportedNode) -> Outputs {

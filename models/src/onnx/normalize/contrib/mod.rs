@@ -2,8 +2,10 @@
 //! tools that write models for it.
 
 mod attention;
+mod bnb;
 mod conv;
 mod crop;
+mod distance;
 mod elementwise;
 mod forms;
 mod group;
@@ -15,7 +17,8 @@ mod product;
 mod qmoe;
 mod state;
 
-pub(super) use attention::Lengths;
+pub(super) use attention::Packed;
+pub(super) use conv::{channels_first, channels_last_order, rank};
 pub(in super::super) use lstm::dynamic_lstm;
 pub(in super::super) use nchwc::{Block, block_of};
 pub(super) use norm::simplified_layer_norm;
@@ -34,6 +37,7 @@ pub(in super::super) fn microsoft(b: &mut Builder, c: ImportedNode) -> Outputs {
         "BiasSplitGelu" => elementwise::bias_split_gelu(b, c),
         "BitmaskDropout" => elementwise::bitmask_dropout(b, c),
         "CausalConvWithState" => state::causal_conv(b, c),
+        "CDist" => distance::distances(b, c),
         "ConvTransposeWithDynamicPads" => conv::conv_transpose(b, c),
         "CropAndResize" => crop::crop_and_resize(b, c),
         "DecoderMaskedMultiHeadAttention" => attention::decoder_masked_attention(b, c),
@@ -51,10 +55,12 @@ pub(in super::super) fn microsoft(b: &mut Builder, c: ImportedNode) -> Outputs {
         "GroupNorm" | "SkipGroupNorm" => group::group_norm(b, c),
         "GroupQueryAttention" => attention::group_query_attention(b, c),
         "LinearAttention" => state::linear_attention(b, c),
+        "MatMulBnb4" => bnb::product(b, c),
         "MoE" => moe::moe(b, c),
         "MultiHeadAttention" => attention::multi_head_attention(b, c),
         "NhwcConv" | "NhwcFusedConv" => conv::nhwc_conv(b, c),
         "NhwcMaxPool" => conv::nhwc_max_pool(b, c),
+        "Pad" => forms::pad(b, c),
         "QMoE" => qmoe::qmoe(b, c),
         "QuickGelu" => elementwise::quick_gelu(b, c),
         "QEmbedLayerNormalization" => norm::codes_embed_layer_norm(b, c),

@@ -62,7 +62,7 @@ pub(super) struct Routing {
     /// How many experts a token has.
     k: i64,
     /// Whether the weights of a token's experts sum to one.
-    normalised: bool,
+    pub normalised: bool,
 }
 
 impl Routing {

@@ -26,11 +26,17 @@ use super::elementwise::Activation;
 /// The domain of the ops on blocked activations.
 const DOMAIN: &str = "com.microsoft.nchwc";
 
-/// The channels of a block, or why they are not known.
+/// The channels of a block, or why they are not known. Where nothing depends on them, a block has one channel.
 pub(in super::super::super) type Block = Result<i64, &'static str>;
+
+/// Why the channels of a block are not known.
+const EITHER: &str = "weights whose blocks may be of 8 or 16 channels";
 
 /// The channels of a block in a model, which the shapes of its weights may decide: the model does not state them. Nodes
 /// are in the order in which ONNX Runtime writes them.
+///
+/// Without convolutions they do not matter: what fills a block is left out again where the order of channels becomes that of
+/// ONNX.
 pub(in super::super::super) fn block_of(graph: &GraphProto) -> Block {
     let shapes: HashMap<&str, &[i64]> = graph
         .initializer
@@ -39,13 +45,14 @@ pub(in super::super::super) fn block_of(graph: &GraphProto) -> Block {
         .collect();
     // The values in blocks, with their channels where they are known.
     let mut blocked: HashMap<&str, Option<i64>> = HashMap::new();
-    let (mut narrow, mut wide) = (false, false);
+    let (mut convolves, mut narrow, mut wide) = (false, false, false);
     for n in &graph.node {
         let operand = n.input.first().and_then(|x| blocked.get(x.as_str()));
         let operand = operand.copied();
         let mut made = operand.flatten();
         match (n.domain(), n.op_type()) {
             (DOMAIN, "Conv") => {
+                convolves = true;
                 let weights = n.input.get(1).and_then(|w| shapes.get(w.as_str()));
                 let Some([outputs, inputs, ..]) = weights else {
                     continue;
@@ -73,7 +80,8 @@ pub(in super::super::super) fn block_of(graph: &GraphProto) -> Block {
         (true, true) => Err("weights in blocks of different widths"),
         (true, false) => Ok(8),
         (false, true) => Ok(16),
-        (false, false) => Err("weights whose blocks may be of 8 or 16 channels"),
+        (false, false) if convolves => Err(EITHER),
+        (false, false) => Ok(1),
     }
 }
 
@@ -102,6 +110,10 @@ pub(super) fn import(b: &mut Builder, c: ImportedNode, block: Block) -> Outputs 
 /// Imports a convolution: `activation(conv(x, w) + bias + sum)`.
 fn conv(b: &mut Builder, mut c: ImportedNode, block: i64) -> Outputs {
     let activation = Activation::of_conv(&mut c)?;
+    // The graph of a branch may have convolutions where the model's own has none.
+    if block == 1 {
+        return Err(unsupported(EITHER));
+    }
     let group = c.take_int("group")?.unwrap_or(1);
     let attrs = std::mem::take(&mut c.attrs).with("group", Attr::Int(group));
     let (x, w, residual) = (c.need(0)?, c.need(1)?, c.input(3));
@@ -159,7 +171,8 @@ fn reorder_input(b: &mut Builder, mut c: ImportedNode, block: i64) -> Outputs {
         [_, channels, _, _] => channels,
         _ => return Err(c.error("the operand must have rank 4").into()),
     };
-    let channels = channels.as_const();
+    let whole = (block == 1).then_some(0);
+    let channels = channels.as_const().or(whole);
     let channels = channels.ok_or_else(|| unsupported("an unknown number of channels"))?;
     if last {
         x = e.transposed(x, &[0, 3, 1, 2])?;

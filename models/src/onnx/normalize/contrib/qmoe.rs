@@ -37,7 +37,9 @@ const SHARES: usize = 14;
 /// Imports QMoE.
 pub(super) fn qmoe(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let gate = Gate::take(&mut c)?;
-    let routing = Routing::take(&mut c)?;
+    let mut routing = Routing::take(&mut c)?;
+    // ONNX Runtime takes the softmax of the chosen experts alone, whatever the attribute says: their weights sum to one.
+    routing.normalised |= c.input(SHARES).is_none();
     if let Some(kind) = c.take_name("quant_type")?.filter(|kind| kind != "int") {
         return Err(unsupported(format!("weights of the type {kind}")));
     }

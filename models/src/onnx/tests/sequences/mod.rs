@@ -150,6 +150,16 @@ fn sequences_of_inputs_and_outputs_are_their_tensors() {
         let (_, y) = &f.results[0];
         assert_eq!(elements(f.inline(*y).unwrap()), want);
     }
+    // An optional input that is not named is left out where the others are all.
+    for (without_others, want) in [(false, None), (true, Some("0"))] {
+        let s = Scratch::new();
+        let mut options = options(&s);
+        options.without_others = without_others;
+        let m = takes(true, None, has(), "y");
+        let f = load(&s.write("m.onnx", &m.encode_to_vec()), &options);
+        let y = f.ok().map(|i| elements(i.function.inline(i.function.results[0].1).unwrap()));
+        assert_eq!(y.as_deref(), want);
+    }
     let refused = |m: ModelProto, input: GivenInput, says: &str| {
         let e = given(&m, input).expect_err(says).to_string();
         assert!(e.contains(says), "{e}");

@@ -10,7 +10,8 @@ const I32: i32 = 6;
 
 /// A model of one node of the domain `com.microsoft`: `x` and `z` are u8 [2, 4], `w` is i8 [4, 3], `f` is f32 [2, 4], `s` a
 /// scale, `h` one of f16, `r` a row of three scales, `v` four of them, `u` a list, and `o` a zero point;
-/// `q` is u8 [2, 5, 4], `lengths`, `keys` and `column` are masks of it, and `m` i8 [4, 4].
+/// `q` is u8 [2, 5, 4], `lengths`, `keys` and `column` are masks of it, `p` are keys and values before it, and `m` i8 [4, 4];
+/// `k` are weights i8 [6, 4, 3], `e` their zero point, and `c` is bool [2, 1].
 fn on(n: NodeProto) -> ModelProto {
     let n = NodeProto {
         domain: Some("com.microsoft".into()),
@@ -31,7 +32,11 @@ fn on(n: NodeProto) -> ModelProto {
         value("lengths", I32, &["2"]),
         value("keys", I32, &["2", "5"]),
         value("column", I32, &["2", "1"]),
+        value("p", F32, &["2", "2", "1", "3", "1"]),
         value("m", I8, &["4", "4"]),
+        value("k", I8, &["6", "4", "3"]),
+        value("e", I8, &[]),
+        value("c", 9, &["2", "1"]),
     ];
     let outputs = n.output.join(" ");
     model(17, graph(inputs, vec![], vec![n], &outputs))
@@ -109,6 +114,107 @@ fn codes_become_numbers_and_codes_again() {
 }
 
 #[test]
+fn a_choice_between_codes() {
+    let f = import(&on(node("QLinearWhere", "c x s o z s o s o", "y", vec![])));
+    let want = [
+        "DequantizeLinear(x, s, o)",
+        "DequantizeLinear(z, s, o)",
+        "Where(c, y_node/DequantizeLinear, y_node/DequantizeLinear.1)",
+        "QuantizeLinear(y_node/Where, s, o)",
+    ];
+    assert_eq!(lines(&f), want);
+    assert_eq!(f.ty(f.results[0].1).to_string(), "u8[2, 4]");
+}
+
+#[test]
+fn codes_are_transposed_where_the_channels_are_last() {
+    let check = |op: &str, operands: &str, want: &[&str], ty: &str| {
+        let n = node(op, operands, "y", vec![int("channels_last", 1)]);
+        let f = import(&on(n));
+        assert_eq!(lines(&f), want);
+        assert_eq!(f.ty(f.results[0].1).to_string(), ty);
+    };
+    check(
+        "QLinearConv",
+        "q s o k s e s o",
+        &[
+            "Transpose(q)",
+            "QLinearConv(y_node/Transpose, s, o, k, s, e, s, o)",
+            "Transpose(y_node/QLinearConv)",
+        ],
+        "u8[2, 3, 6]",
+    );
+    check(
+        "QLinearGlobalAveragePool",
+        "q s o s o",
+        &[
+            "Transpose(q)",
+            "DequantizeLinear(y_node/Transpose, s, o)",
+            "GlobalAveragePool(y_node/DequantizeLinear)",
+            "QuantizeLinear(y_node/GlobalAveragePool, s, o)",
+            "Transpose(y_node/QuantizeLinear)",
+        ],
+        "u8[2, 1, 4]",
+    );
+}
+
+#[test]
+fn padding_that_counts_reaches_as_far_as_the_last_window() {
+    let check = |kernel, stride, pads: [i64; 2], auto_pad: &str, want: [i64; 2], ty: &str| {
+        let attrs = vec![
+            int("ceil_mode", 1),
+            int("count_include_pad", 1),
+            ints("kernel_shape", &[kernel]),
+            ints("strides", &[stride]),
+            ints("pads", &pads),
+            text("auto_pad", auto_pad),
+        ];
+        let f = import(&on(node("QLinearAveragePool", "q s o s o", "y", attrs)));
+        let pool = f.nodes.iter().find(|n| &*n.op == "AveragePool").unwrap();
+        assert_eq!(pool.attrs.ints("pads"), Some(&want[..]));
+        assert_eq!(f.ty(f.results[0].1).to_string(), ty);
+    };
+    check(3, 2, [1, 1], "NOTSET", [1, 2], "u8[2, 5, 3]");
+    check(3, 2, [0, 0], "VALID", [0, 1], "u8[2, 5, 2]");
+    // A window that begins behind the operand is left out.
+    check(2, 4, [0, 0], "NOTSET", [0, 1], "u8[2, 5, 1]");
+    check(3, 2, [0, 0], "SAME_UPPER", [0, 0], "u8[2, 5, 2]");
+}
+
+#[test]
+fn a_softmax_of_codes_has_the_form_of_its_operator_set() {
+    let check = |opset: i64, want: &[&str]| {
+        let attrs = vec![int("axis", 0), int("opset", opset)];
+        let f = import(&on(node("QLinearSoftmax", "x s o s o", "y", attrs)));
+        let ops: Vec<&str> = f.nodes.iter().map(|n| &*n.op).collect();
+        assert_eq!(ops, want);
+        assert_eq!(f.ty(f.results[0].1).to_string(), "u8[2, 4]");
+    };
+    check(13, &["DequantizeLinear", "Softmax", "QuantizeLinear"]);
+    let want = [
+        "DequantizeLinear",
+        "Flatten",
+        "Softmax",
+        "Reshape",
+        "QuantizeLinear",
+    ];
+    check(12, &want);
+}
+
+#[test]
+fn keys_and_values_of_codes_follow_those_before() {
+    let heads = vec![int("num_heads", 1), int("unidirectional", 1)];
+    let n = node("QAttention", "q w r s s _ o _ p", "y after", heads);
+    let f = import(&on(n));
+    let types: Vec<String> = f
+        .results
+        .iter()
+        .map(|(_, v)| f.ty(*v).to_string())
+        .collect();
+    assert_eq!(types, ["f32[2, 5, 1]", "f32[2, 2, 1, 8, 1]"]);
+}
+
+#[test]
 fn a_dtype_that_is_undefined_is_none() {
     let attrs = vec![int("output_dtype", 0), int("block_size", 0)];
     let n = node("QuantizeLinear", "f s", "y", attrs);
@@ -146,16 +252,17 @@ fn what_cannot_be_expressed_is_refused_by_name() {
             "y",
             vec![int("channels_last", 1)],
         ),
-        "channels",
+        "rank 3 or more",
     );
     let attrs = vec![
         int("ceil_mode", 1),
         int("count_include_pad", 1),
         ints("kernel_shape", &[2]),
+        ints("pads", &[1]),
     ];
     refused(
         node("QLinearAveragePool", "q s o s o", "y", attrs),
-        "'ceil_mode' together",
+        "two numbers for each spatial axis",
     );
     refused(
         node("QLinearConcat", "s o x s", "y", vec![int("axis", 0)]),
@@ -172,13 +279,8 @@ fn what_cannot_be_expressed_is_refused_by_name() {
         "operand 1 is missing",
     );
     refused(
-        node(
-            "QLinearSoftmax",
-            "x s o s o",
-            "y",
-            vec![int("axis", 0), int("opset", 11)],
-        ),
-        "several axes",
+        node("QLinearSoftmax", "x s o s o", "y", vec![int("axis", 0)]),
+        "'opset' is missing",
     );
     refused(
         node(
@@ -193,10 +295,10 @@ fn what_cannot_be_expressed_is_refused_by_name() {
         node(
             "QAttention",
             "x w f s s _ o",
-            "y p",
-            vec![int("num_heads", 1)],
+            "y",
+            vec![int("num_heads", 1), int("do_rotary", 1)],
         ),
-        "a cache",
+        "rotary embedding",
     );
 }
 

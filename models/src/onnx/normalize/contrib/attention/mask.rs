@@ -9,7 +9,7 @@ use super::super::super::attention::where_allowed;
 use super::super::super::expansion::{Expansion, Made};
 
 /// The lengths of a batch of attention.
-pub(in super::super::super) struct Lengths {
+pub(super) struct Lengths {
     /// A value whose first axis is the batch.
     pub batch: ValueId,
     /// How many queries there are, as a scalar.
@@ -65,7 +65,7 @@ impl Lengths {
     /// [batch, keys]   [batch, queries, keys]   [batch, 1, most keys, most keys]
     /// [batch]   [2 * batch], ends before beginnings   [3 * batch + 2], of which the first are the ends
     /// ```
-    pub(in super::super::super) fn padding(
+    pub(super) fn padding(
         &self,
         e: &mut Expansion<'_>,
         mask: ValueId,

@@ -16,7 +16,7 @@ mod packed;
 mod rotary;
 mod windowed;
 
-pub(in super::super) use mask::Lengths;
+pub(in super::super) use packed::Packed;
 
 pub(super) use group_query::group_query_attention;
 pub(super) use multi_head::{decoder_masked_attention, multi_head_attention};

@@ -8,85 +8,125 @@ use super::super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
 use super::mask::Lengths;
 use super::{Heads, added, heads_of, joined_heads, take_heads, take_scale};
 
+/// Attention of queries, keys and values that one product makes.
+pub(in super::super::super) struct Packed {
+    heads: i64,
+    scale: Option<f32>,
+    /// What is added to the scores of keys that are padding.
+    filter: f32,
+    causal: bool,
+    /// Which keys are padding.
+    pub mask: Option<ValueId>,
+    /// Keys and values that came before, [2, batch, heads, tokens, size].
+    pub past: Option<ValueId>,
+    /// What is added to the scores.
+    pub bias: Option<ValueId>,
+}
+
+impl Packed {
+    /// Takes the attributes that Attention and QAttention share.
+    pub fn take(c: &mut ImportedNode) -> Result<Packed, ImportFailure> {
+        let packed = Packed {
+            heads: take_heads(c, "num_heads")?,
+            scale: take_scale(c)?,
+            filter: c.take_float("mask_filter_value")?.unwrap_or(-10000.0),
+            causal: c.take_flag("unidirectional", false)?,
+            mask: None,
+            past: None,
+            bias: None,
+        };
+        for (attr, what) in [
+            ("do_rotary", "rotary embedding"),
+            ("past_present_share_buffer", "a shared cache"),
+        ] {
+            if c.take_flag(attr, false)? {
+                return Err(unsupported(what));
+            }
+        }
+        Ok(packed)
+    }
+
+    /// The outputs: the result, and where it is read, keys and values with those that came before. `product` is [batch, tokens,
+    /// columns], where `sizes` says how many of the columns are of queries, keys and values: a third each, where it is not given.
+    pub fn attend(
+        self,
+        e: &mut Expansion<'_>,
+        product: ValueId,
+        sizes: Option<Vec<i64>>,
+    ) -> Outputs {
+        let columns = match e.shape(product)?.as_slice() {
+            [_, _, columns] => columns.as_const(),
+            _ => return Err(e.c.error("input must have rank 3").into()),
+        };
+        let sizes = match (sizes, columns) {
+            (Some(sizes), _) => sizes,
+            (None, Some(columns)) if columns % 3 == 0 => vec![columns / 3; 3],
+            _ => {
+                let reason = "weights do not have three times as many columns";
+                return Err(e.c.error(reason).into());
+            }
+        };
+        let [q, k, v] = split(e, product, &sizes)?;
+        let (q, mut k, mut v) = (
+            heads_of(e, q, self.heads)?,
+            heads_of(e, k, self.heads)?,
+            heads_of(e, v, self.heads)?,
+        );
+        if let Some(past) = self.past {
+            for (i, x) in [&mut k, &mut v].into_iter().enumerate() {
+                let at = e.int("part", i as i64)?;
+                let past = e.op("Gather", axis_of(0), &[past, at])?;
+                *x = e.joined(2, &[past, *x])?;
+            }
+        }
+        let dtype = e.ty(q)?.dtype;
+        let lengths = Lengths::of(e, q, k)?;
+        let padding = match self.mask {
+            Some(mask) => Some(lengths.padding(e, mask, dtype, self.filter)?),
+            None => None,
+        };
+        let order = match self.causal {
+            true => Some(lengths.causal(e, dtype)?),
+            false => None,
+        };
+        let bias = added(e, &[self.bias, padding, order])?;
+        let (y, _) = Heads {
+            q,
+            k,
+            v,
+            scale: self.scale,
+            softcap: 0.0,
+            bias,
+        }
+        .attend(e, false)?;
+        let mut out = vec![joined_heads(e, y)?];
+        if e.c.outputs.len() > 1 {
+            let (k, v) = (e.unsqueezed(k, &[0])?, e.unsqueezed(v, &[0])?);
+            out.push(e.last(1, "Concat", axis_of(0), &[k, v])?);
+        }
+        Ok(out)
+    }
+}
+
 /// Imports Attention.
 pub(in super::super) fn attention(b: &mut Builder, mut c: ImportedNode) -> Outputs {
-    let heads = take_heads(&mut c, "num_heads")?;
-    let scale = take_scale(&mut c)?;
-    let filter = c.take_float("mask_filter_value")?.unwrap_or(-10000.0);
-    let causal = c.take_flag("unidirectional", false)?;
+    let mut attention = Packed::take(&mut c)?;
     let sizes = c.take_ints("qkv_hidden_sizes")?.filter(|s| !s.is_empty());
-    for (attr, what) in [
-        ("do_rotary", "rotary embedding"),
-        ("past_present_share_buffer", "a shared cache"),
-    ] {
-        if c.take_flag(attr, false)? {
-            return Err(unsupported(what));
-        }
-    }
     c.take_int("rotary_embedding_dim")?;
     c.no_more_attributes()?;
     if c.follows_a_refusal(b) {
         return Ok(b.stand_ins(&c.outputs));
     }
     let (x, weights) = (c.need(0)?, c.need(1)?);
-    let (bias, mask, past) = (c.input(2), c.input(3), c.input(4));
+    attention.mask = c.input(3);
+    attention.past = c.input(4);
+    attention.bias = c.input(5);
     let mut e = Expansion { b, c: &c };
-    if e.shape(x)?.len() != 3 {
-        return Err(c.error("input must have rank 3").into());
-    }
     let mut product = e.plain("MatMul", &[x, weights])?;
-    if let Some(bias) = bias {
+    if let Some(bias) = c.input(2) {
         product = e.plain("Add", &[product, bias])?;
     }
-    let columns = e.shape(product)?[2].as_const();
-    let sizes = match (sizes, columns) {
-        (Some(sizes), _) => sizes,
-        (None, Some(columns)) if columns % 3 == 0 => vec![columns / 3; 3],
-        _ => {
-            return Err(c
-                .error("weights do not have three times as many columns")
-                .into());
-        }
-    };
-    let [q, k, v] = split(&mut e, product, &sizes)?;
-    let (q, mut k, mut v) = (
-        heads_of(&mut e, q, heads)?,
-        heads_of(&mut e, k, heads)?,
-        heads_of(&mut e, v, heads)?,
-    );
-    if let Some(past) = past {
-        for (i, x) in [&mut k, &mut v].into_iter().enumerate() {
-            let at = e.int("part", i as i64)?;
-            let past = e.op("Gather", axis_of(0), &[past, at])?;
-            *x = e.joined(2, &[past, *x])?;
-        }
-    }
-    let dtype = e.ty(q)?.dtype;
-    let lengths = Lengths::of(&mut e, q, k)?;
-    let padding = match mask {
-        Some(mask) => Some(lengths.padding(&mut e, mask, dtype, filter)?),
-        None => None,
-    };
-    let order = match causal {
-        true => Some(lengths.causal(&mut e, dtype)?),
-        false => None,
-    };
-    let bias = added(&mut e, &[c.input(5), padding, order])?;
-    let (y, _) = Heads {
-        q,
-        k,
-        v,
-        scale,
-        softcap: 0.0,
-        bias,
-    }
-    .attend(&mut e, false)?;
-    let mut out = vec![joined_heads(&mut e, y)?];
-    if c.outputs.len() > 1 {
-        let (k, v) = (e.unsqueezed(k, &[0])?, e.unsqueezed(v, &[0])?);
-        out.push(e.last(1, "Concat", axis_of(0), &[k, v])?);
-    }
-    Ok(out)
+    attention.attend(&mut e, product, sizes)
 }
 
 /// The columns of queries, keys and values.
