@@ -74,6 +74,7 @@ pub const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("LSTM", "packed_input_size"),
     ("MatMulNBits", "accuracy_level"),
     ("MatMulNBits", "packed"),
+    ("Squeeze", "kept"),
     ("RMSNormalization", "stash_type"),
     ("RNN", "hidden_size"),
     ("RNN", "packed_input_size"),
