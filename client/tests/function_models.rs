@@ -4,7 +4,9 @@
 
 use std::path::PathBuf;
 
-use convoke::{Cluster, Code, DType, Embedded, HostTensor, Imported, Tensor, with_device};
+use convoke::{
+    ArrayType, Cluster, Code, DType, Embedded, HostTensor, Imported, Tensor, with_device,
+};
 
 async fn cluster(workers: usize) -> Cluster {
     Embedded::new(workers).threads(1).start().await.unwrap()
@@ -206,4 +208,36 @@ async fn control_flow_of_a_model_takes_each_way_with_the_same_bits_everywhere() 
         before = made;
         cluster.shutdown().await;
     }
+}
+
+/// Without a bound, a model is planned for twice the sizes of a call, or for these alone where no more fits.
+#[tokio::test]
+async fn what_fits_with_its_bound_fits_without() {
+    let cluster = Embedded::new(1).threads(1).memory(256 << 20);
+    let cluster = cluster.start().await.unwrap();
+    let path = fixture("digits/model.onnx");
+    let (mut fits, mut too_many) = (1, 1 << 20);
+    while fits + 1 < too_many {
+        let count = (fits + too_many) / 2;
+        let bounded = cluster.load(&path).dim("batch", count as i64);
+        match bounded.explain::<String, ArrayType>([]).await {
+            Ok(_) => fits = count,
+            Err(e) => {
+                assert_eq!(e.code, Code::ClusterTooSmall, "{e}");
+                too_many = count;
+            }
+        }
+    }
+    let explained = async |count: usize| {
+        let image = ArrayType {
+            dtype: DType::F32,
+            shape: [count, 1, 8, 8].into(),
+        };
+        cluster.load(&path).explain([("image", image)]).await
+    };
+    explained(fits / 2).await.unwrap();
+    explained(fits).await.unwrap();
+    let e = explained(too_many).await.unwrap_err();
+    assert_eq!(e.code, Code::ClusterTooSmall, "{e}");
+    cluster.shutdown().await;
 }

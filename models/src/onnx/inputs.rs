@@ -8,7 +8,9 @@ use convoke_graph::tensor::{MAX_RANK, byte_size};
 use convoke_graph::{DType, Dim, Printable};
 
 use super::nested::MOST;
-use super::proto::{GraphProto, ModelProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto};
+use super::proto::{
+    GraphProto, ModelProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto,
+};
 use super::scope::Initializer;
 use super::{lengths, tensor};
 use crate::error::ModelError;

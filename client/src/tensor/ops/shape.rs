@@ -81,8 +81,7 @@ impl Tensor {
         call::one("Size", attrs, &operands)
     }
 
-    /// The operand without the given axes of length 1, or without all such axes. Those of attribute `kept`
-    /// must be longer.
+    /// The operand without the given axes of length 1, or without all such axes.
     ///
     /// - `self`: operand data, any dtype, narrow ones too
     /// - `axes`: operand axes, i64, may be left out

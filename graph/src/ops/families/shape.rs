@@ -316,10 +316,11 @@ pub(super) const OPS: &[OpDef] = &[
     .in_place(),
     OpDef::of(
         Op::Shape(ShapeOp::Squeeze),
-        "The operand without the given axes of length 1, or without all such axes. Those of attribute `kept` must be longer.",
+        "The operand without the given axes of length 1, or without all such axes.",
         &[DATA, operand("axes", LONG).host().optional()],
         squeeze,
     )
+    // The axes that must be longer than 1, since the rank of the result was decided for that.
     .attrs(&[attr("kept", AttrKind::Ints)])
     .cost(free)
     .in_place(),

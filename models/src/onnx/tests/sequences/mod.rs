@@ -157,7 +157,9 @@ fn sequences_of_inputs_and_outputs_are_their_tensors() {
         options.without_others = without_others;
         let m = takes(true, None, has(), "y");
         let f = load(&s.write("m.onnx", &m.encode_to_vec()), &options);
-        let y = f.ok().map(|i| elements(i.function.inline(i.function.results[0].1).unwrap()));
+        let y = f
+            .ok()
+            .map(|i| elements(i.function.inline(i.function.results[0].1).unwrap()));
         assert_eq!(y.as_deref(), want);
     }
     let refused = |m: ModelProto, input: GivenInput, says: &str| {
