@@ -128,7 +128,7 @@ fn squeeze(i: &Infer<'_>) -> Rule {
         kept.map(|(_, d)| d.clone()).collect()
     } else {
         let kept = i.attrs.ints("kept").unwrap_or_default();
-        let kept = normalize_axes(&kept, x.len())?;
+        let kept = normalize_axes(kept, x.len())?;
         if let Some(a) = kept.iter().find(|a| x[**a].is(1)) {
             return Err(OpError::shape(format!(
                 "axis {a} of {x:?} has the length 1, and would go, while the rank of the result was decided for longer ones; \
