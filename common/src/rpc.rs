@@ -274,6 +274,8 @@ pub struct PlanOptions {
     pub list_nodes: bool,
     /// Bounds of the dynamic axes: memory is planned for them.
     pub axes: Axes,
+    /// Bounds that are taken instead where the function does not fit with those before, in this order.
+    pub tighter: Vec<Axes>,
     /// Sizes of the axes in the calls to come, for which times are predicted; for an axis that is not named, its bound
     /// counts.
     pub expected: Vec<(String, i64)>,
@@ -388,7 +390,7 @@ pub struct PlanSummary {
     pub bodies: Vec<BodySummary>,
 }
 
-/// A function of control flow whose weights fit no single worker, so that several workers run it together.
+/// A function of control flow that is too large for one worker, so that several workers run it together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BodySummary {
     /// The node that runs it, and the attribute that it is: `body`, or a branch.

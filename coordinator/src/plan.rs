@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Function -> passes::optimise -> place::place -> partition::partition -> PlannedPrograms
-//!                                  '-> bodies, where one fits no single worker
+//!                                  '-> bodies, where a large one does not fit beside the rest
 //! ```
 //! Invariants
 //! 1. Pure and deterministic: no clock, no randomness, no I/O.
@@ -169,6 +169,7 @@ fn optimised_and_divided(
         let function = made.function.clone();
         match DividedFunction::divide(function, cluster, options, (share, &error)) {
             Ok(Some(divided)) => return Ok((divided, made.report)),
+            Err(e) if e.code != Code::ClusterTooSmall => return Err(e),
             // It names what no worker offers.
             Err(e) if share == 1 => refused = Some(e),
             Ok(None) | Err(_) => {}
@@ -198,7 +199,10 @@ fn optimised_and_placed(
         .flat_map(|s| &s.nodes)
         .map(|n| &**n)
         .collect();
-    let stays = |node: &str| staged.contains(node) || is_pinned(&options.pins, node);
+    // A node that is made of several has all their names.
+    let in_stage =
+        |node: &str| staged.contains(node) || node.split('+').any(|part| staged.contains(part));
+    let stays = |node: &str| in_stage(node) || is_pinned(&options.pins, node);
     let inside = made(function, &stays)?;
     let placed = place(inside.function, cluster, options);
     if !inside.moved || !outside_may_be_better(&placed, options.workers) {

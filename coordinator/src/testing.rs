@@ -301,6 +301,7 @@ pub fn options(f: &Function, workers: WorkerCount) -> PlanOptions {
         stages: vec![],
         list_nodes: false,
         axes,
+        tighter: vec![],
         expected: vec![],
         numerics: Numerics::Standard,
         in_flight: 1,

@@ -309,7 +309,7 @@ const REWRITTEN: [&str; 24] = [
     "ConvTransposeWithDynamicPads",
     "DecoderMasked",
     "Dequantize",
-    "Dynamic",
+    "DynamicQuantize",
     "EmbedLayer",
     "FastGelu",
     "Fused",

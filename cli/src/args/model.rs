@@ -107,7 +107,7 @@ pub struct LoadArgs {
     /// Folder that the workers see too (as their own --artifact-root): they read weights beneath it themselves
     #[arg(long, value_name = "DIR", env = "CONVOKE_ARTIFACT_ROOT")]
     pub artifact_root: Option<PathBuf>,
-    /// Largest size of a dynamic axis, as seq=512 or seq=1..512; several with commas between, or repeated [default: twice what the inputs need]
+    /// Largest size of a dynamic axis, as seq=512 or seq=1..512; several with commas between, or repeated [default: twice what the inputs need, or less where that does not fit]
     #[arg(long, value_name = "AXIS=SIZE", env = "CONVOKE_DIM", value_delimiter = ',', value_parser = parse_bound)]
     pub dim: Vec<Bound>,
     /// Run the nodes whose names match (* matches anything) on these devices: w0, w*, cpu, w0/cpu:0; if these are

@@ -290,6 +290,7 @@ fn split(function: &Function, workers: usize, axes: &Axes) -> Result<PlanSummary
         stages: vec![],
         list_nodes: false,
         axes: axes.clone(),
+        tighter: vec![],
         expected: vec![],
         numerics: Numerics::Standard,
         in_flight: 1,
@@ -353,7 +354,7 @@ fn text(r: &Report) -> String {
         let rows: Vec<Vec<String>> = listed.iter().map(row).collect();
         let head = ["OP", "OPSET", "DTYPE", "NODES", "FIRST NODE", "WHY"];
         let table = output::table(&head, &[1, 3], &rows);
-        let advice: BTreeSet<&str> = r.unsupported.iter().map(|u| &*u.advice).collect();
+        let advice: BTreeSet<&str> = listed.iter().map(|u| &*u.advice).collect();
         let advice: String = advice.iter().map(|a| format!("{a}\n")).collect();
         let further = match others.len() + r.further.ops {
             0 => String::new(),

@@ -50,6 +50,19 @@ pub(crate) struct Inner {
     pub(crate) net: NetThread,
 }
 
+/// The room that the bound of an axis leaves, so that the next longer input does not plan anew at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Growth {
+    Double,
+    Quarter,
+    None,
+}
+
+impl Growth {
+    /// Each, with less room than the one before.
+    pub(crate) const ALL: [Growth; 3] = [Growth::Double, Growth::Quarter, Growth::None];
+}
+
 impl Inner {
     pub(crate) fn new(
         session: Arc<ClusterPresence>,
@@ -66,6 +79,7 @@ impl Inner {
                 stages: vec![],
                 list_nodes: false,
                 axes: Axes::default(),
+                tighter: vec![],
                 expected: vec![],
                 numerics: b.numerics,
                 in_flight: b.in_flight,
@@ -227,17 +241,16 @@ impl Inner {
         Err(Error::new(Code::InvalidInput, problems.join("; ")).advise(advice))
     }
 
-    /// Returns bounds of the dynamic axes that these sizes fit. A bound that was not given `leaves_room` to grow, so that the
-    /// next longer input does not plan anew at once, or is the size itself.
-    pub(crate) fn bounds_for(
-        &self,
-        bindings: &Bindings,
-        leaves_room: bool,
-    ) -> BTreeMap<String, i64> {
+    /// Returns bounds of the dynamic axes that these sizes fit. One that was not given leaves room for this growth.
+    pub(crate) fn bounds_for(&self, bindings: &Bindings, growth: Growth) -> BTreeMap<String, i64> {
         let mut bounds = self.bounds.clone();
         for (symbol, size) in bindings {
-            let times = if leaves_room { 2 } else { 1 };
-            let wanted = size.saturating_mul(times).max(1);
+            let room = match growth {
+                Growth::Double => *size,
+                Growth::Quarter => *size / 4,
+                Growth::None => 0,
+            };
+            let wanted = size.saturating_add(room).max(1);
             let bound = bounds.entry(symbol.to_string()).or_insert(wanted);
             if *bound < *size {
                 *bound = wanted;

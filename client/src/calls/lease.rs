@@ -1,6 +1,5 @@
 //! Leases of a function: planned, installed, called, and replaced once a call exceeds their bounds or a worker is gone.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use convoke_common::rpc::{self, Intent, LeaseGrant, PlanAnswer};
 use convoke_common::rpc_transport::call_context;
 use convoke_graph::Tensor;
 use convoke_graph::dim::Bindings;
-use convoke_graph::program::FetchFrom;
+use convoke_graph::program::{Axes, FetchFrom};
 use convoke_rendezvous::driver::Driver;
 use convoke_rendezvous::eager::direct::{DirectFunction, Number};
 use tokio::sync::{OwnedRwLockReadGuard, RwLock, oneshot};
@@ -23,7 +22,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::calls::attempts::{Attempts, FailedAttempt};
-use crate::calls::function::Inner;
+use crate::calls::function::{Growth, Inner};
 use crate::calls::partial::CallResult;
 use crate::cluster::callbacks::Progress;
 use crate::cluster::coordinator::is_away;
@@ -241,7 +240,7 @@ impl Inner {
         Some(CallPermit::of(&lease))
     }
 
-    /// Plans for axes of these sizes, with room to grow where that fits; nothing is installed.
+    /// Plans for axes of these sizes, with as much room to grow as fits; nothing is installed.
     pub(crate) async fn planned(
         &self,
         bindings: &Bindings,
@@ -250,33 +249,19 @@ impl Inner {
         intent: Intent,
     ) -> Result<PlanAnswer> {
         self.progress.note(Phase::Planning);
-        let roomy = self.bounds_for(bindings, true);
-        let tight = self.bounds_for(bindings, false);
-        // Who waits for memory waits for as little as possible.
-        let waits = matches!(intent, Intent::InstallInTurn { wait_ms: 1.. });
-        if roomy != tight && !waits {
-            let planned = self.planned_within(bindings, roomy, avoid.clone(), deadline, intent);
-            match planned.await {
-                Err(e) if matches!(e.code, Code::ClusterTooSmall | Code::OutOfMemory) => {}
-                planned => return planned,
-            }
-        }
-        self.planned_within(bindings, tight, avoid, deadline, intent)
-            .await
-    }
-
-    /// Plans for axes of these sizes and bounds.
-    async fn planned_within(
-        &self,
-        bindings: &Bindings,
-        bounds: BTreeMap<String, i64>,
-        avoid: Vec<WorkerProcess>,
-        deadline: Option<Instant>,
-        intent: Intent,
-    ) -> Result<PlanAnswer> {
         let mut options = self.options.clone();
         options.intent = intent;
-        options.axes.bounds = bounds.into_iter().map(|(s, b)| (s.into(), b)).collect();
+        let mut bounds: Vec<Axes> = Vec::with_capacity(Growth::ALL.len());
+        for growth in Growth::ALL {
+            let own = self.bounds_for(bindings, growth).into_iter();
+            let bounds_of = own.map(|(s, b)| (s.into(), b)).collect();
+            let axes = Axes { bounds: bounds_of };
+            if bounds.last() != Some(&axes) {
+                bounds.push(axes);
+            }
+        }
+        options.tighter = bounds.split_off(1);
+        options.axes = bounds.pop().unwrap_or_default();
         let expected = bindings.iter().map(|(s, size)| (s.to_string(), *size));
         options.expected = expected.collect();
         options.avoid = avoid;

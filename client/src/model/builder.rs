@@ -202,7 +202,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Bounds a dynamic axis. By default the bound is twice the size that the first call needs.
+    /// Bounds a dynamic axis. By default the bound is twice the size that the first call needs; where that does not fit, a quarter
+    /// more than this size, or just the size.
     pub fn dim(mut self, symbol: impl Into<String>, bound: i64) -> Self {
         self.bounds.insert(symbol.into(), bound);
         self

@@ -9,7 +9,7 @@ use convoke_graph::dim::Bindings;
 use convoke_graph::{Printable, printable};
 use convoke_models::onnx::{Annotated, Origins, annotate};
 
-use crate::calls::function::{Inner, typed};
+use crate::calls::function::{Growth, Inner, typed};
 use crate::model::ArrayType;
 use crate::model::builder::{ModelBuilder, Origin};
 
@@ -83,7 +83,7 @@ async fn explained(inner: &Inner, given: Vec<(String, ArrayType)>) -> Result<Pla
         );
         return Err(Error::new(Code::InvalidArgument, msg).advise(advice));
     }
-    let open = inner.unbounded(&inner.bounds_for(&bindings, true));
+    let open = inner.unbounded(&inner.bounds_for(&bindings, Growth::None));
     if !open.is_empty() {
         let msg = format!(
             "the sizes of these dynamic axes are not known: {}",

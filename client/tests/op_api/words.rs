@@ -56,7 +56,7 @@ pub const INTERNAL: &[&str] = &[
 ];
 
 /// Attributes that models have and that decide nothing here: those of training, hints, the dtype of statistics (f32),
-/// and a number that the call gives anyway; one that optimisation alone sets, and one that imported loops have.
+/// and a number that the call gives anyway; and those that optimisation or the importer alone sets.
 pub const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("BatchNormalization", "momentum"),
     ("BatchNormalization", "training_mode"),
@@ -74,11 +74,11 @@ pub const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("LSTM", "packed_input_size"),
     ("MatMulNBits", "accuracy_level"),
     ("MatMulNBits", "packed"),
-    ("Squeeze", "kept"),
     ("RMSNormalization", "stash_type"),
     ("RNN", "hidden_size"),
     ("RNN", "packed_input_size"),
     ("Split", "num_outputs"),
+    ("Squeeze", "kept"),
     ("TopK", "sorted"),
 ];
 

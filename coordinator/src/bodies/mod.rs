@@ -1,4 +1,5 @@
-//! Partitioned bodies: functions of control flow whose weights fit no single worker, which several workers run together.
+//! Partitioned bodies: functions of control flow that are too large for one worker, alone or beside what is around them,
+//! which several workers run together.
 //!
 //! ```text
 //! function ── take out what is too large ──> body, body, …    each placed and partitioned as a function of its own
@@ -8,7 +9,7 @@
 //! too large as well; all bodies of a plan are numbered, from 1.
 //!
 //! Invariants
-//! 1. A body that fits one worker, were it all for the caller, stays what it is.
+//! 1. Where a function fits with its bodies on one worker each, were the workers all for the caller, they stay what they are.
 //! 2. Taking a body out changes no bit: its nodes are those that run on one worker.
 //! 3. What a body and the function around it need of a worker fits there together.
 

@@ -43,6 +43,8 @@ const IN_MEMORY: u64 = 3;
 
 /// Most pins, and most axes, of one plan.
 const MOST_NAMES: usize = 4096;
+/// The most bounds that a request may have besides the first, each of which takes a plan.
+const MOST_TIGHTER: usize = 3;
 
 /// The permits of a plan that is computed or waits: one of the client's share, one of its token's, and one of all.
 type Place = [OwnedSemaphorePermit; 3];
@@ -138,6 +140,12 @@ fn check(function: &Function, options: &PlanOptions) -> Result<()> {
     if names.iter().any(|n| *n > MOST_NAMES) {
         return bad(&format!(
             "a plan may have {MOST_NAMES} pins, stages and axes"
+        ));
+    }
+    let bounds = options.tighter.iter().map(|axes| axes.bounds.len());
+    if options.tighter.len() > MOST_TIGHTER || bounds.max().unwrap_or(0) > MOST_NAMES {
+        return bad(&format!(
+            "a plan may have {MOST_TIGHTER} tighter bounds of {MOST_NAMES} axes"
         ));
     }
     let artifacts = function.artifacts.iter();

@@ -38,7 +38,7 @@ const OF_CONTENT: u64 = 4;
 const LEARN: &str = "ai.onnx.ml";
 
 /// Attributes of ops of ONNX that only Convoke's own programs and passes may set.
-const OWN_ATTRS: [&str; 2] = ["packed_input_size", "refuse_empty"];
+const OWN_ATTRS: [&str; 3] = ["kept", "packed_input_size", "refuse_empty"];
 
 pub(super) struct Importer<'a> {
     /// The function that nodes are added to.
@@ -480,7 +480,9 @@ impl<'a> Importer<'a> {
             return self.define_all(outputs, out);
         }
         // Without axes, those that are 1 go; which of the open ones are is assumed.
-        let named = bound.iter().any(|(attr, _)| *attr == "axes");
+        let named = bound
+            .iter()
+            .any(|(attr, a)| *attr == "axes" && !a.ints.is_empty());
         if let ("", "Squeeze", [Some(x)] | [Some(x), None], false) =
             (domain, n.op_type(), &*inputs, named)
             && let Some(ty) = self.b.ty(*x)

@@ -43,9 +43,12 @@ pub struct PredictedTime {
 }
 
 impl PredictedTime {
-    /// The time of `nodes` nodes whose costs, in nanoseconds, are `cost` together.
-    fn new(cost: u64, nodes: usize) -> PredictedTime {
-        let overhead = ProgramNode::OVERHEAD_NS.saturating_mul(nodes as u64);
+    /// The time of `nodes` nodes whose costs, in nanoseconds, are `cost` together. Threads are nothing to kernels `on_device`.
+    fn new(cost: u64, nodes: usize, on_device: bool) -> PredictedTime {
+        let overhead = match on_device {
+            true => cost,
+            false => ProgramNode::OVERHEAD_NS.saturating_mul(nodes as u64),
+        };
         PredictedTime {
             overhead: Duration::from_nanos(overhead.min(cost)),
             kernels: Duration::from_nanos(cost.saturating_sub(overhead)),
@@ -133,7 +136,7 @@ impl InstalledProgram {
         Ok(InstalledProgram {
             predicted: cost
                 .filter(|_| known && dims.all(|d| d.as_const().is_some()))
-                .map(|cost| PredictedTime::new(cost, steps.len())),
+                .map(|cost| PredictedTime::new(cost, steps.len(), code.uses_device())),
             code,
             device_constants: vec![],
             constant_sends,
@@ -152,5 +155,22 @@ impl InstalledProgram {
     /// The nodes of the step part.
     pub fn nodes(&self) -> &[ProgramNode] {
         &self.program.nodes[self.program.init_nodes as usize..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_takes_as_long_as_all_together() {
+        let check = |cost, nodes, on_device, threads, want| {
+            let alone = PredictedTime::new(cost, nodes, on_device).alone(threads);
+            assert_eq!(alone, Duration::from_nanos(want));
+        };
+        check(7_000, 3, false, 1, 7_000);
+        check(7_000, 3, false, 4, 3_000 + 4 * 4_000);
+        check(7_000, 3, true, 4, 7_000);
+        check(2_000, 3, false, 4, 2_000);
     }
 }

@@ -122,6 +122,7 @@ fn options() -> PlanOptions {
         axes: Axes {
             bounds: vec![("n".into(), 32)],
         },
+        tighter: vec![],
         expected: vec![],
         numerics: Numerics::Standard,
         in_flight: 2,

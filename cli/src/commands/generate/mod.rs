@@ -178,7 +178,7 @@ fn summary(r: &Report) -> String {
     let why = match r.ended {
         "stop" => "a stop token came",
         "full" => "the bounds of the model's axes are reached; a larger --dim lets it go on",
-        "positions" => "the model knows no more positions",
+        "positions" => "the model knows no more positions, as the configuration beside it says",
         _ => "that many were asked for; --max-tokens N sets how many",
     };
     let (count, s) = (r.tokens.len(), if r.tokens.len() == 1 { "" } else { "s" });

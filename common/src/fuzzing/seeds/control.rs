@@ -139,6 +139,7 @@ fn plan() -> Ask {
         }],
         list_nodes: true,
         axes: graph::axes(),
+        tighter: vec![graph::axes()],
         expected: vec![("n".into(), 3)],
         numerics: Numerics::Exact,
         in_flight: 2,

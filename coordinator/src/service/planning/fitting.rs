@@ -294,10 +294,27 @@ impl Service {
         let options = for_what_is_left(options, &cluster)?;
         let planned = blocking(&self.world, move || {
             let _bounds = (held, turn);
-            compute(function, &cluster, &options)
+            within_bounds(function, &cluster, options)
         });
         planned.await?
     }
+}
+
+/// Plans a function for the first bounds with which it fits.
+fn within_bounds(
+    function: Arc<Function>,
+    cluster: &ClusterModel,
+    mut options: PlanOptions,
+) -> Result<PlannedPrograms> {
+    for tighter in std::mem::take(&mut options.tighter) {
+        match compute(function.clone(), cluster, &options) {
+            Err(e) if matches!(e.code, Code::ClusterTooSmall | Code::OutOfMemory) => {
+                options.axes = tighter;
+            }
+            planned => return planned,
+        }
+    }
+    compute(function, cluster, &options)
 }
 
 /// The error of a request that would have to wait behind so many others.

@@ -131,8 +131,8 @@ fn squeeze(i: &Infer<'_>) -> Rule {
         let kept = normalize_axes(kept, x.len())?;
         if let Some(a) = kept.iter().find(|a| x[**a].is(1)) {
             return Err(OpError::shape(format!(
-                "axis {a} of {x:?} has the length 1, and would go, while the rank of the result was decided for longer ones; \
-                 load the model with inputs of this size"
+                "axis {a} of {x:?} has the length 1, and would go, while the rank of the result was decided for longer ones: \
+                 where the size is that of an input, load the model with inputs of this size"
             )));
         }
         x.iter().filter(|d| !d.is(1)).cloned().collect()

@@ -65,7 +65,7 @@ pub(super) fn image_scaler(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     }
     let mut e = Expansion { b, c: &c };
     let [_, channels, _, _] = &image(&e)?;
-    if channels.as_const().is_some_and(|n| n != bias.len() as i64) {
+    if channels.as_const() != Some(bias.len() as i64) {
         let msg = format!("{channels} channels have {} elements of 'bias'", bias.len());
         return Err(c.error(msg).into());
     }
