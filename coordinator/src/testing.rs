@@ -367,3 +367,21 @@ pub fn random(seed: u64, nodes: usize) -> Function {
     .unwrap();
     parse(&text)
 }
+
+/// A GELU of the nodes `a` to `h`, which only one branch of an `If` reads.
+pub fn gelu_of_one_branch() -> Function {
+    let branch = |op: &str| parse(&format!("param h: f32[8]\n y = {op}(h)\n result y"));
+    let text = "param c: bool[]
+         param x: f32[8]
+         const root: f32[] = 1.4142135
+         const one: f32[] = 1
+         const half: f32[] = 0.5
+         a = Div(x, root)
+         b = Erf(a)
+         d = Add(b, one)
+         e = Mul(x, d)
+         h = Mul(e, half)
+         z = If(c, h) {then_branch=&yes; else_branch=&no}
+         result z";
+    parse_with(text, &[("yes", &branch("Relu")), ("no", &branch("Neg"))])
+}

@@ -3,6 +3,7 @@
 use convoke_common::rpc::Numerics;
 
 use super::*;
+use crate::testing::gelu_of_one_branch;
 
 #[test]
 fn gemm_transposes_while_packing() {
@@ -331,32 +332,8 @@ fn products_become_products_of_codes_within_control_flow_too() {
 /// What is written out as one op is so wherever the plan lets it run.
 #[test]
 fn a_gelu_that_one_branch_reads_has_the_same_ops_wherever_it_runs() {
-    let branch = |op: &str| {
-        parse(&format!(
-            "param h: f32[8]
-             y = {op}(h)
-             result y"
-        ))
-    };
-    let (yes, no) = (
-        branch("Relu"),
-        parse("param x: f32[8]\n y = Neg(x)\n result y"),
-    );
-    let text = "param c: bool[]
-         param x: f32[8]
-         const root: f32[] = 1.4142135
-         const one: f32[] = 1
-         const half: f32[] = 0.5
-         a = Div(x, root)
-         b = Erf(a)
-         d = Add(b, one)
-         e = Mul(x, d)
-         h = Mul(e, half)
-         z = If(c, h) {then_branch=&yes; else_branch=&no}
-         result z";
     for outside in [false, true] {
-        let f = parse_with(text, &[("yes", &yes), ("no", &no)]);
-        let f = optimise_in_place(f, Numerics::Standard, &|_| outside)
+        let f = optimise_in_place(gelu_of_one_branch(), Numerics::Standard, &|_| outside)
             .unwrap()
             .function;
         let bodies = f.nodes.iter().flat_map(|n| n.attrs.functions());

@@ -2,7 +2,7 @@
 
 use convoke_common::rpc::Stage;
 
-use crate::testing::{parse, parse_with};
+use crate::testing::gelu_of_one_branch;
 
 use super::*;
 
@@ -160,20 +160,7 @@ fn stages_run_on_the_workers_that_they_name_or_in_order() {
 /// What the optimiser makes of several nodes of a stage is in the stage as well, and does not move into a branch.
 #[test]
 fn a_node_that_is_made_of_staged_ones_stays_in_its_stage() {
-    let branch = |op: &str| parse(&format!("param h: f32[8]\n y = {op}(h)\n result y"));
-    let text = "param c: bool[]
-         param x: f32[8]
-         const root: f32[] = 1.4142135
-         const one: f32[] = 1
-         const half: f32[] = 0.5
-         a = Div(x, root)
-         b = Erf(a)
-         d = Add(b, one)
-         e = Mul(x, d)
-         h = Mul(e, half)
-         z = If(c, h) {then_branch=&yes; else_branch=&no}
-         result z";
-    let f = parse_with(text, &[("yes", &branch("Relu")), ("no", &branch("Neg"))]);
+    let f = gelu_of_one_branch();
     let nodes = ["a", "b", "d", "e", "h"].map(str::to_owned);
     let o = PlanOptions {
         stages: vec![Stage {

@@ -542,7 +542,7 @@ fn gather_blocks(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     Ok(b.emit("DequantizeLinear", &c.name, attrs, operands, &output)?)
 }
 
-/// Which of the two codes of a byte comes first.
+/// The half of a byte that holds the first of its two codes.
 #[derive(Clone, Copy)]
 pub(super) enum First {
     Low,

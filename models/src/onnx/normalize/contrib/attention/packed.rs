@@ -15,7 +15,7 @@ pub(in super::super::super) struct Packed {
     /// What is added to the scores of keys that are padding.
     filter: f32,
     causal: bool,
-    /// Which keys are padding.
+    /// This operand says which keys are padding.
     pub mask: Option<ValueId>,
     /// Keys and values that came before, [2, batch, heads, tokens, size].
     pub past: Option<ValueId>,
