@@ -2,7 +2,7 @@
 # Checks the CUDA device on a machine with a GPU, which needs NVIDIA's driver, NVRTC, and Python with onnx, onnxruntime and
 # PyTorch; what is missing there is said in the table. Nothing is built or fetched.
 #
-#   worker/cuda-check.sh BUNDLE [PART...]      parts: tests cases models split faults speed kernels; all by default
+#   worker/cuda-check.sh BUNDLE [PART...]      parts: tests cases models split faults speed decoder kernels; all by default
 #
 # BUNDLE is a folder that worker/cuda-bundle.sh writes. Logs come into $OUT, or into a new folder. The parts are
 #   tests     the device's queue and kernels beside the CPU's kernels (worker/cuda/tests)
@@ -10,12 +10,13 @@
 #   models    models beside ONNX Runtime on the CPU
 #   split     models over one, two and three workers on the one GPU: the same bits
 #   faults    two workers that are processes on the one GPU, of which one is killed while steps run
-#   speed     models beside PyTorch on the same card
+#   speed     models beside PyTorch on the same card, which also needs timm and transformers
+#   decoder   a decoder of a billion parameters beside PyTorch's
 #   kernels   how long each launch takes, by ncu
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bundle=$(realpath "$1"); shift
-parts=("$@"); [ ${#parts[@]} -gt 0 ] || parts=(tests cases models split faults speed kernels)
+parts=("$@"); [ ${#parts[@]} -gt 0 ] || parts=(tests cases models split faults speed decoder kernels)
 out=${OUT:-$(mktemp -d)}
 work=$(mktemp -d)
 python=${PYTHON:-python3}
@@ -115,6 +116,10 @@ fi
 if wants speed; then
   timeout 120 "$python" -W ignore fixtures/bench/accelerator.py "$work/bench" --convoke "$convoke" --big > "$out/speed.log" 2> "$out/speed.err" || line "speed" "failed: $(tail -2 "$out/speed.err")"
   grep '|' "$out/speed.log" | tee -a "$out/table"
+fi
+if wants decoder; then
+  timeout 150 "$python" -W ignore fixtures/bench/accelerator.py "$work/bench" --convoke "$convoke" --steps 20 --decoder > "$out/decoder.log" 2> "$out/decoder.err" || line "decoder" "failed: $(tail -2 "$out/decoder.err")"
+  grep '^| decoder' "$out/decoder.log" | tee -a "$out/table"
 fi
 if wants kernels; then
   for model in resnet50 resnet50_f16 minilm_shape_f16; do

@@ -166,6 +166,10 @@ fn optimised_and_divided(
     let made = optimise_in_place(again, options.numerics, &|_| true)?;
     let mut refused = None;
     for share in LARGE {
+        // What only waits for memory is not taken apart for as long as it lives.
+        if share > 1 && cluster.is_taken() && fits(&made.function, &cluster.idle(), options) {
+            break;
+        }
         let function = made.function.clone();
         match DividedFunction::divide(function, cluster, options, (share, &error)) {
             Ok(Some(divided)) => return Ok((divided, made.report)),
@@ -176,6 +180,11 @@ fn optimised_and_divided(
         }
     }
     Err(refused.unwrap_or(error))
+}
+
+/// Whether a cluster has room for a function whose functions of control flow are not taken apart.
+fn fits(function: &Function, cluster: &ClusterModel, options: &PlanOptions) -> bool {
+    place(function.clone(), cluster, options).is_ok()
 }
 
 /// Optimises and places a function. What only one branch of an `If` needs moves into the branch, which runs on one worker

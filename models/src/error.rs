@@ -7,6 +7,8 @@ use convoke_graph::graph::GraphError;
 use convoke_graph::printable::Listed;
 use convoke_graph::{DType, Printable};
 
+use crate::onnx::deciding;
+
 /// A node that is not supported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnsupportedNode {
@@ -374,9 +376,9 @@ const DECLARE_ONE: &str = "declare the rank of its result in the model, as onnx.
 const DECLARE_RANK: &str = "declare the rank of its result with onnx.shape_inference, or give the inputs with the model \
                             (--inputs FILE, `ModelBuilder::shape`)";
 
-/// Whether a graph lacks what decides the rank of a tensor.
+/// Whether a graph lacks what decides the rank of a tensor, which a declaration may say.
 fn is_of_rank(e: &GraphError) -> bool {
-    matches!(e, GraphError::RankUnknown { .. })
+    matches!(e, GraphError::RankUnknown { op, .. } if deciding(op).is_some())
 }
 
 /// What the user can do about an op that is not supported.

@@ -325,7 +325,8 @@ impl Generation {
             if !lost || self.options.retry == Retry::Off || losses.len() == RERUNS {
                 self.lost = None;
                 let mut error = concluded(losses, failed.error);
-                if code == Code::KernelFailed && self.tokens.len() > self.prompt {
+                let beyond = code == Code::KernelFailed && self.tokens.len() > self.prompt;
+                if beyond && error.advice.is_empty() {
                     error.advice = format!(
                         "it has {} tokens, and the model may know no more positions: ask for fewer tokens, or give a shorter prompt",
                         self.tokens.len(),

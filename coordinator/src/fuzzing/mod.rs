@@ -107,7 +107,7 @@ fn plan(input: &[u8]) -> bool {
     let Ok((function, options)) = codec::decode::<(Arc<Function>, PlanOptions)>(input) else {
         return false;
     };
-    match compute(function, &cluster(), &options) {
+    match compute(function, &cluster(), options) {
         Ok(planned) => planned.programs.iter().all(|p| p.program().check().is_ok()),
         Err(error) => {
             std::hint::black_box(error.to_string());

@@ -191,16 +191,29 @@ fn lacks_workers(error: &Error, options: &PlanOptions) -> bool {
     }
 }
 
-/// Checks a request and plans it. This is the only place where the service calls the planner.
+/// Checks a request, and plans it for the first bounds with which it fits. This is the only place where the service calls the
+/// planner.
 pub(crate) fn compute(
     function: Arc<Function>,
     cluster: &ClusterModel,
-    options: &PlanOptions,
+    mut options: PlanOptions,
 ) -> Result<PlannedPrograms> {
-    check(&function, options)?;
+    check(&function, &options)?;
     let mut function = Arc::unwrap_or_clone(function);
     function.name = model_name(&function.name);
-    plan_apart(function, cluster, options)
+    for tighter in std::mem::take(&mut options.tighter) {
+        match plan_apart(function.clone(), cluster, &options) {
+            Err(e) if needs_less(&e) => options.axes = tighter,
+            planned => return planned,
+        }
+    }
+    plan_apart(function, cluster, &options)
+}
+
+/// Whether a function may fit with tighter bounds. Where each profile was tried, any of them may fit.
+fn needs_less(e: &Error) -> bool {
+    let of_memory = |e: &Error| matches!(e.code, Code::ClusterTooSmall | Code::OutOfMemory);
+    of_memory(e) || e.attached.iter().any(of_memory)
 }
 
 impl Service {
@@ -340,7 +353,44 @@ impl Service {
 
 #[cfg(test)]
 mod tests {
+    use convoke_common::rpc::Axes;
+
     use super::*;
+    use crate::testing::{cluster, options, parse};
+
+    #[test]
+    fn bounds_are_tried_from_roomy_to_tight() {
+        let f = parse(
+            "param x: f32[n, 256]
+             weight a: f32[256, 256]
+             y = MatMul(x, a)
+             result y",
+        );
+        let bound = |most: u64| Axes {
+            bounds: vec![("n".into(), most)],
+        };
+        let check =
+            |cluster: &ClusterModel, pinned: bool, tighter: &[u64], want: Result<u64, Code>| {
+                let mut options = options(&f, WorkerCount::Auto);
+                options.axes = bound(1 << 20);
+                options.tighter = tighter.iter().map(|most| bound(*most)).collect();
+                if pinned {
+                    options.pins = vec![("*".into(), "w0".into())];
+                }
+                let made = compute(Arc::new(f.clone()), cluster, options);
+                let made = made.map(|planned| planned.axes.bounds[0].1);
+                assert_eq!(made.map_err(|e| e.code), want);
+            };
+        let small = cluster(1, 4 << 20);
+        check(&small, false, &[1 << 19, 100, 10], Ok(100));
+        check(&small, false, &[1 << 19], Err(Code::ClusterTooSmall));
+        check(&small, false, &[10; 4], Err(Code::InvalidArgument));
+        // The faster profile cannot have what is pinned elsewhere, whatever the bounds.
+        let mut mixed = cluster(2, 4 << 20);
+        mixed.workers[1].profile = "fast".into();
+        mixed.workers[1].flops *= 100.0;
+        check(&mixed, true, &[10], Ok(10));
+    }
 
     #[test]
     fn one_client_and_one_token_take_no_more_than_their_shares_of_the_places() {

@@ -7,7 +7,7 @@ use convoke_common::memory::{Ledger, Purpose};
 use convoke_common::world::Share;
 use convoke_worker::device::{Device, DeviceKernel, DeviceOp, DeviceQueue};
 
-use crate::driver::{Driver, DriverError, DriverResult, EventId, FunctionId, StreamId};
+use crate::driver::{Driver, DriverError, DriverResult, EventId, Functions, StreamId};
 use crate::kernels::{Template, template};
 use crate::queue::CudaQueue;
 use crate::queue::staging::Staging;
@@ -64,10 +64,10 @@ impl Gpu {
     }
 }
 
-/// A kernel with its function, or why it could not be compiled; a kernel that shares memory has no function.
+/// A kernel with its functions, or why it could not be compiled; a kernel that shares memory has none.
 pub(crate) struct CudaKernel {
     pub template: Box<dyn Template>,
-    pub function: Option<DriverResult<FunctionId>>,
+    pub functions: Option<DriverResult<Functions>>,
 }
 
 /// The GPU of a worker.
@@ -94,9 +94,12 @@ impl Device for CudaDevice {
     /// is there, and its launches fail.
     fn resolve(&self, op: &DeviceOp<'_>) -> Option<DeviceKernel> {
         let template = template(op)?;
-        let source = template.source();
-        let function = source.map(|source| self.gpu.driver.function(&source));
-        Some(Arc::new(CudaKernel { template, function }))
+        let (source, count) = (template.source(), template.functions());
+        let functions = source.map(|source| self.gpu.driver.functions(&source, count));
+        Some(Arc::new(CudaKernel {
+            template,
+            functions,
+        }))
     }
 
     fn open(

@@ -30,7 +30,7 @@ use self::device::CudaDevice;
 use self::driver::real::CudaDriver;
 
 /// The numerics profile of the device. It changes whenever a kernel gives other bits, or an op gets a kernel.
-pub const PROFILE: &str = "cuda-exact-3";
+pub const PROFILE: &str = "cuda-exact-4";
 
 /// Registers the kind of device, so that workers of this process may have it. No library is loaded before a worker opens
 /// the device.

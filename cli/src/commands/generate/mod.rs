@@ -64,7 +64,7 @@ pub async fn generate(args: GenerateArgs, json: bool) -> Result<(), Failure> {
             return Err(Error::new(Code::InvalidInput, msg).advise(advice).into());
         }
         // The last token is not fed.
-        Some(positions) => positions - prompt.len() + 1,
+        Some(positions) => (positions - prompt.len()).saturating_add(1),
         None => usize::MAX,
     };
     let request = Request {

@@ -6,8 +6,9 @@
 //!   '---- wait for memory <─── does not, but would if nothing were taken
 //! ```
 //!
-//! Every request waits [`SETTLE`] for memory that is just being given back. One that queues waits for as long as it
-//! asked, behind those that came before it.
+//! A request may have several bounds of its axes, the roomiest first: each look takes the first with which the function fits.
+//! Every request that fits with none of them waits [`SETTLE`] for memory that is just being given back. One that queues waits
+//! for as long as it asked, behind those that came before it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -248,7 +249,12 @@ impl Service {
         if !cluster.is_taken() {
             return Ok(Err((Lack::Workers, error)));
         }
-        let idle = self.computed(kept, cluster.idle(), options.clone(), held.clone());
+        let mut least = options.clone();
+        // What is missing at least. What is only explained is planned for the first bounds that an idle cluster has room for.
+        if let (Some(tightest), false) = (least.tighter.pop(), options.intent == Intent::Explain) {
+            (least.axes, least.tighter) = (tightest, vec![]);
+        }
+        let idle = self.computed(kept, cluster.idle(), least, held.clone());
         let mut idle = match idle.await {
             Ok(idle) => idle,
             // What is missing is said of the whole workers.
@@ -294,27 +300,10 @@ impl Service {
         let options = for_what_is_left(options, &cluster)?;
         let planned = blocking(&self.world, move || {
             let _bounds = (held, turn);
-            within_bounds(function, &cluster, options)
+            compute(function, &cluster, options)
         });
         planned.await?
     }
-}
-
-/// Plans a function for the first bounds with which it fits.
-fn within_bounds(
-    function: Arc<Function>,
-    cluster: &ClusterModel,
-    mut options: PlanOptions,
-) -> Result<PlannedPrograms> {
-    for tighter in std::mem::take(&mut options.tighter) {
-        match compute(function.clone(), cluster, &options) {
-            Err(e) if matches!(e.code, Code::ClusterTooSmall | Code::OutOfMemory) => {
-                options.axes = tighter;
-            }
-            planned => return planned,
-        }
-    }
-    compute(function, cluster, &options)
 }
 
 /// The error of a request that would have to wait behind so many others.

@@ -8,6 +8,8 @@ pub mod compile;
 pub mod probe;
 pub mod real;
 
+use smallvec::SmallVec;
+
 use crate::kernels::args::Arguments;
 
 /// A stream: what is enqueued on it runs in order.
@@ -21,6 +23,9 @@ pub struct EventId(pub usize);
 /// A function on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FunctionId(pub usize);
+
+/// The functions of a source, by their numbers.
+pub type Functions = SmallVec<[FunctionId; 1]>;
 
 /// Why a call to the driver failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,6 +118,7 @@ pub trait Driver: Send + Sync {
     /// Gives an event back.
     fn end_event(&self, event: EventId);
 
-    /// The function of a source, whose kernel is called [`crate::kernels::ENTRY`]. It is compiled where it is not cached.
-    fn function(&self, source: &str) -> DriverResult<FunctionId>;
+    /// The first `count` functions of a source, which are called as [`crate::kernels::FUNCTIONS`] says. It is compiled where it
+    /// is not cached.
+    fn functions(&self, source: &str, count: usize) -> DriverResult<Functions>;
 }

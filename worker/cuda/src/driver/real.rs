@@ -9,8 +9,10 @@ use convoke_common::error::{Code, Error, Result};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 
 use super::cache::{Cache, default_place};
-use super::{Driver, DriverError, DriverResult, EventId, FunctionId, StreamId, compile, probe};
-use crate::kernels::{ENTRY, THREADS, args::Arguments};
+use super::{
+    Driver, DriverError, DriverResult, EventId, FunctionId, Functions, StreamId, compile, probe,
+};
+use crate::kernels::{FUNCTIONS, THREADS, args::Arguments};
 
 /// The least compute capability for which kernels are compiled.
 const LEAST_ARCHITECTURE: u32 = 80;
@@ -24,7 +26,7 @@ pub struct CudaDriver {
     compiler: (i32, i32),
     cache: Option<Cache>,
     /// Functions by the hash of their source.
-    functions: Mutex<HashMap<blake3::Hash, FunctionId>>,
+    functions: Mutex<HashMap<blake3::Hash, Functions>>,
 }
 
 // SAFETY: the context is a handle that any thread may make current, as every call here does first.
@@ -148,9 +150,9 @@ impl CudaDriver {
     /// Compiles and loads a kernel that does nothing: the compiler may not know the GPU, and the driver may be older than the
     /// compiler.
     fn try_out(&self) -> Result<()> {
-        let entry = ENTRY.to_string_lossy();
+        let entry = FUNCTIONS[0].to_string_lossy();
         let source = format!("extern \"C\" __global__ void {entry}() {{}}\n");
-        self.function(&source).map(drop).map_err(|e| {
+        self.functions(&source, 1).map(drop).map_err(|e| {
             let (major, minor) = self.compiler;
             let why = format!(
                 "{} (sm_{}) does not run what NVRTC {major}.{minor} compiles: {}",
@@ -171,10 +173,10 @@ impl CudaDriver {
 
     /// Loads a source, compiled from the cache where it is there. A file of the cache that the driver refuses is compiled
     /// anew.
-    fn made(&self, source: &str, hash: &blake3::Hash) -> DriverResult<FunctionId> {
+    fn made(&self, source: &str, count: usize, hash: &blake3::Hash) -> DriverResult<Functions> {
         let name = format!("{hash}-sm_{}.cubin", self.architecture);
         if let Some((cache, cubin)) = self.cache.as_ref().and_then(|c| Some((c, c.get(&name)?))) {
-            match self.load(&cubin) {
+            match self.load(&cubin, count) {
                 Err(e) if !e.lost && !e.out_of_memory => {
                     tracing::warn!(error = e.message, name, "a kept CUDA kernel is refused");
                     cache.remove(&name);
@@ -183,7 +185,7 @@ impl CudaDriver {
             }
         }
         let cubin = compile::compile(source, self.architecture)?.cubin;
-        let loaded = self.load(&cubin)?;
+        let loaded = self.load(&cubin, count)?;
         if let Some(cache) = &self.cache {
             cache.put(&name, &cubin);
         }
@@ -191,16 +193,22 @@ impl CudaDriver {
     }
 
     /// Loads a compiled source. Modules stay loaded as long as the context.
-    fn load(&self, cubin: &[u8]) -> DriverResult<FunctionId> {
-        let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
+    fn load(&self, cubin: &[u8], count: usize) -> DriverResult<Functions> {
+        let mut module = ptr::null_mut();
         self.enter()?;
-        // SAFETY: the cubin is complete, as the compiler or the cache gave it, and the names end with a zero byte.
-        unsafe {
-            call!(cuModuleLoadData(&mut module, cubin.as_ptr().cast()))?;
-            call!(cuModuleGetFunction(&mut function, module, ENTRY.as_ptr()))
-                .inspect_err(|_| drop(call!(cuModuleUnload(module))))?;
-        }
-        Ok(FunctionId(function as usize))
+        // SAFETY: the cubin is complete, as the compiler or the cache gave it.
+        unsafe { call!(cuModuleLoadData(&mut module, cubin.as_ptr().cast()))? };
+        let found = FUNCTIONS.iter().take(count).map(|name| {
+            let mut function = ptr::null_mut();
+            // SAFETY: the module was loaded above, the pointer is to a handle of this frame, and the name ends with a zero byte.
+            unsafe { call!(cuModuleGetFunction(&mut function, module, name.as_ptr()))? };
+            Ok(FunctionId(function as usize))
+        });
+        let found: DriverResult<Functions> = found.collect();
+        found.inspect_err(|_| {
+            // SAFETY: the module was loaded above, and no function of it is used.
+            let _ = unsafe { call!(cuModuleUnload(module)) };
+        })
     }
 }
 
@@ -442,7 +450,7 @@ impl Driver for CudaDriver {
             .and_then(|()| unsafe { call!(cuEventDestroy_v2(event.0 as sys::CUevent)) });
     }
 
-    fn function(&self, source: &str) -> DriverResult<FunctionId> {
+    fn functions(&self, source: &str, count: usize) -> DriverResult<Functions> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(format!("{:?} {:?}\n", self.compiler, compile::OPTIONS).as_bytes());
         let hash = hasher.update(source.as_bytes()).finalize();
@@ -451,15 +459,15 @@ impl Driver for CudaDriver {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .get(&hash)
-            .copied();
-        if let Some(function) = known {
-            return Ok(function);
+            .cloned();
+        if let Some(functions) = known {
+            return Ok(functions);
         }
-        let function = self.made(source, &hash)?;
+        let made = self.made(source, count, &hash)?;
         let mut functions = self
             .functions
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        Ok(*functions.entry(hash).or_insert(function))
+        Ok(functions.entry(hash).or_insert(made).clone())
     }
 }

@@ -33,7 +33,7 @@ DEVICE void combined_rows(f32* own, f32 (*shared)[256], C combine) {
   }
   for (int r = 0; r < ROWS; r++) own[r] = shared[r][0];
 }
-KERNEL(const Arguments a) {
+KERNEL(0) {
   SHARED f32 tile[16][257];
   SHARED f32 query[ROWS][16];
   SHARED f32 weights[ROWS][256];

@@ -71,16 +71,18 @@ struct Left : Units<X, UNITS> {
   const X* x;
   i64 m;
   DEVICE_MEMBER Left(const Arguments& a, const Tile&) : x((const X*)a.inputs[0]), m(a.sizes[0]) { this->depth = (int)a.sizes[2]; }
-  DEVICE_MEMBER void begin(int unit, int k, i64 row, int) { this->set(unit, row < m ? x + row * this->depth : 0, k, 1); }
+  DEVICE_MEMBER void begin(int unit, int k, i64 row, int) { this->set(unit, row < m ? x + row * this->depth : x, row < m, k, 1); }
 };
 template <int UNITS>
 struct Right {
   const Arguments& a;
   i64 columns[UNITS];
+  int firsts[UNITS];
   DEVICE_MEMBER Right(const Arguments& a, const Tile&) : a(a) {}
-  DEVICE_MEMBER void begin(int unit, int, i64 column, int) { columns[unit] = column; }
-  DEVICE_MEMBER f32 one(int unit, int k, int) const {
+  DEVICE_MEMBER void begin(int unit, int k, i64 column, int) { columns[unit] = column, firsts[unit] = k; }
+  DEVICE_MEMBER f32 one(int unit, int k0) const {
     const i64 column = columns[unit];
+    const int k = firsts[unit] + k0;
     if (k >= a.sizes[2] || column >= a.sizes[1]) return 0.0f;
     const Block own = block_at(a, k / (int)a.sizes[3], column);
     return (code_at((const u8*)a.inputs[1], a.sizes[4], k, column) - own.zero) * own.scale;
@@ -167,6 +169,10 @@ impl Template for BlockProduct {
         ))
     }
 
+    fn functions(&self) -> usize {
+        tiles::FUNCTIONS + 1
+    }
+
     fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
         let (_, x) = planned.device(0)?;
         let w = &self.weights;
@@ -190,20 +196,18 @@ impl Template for BlockProduct {
             return Ok(Work::none());
         }
         let few = m < FEW_ROWS;
-        let tiles = Tiles::of(false, m, w.n, 1);
+        let tiles = Tiles::of(m, w.n, 1);
         let mut arguments = Arguments::of(if few { m * w.n } else { tiles.count });
         let sizes = [m, w.n, w.k, w.block, rows, self.zero_rows()].map(|s| s as i64);
         arguments.sizes[..6].copy_from_slice(&sizes);
         arguments.sizes[6..9].copy_from_slice(&[bias.into(), 0, tiles.columns as i64]);
-        let blocks = match few {
-            true => blocks_for(m * w.n),
-            false => tiles.blocks(),
+        let (function, blocks) = match few {
+            true => (tiles::ONE_BY_ONE, blocks_for(m * w.n)),
+            false => (tiles.function, tiles.blocks()),
         };
-        match few {
-            true => arguments.sizes[12] = -1,
-            false => tiles.set(&mut arguments, LeftWalk::AlongK, RightWalk::AlongColumns),
-        }
+        tiles::set_walks(&mut arguments, LeftWalk::AlongK, RightWalk::AlongColumns);
         let mut call = Call::of(blocks, arguments, 3);
+        call.function = function;
         call.reads(3, self.zeros != Zeros::Middle);
         call.reads(4, bias);
         Ok(Work::one(call))

@@ -1,8 +1,8 @@
 //! Convolutions over one to three spatial axes, with what follows them: `Conv` and `FusedConv`.
 //!
-//! Each element is one chain over (channel of the group, taps) in ascending order from zero, in f32, and padding is a zero like any
-//! other: of fused multiply-adds, as on the CPU, or, where input and filters are both f16 or both bf16, of a tensor core's steps of
-//! 16 products. So its bits depend on its window and its filter alone. Filters are the rows of tiles, and windows their columns.
+//! Each element is a chain over (channel of the group, taps) in ascending order from zero, in f32, and padding is a zero like any
+//! other: of fused multiply-adds, as on the CPU. Where input and filters are both f16 or both bf16, it is the sum of eight such chains,
+//! one after the other along k, of a tensor core's steps of 16 products. So its bits depend on its window and its filter alone. Filters are the rows of tiles, and windows their columns.
 //! Where a group has few filters, a thread makes one element at a time, of multiply-adds whatever the dtypes.
 
 use convoke_common::error::Result;
@@ -85,10 +85,11 @@ struct Left : Units<W, UNITS> {
     this->depth = (int)a.sizes[2];
   }
   DEVICE_MEMBER void begin(int unit, int k, i64 row, int) {
-    if (row >= m) return this->set(unit, 0, k, 1);
-    if (!packed) return this->set(unit, w + row * this->depth, k, 1);
+    const bool is_in = row < m;
+    if (!is_in) row = 0;
+    if (!packed) return this->set(unit, w + row * this->depth, is_in, k, 1);
     i64 first = row / PANEL * PANEL;
-    this->set(unit, w + first * this->depth + (row - first), k, m - first < PANEL ? (int)(m - first) : PANEL);
+    this->set(unit, w + first * this->depth + (row - first), is_in, k, m - first < PANEL ? (int)(m - first) : PANEL);
   }
 };
 // A number of k as a channel and a tap.
@@ -102,42 +103,34 @@ struct Digits {
     c = k / kw / kh / kd;
   }
 };
-// The elements of a thread's window, one after the other: all units of a thread have one column.
-template <int UNITS>
-struct Right {
+// A walk over the elements of windows along k: all windows of a thread are at the same k.
+struct Walk {
+  const Arguments* arguments;
   const X* x;
-  int sizes[3], taps[3], dilations[3], corner[3], plane, channels;
-  int at;
+  int sizes[3], taps[3], dilations[3], plane, channels;
   bool pointwise;
-  Digits own, step, next;
-  DEVICE_MEMBER Right(const Arguments& a, const Tile& tile) {
+  Digits own;
+  DEVICE_MEMBER Walk(const Arguments& a, const Tile& tile) : arguments(&a) {
     for (int d = 0; d < 3; d++) sizes[d] = (int)a.dims[d], taps[d] = (int)a.dims[3 + d], dilations[d] = (int)a.strides[1][d];
     plane = sizes[0] * sizes[1] * sizes[2];
     channels = (int)(a.sizes[2] / (taps[0] * taps[1] * taps[2]));
     x = (const X*)a.inputs[0] + tile.matrix * channels * plane;
     pointwise = taps[0] * taps[1] * taps[2] == 1;
-    next.of(a, 1);
-    arguments = &a;
   }
-  const Arguments* arguments;
-  DEVICE_MEMBER void begin(int unit, int k, i64 column, int by) {
-    if (unit > 0) return;
+  // The corner of a window. Beyond the matrix it is so far off that every tap lies in the padding.
+  DEVICE_MEMBER void set(int* corner, i64 column) const {
     const Corner first = corner_of(*arguments, column);
-    corner[0] = (int)first.d, corner[1] = (int)first.h, corner[2] = (int)first.w;
-    if (column >= arguments->sizes[1]) channels = 0;
-    own.of(*arguments, k);
-    step.of(*arguments, by - HALVES);
-    at = place(0, 0, 0);
+    corner[0] = column < arguments->sizes[1] ? (int)first.d : -(1 << 30);
+    corner[1] = (int)first.h, corner[2] = (int)first.w;
   }
   // The place within a plane of a tap, or -1 where it lies in the padding.
-  DEVICE_MEMBER int place(int kd, int kh, int kw) const {
+  DEVICE_MEMBER int place(const int* corner, int kd, int kh, int kw) const {
     const int d = corner[0] + kd * dilations[0], h = corner[1] + kh * dilations[1], w = corner[2] + kw * dilations[2];
     const bool in = (u32)d < (u32)sizes[0] && (u32)h < (u32)sizes[1] && (u32)w < (u32)sizes[2];
     return in ? (d * sizes[1] + h) * sizes[2] + w : -1;
   }
   DEVICE_MEMBER void go(const Digits& by) {
     own.c += by.c;
-    if (pointwise) return;
     own.w += by.w;
     int over = own.w >= taps[2];
     own.w -= over ? taps[2] : 0;
@@ -149,26 +142,98 @@ struct Right {
     own.d -= over ? taps[0] : 0;
     own.c += over;
   }
-  DEVICE_MEMBER X element() const {
-    if (own.c >= channels) return X{};
-    const int tap = pointwise ? at : place(own.d, own.h, own.w);
-    return tap < 0 ? X{} : x[(i64)own.c * plane + tap];
+  // The element of a channel at a place within its plane, read as tiles_units.cu says.
+  DEVICE_MEMBER X element(int channel, int tap) const {
+    const bool is_in = channel < channels && tap >= 0;
+    const X found = read(x + (is_in ? (i64)channel * plane + tap : 0));
+    return is_in ? found : X{};
   }
-  DEVICE_MEMBER f32 one(int, int, int) {
-    f32 found = widen(element());
+  // The element of a window.
+  DEVICE_MEMBER X element(const int* corner) const { return element(own.c, place(corner, own.d, own.h, own.w)); }
+};
+// The elements of a thread's window, one after the other: all units of a thread have one column.
+template <int UNITS>
+struct Right : Walk {
+  static const bool wide = false;
+  int corner[3], first;
+  Digits step, next;
+  DEVICE_MEMBER Right(const Arguments& a, const Tile& tile) : Walk(a, tile) { next.of(a, 1); }
+  DEVICE_MEMBER void begin(int unit, int k, i64 column, int by) {
+    if (unit > 0) return;
+    set(corner, column);
+    own.of(*arguments, k);
+    step.of(*arguments, by - HALVES);
+    first = place(corner, 0, 0, 0);
+  }
+  DEVICE_MEMBER f32 one(int, int) {
+    if (pointwise) {
+      f32 found = widen(element(own.c, first));
+      own.c += step.c;
+      return found;
+    }
+    f32 found = widen(element(corner));
     go(step);
     return found;
   }
 #if HALVES
-  DEVICE_MEMBER u32 pair(int, int, int) {
-    u32 low = element().bits;
+  template <bool WIDE>
+  DEVICE_MEMBER u32 pair(int, int) {
+    if (pointwise) {
+      u32 low = element(own.c, first).bits, high = element(own.c + 1, first).bits;
+      own.c += 1 + step.c;
+      return low | high << 16;
+    }
+    u32 low = element(corner).bits;
     go(next);
-    u32 high = element().bits;
+    u32 high = element(corner).bits;
     go(step);
     return low | high << 16;
   }
 #endif
 };
+#if HALVES
+template <int COLUMNS>
+struct Columns : Walk {
+  static const bool wide = false;
+  int corners[COLUMNS][3], firsts[COLUMNS];
+  Digits next, rest;
+  DEVICE_MEMBER Columns(const Arguments& a, const Tile& tile) : Walk(a, tile) {
+    next.of(a, 1);
+    rest.of(a, 7);
+  }
+  DEVICE_MEMBER void begin(int k, i64 column) {
+    own.of(*arguments, k);
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) {
+      set(corners[j], column + j * 8);
+      firsts[j] = place(corners[j], 0, 0, 0);
+    }
+  }
+  template <bool WIDE>
+  DEVICE_MEMBER void four(u32 (*into)[2], int) {
+    if (pointwise) {
+#pragma unroll
+      for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) {
+          const int channel = own.c + half * 8;
+          into[j][half] = element(channel, firsts[j]).bits | (u32)element(channel + 1, firsts[j]).bits << 16;
+        }
+      own.c += 16;
+      return;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+#pragma unroll
+      for (int j = 0; j < COLUMNS; j++) into[j][half] = element(corners[j]).bits;
+      go(next);
+#pragma unroll
+      for (int j = 0; j < COLUMNS; j++) into[j][half] |= (u32)element(corners[j]).bits << 16;
+      go(rest);
+    }
+  }
+};
+#endif
 DEVICE_CALL void put(const Arguments& a, const Tile& tile, i64 row, i64 column, f32 sum) {
   const i64 m = a.sizes[0], n = a.sizes[1], at = (tile.matrix * m + row) * n + column;
   ((X*)a.output)[at] = narrow(X{}, finished(a, sum, tile.group * m + row, at));
@@ -287,6 +352,10 @@ impl Template for Convolution {
         Some(source(&definitions, &family))
     }
 
+    fn functions(&self) -> usize {
+        tiles::FUNCTIONS + 1
+    }
+
     fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
         let group = ConvAttrs::group(&self.attrs).map_err(op_error)?;
         let ((_, x), output) = (planned.device(0)?, planned.output(0)?);
@@ -307,7 +376,7 @@ impl Template for Convolution {
         let matrices = batch * group;
         // The text of tiles counts places in a plane by 32 bits, which padding and dilation take part in.
         let few = m < FEW_FILTERS || !is_counted(&attrs.window, input, depth);
-        let tiles = Tiles::of(are_halves(self.x, self.w), m, n, matrices);
+        let tiles = Tiles::of(m, n, matrices);
         let mut arguments = Arguments::of(if few { elements } else { tiles.count });
         set_windows(&mut arguments, &attrs.window, input, output)?;
         let sizes = [m, n, depth, group, tiles.rows, tiles.columns].map(|s| s as i64);
@@ -318,19 +387,17 @@ impl Template for Convolution {
         arguments.sizes[6..9].copy_from_slice(&flags);
         arguments.sizes[10] = self.activation.number;
         arguments.numbers[..2].copy_from_slice(&self.activation.parameters);
-        let blocks = match few {
-            true => blocks_for(elements),
-            false => tiles.blocks(),
+        let (function, blocks) = match few {
+            true => (tiles::ONE_BY_ONE, blocks_for(elements)),
+            false => (tiles.function, tiles.blocks()),
         };
         let left = match self.packed {
             Some(_) => LeftWalk::Panels,
             None => LeftWalk::AlongK,
         };
-        match few {
-            true => arguments.sizes[12] = -1,
-            false => tiles.set(&mut arguments, left, RightWalk::AlongColumns),
-        }
+        tiles::set_walks(&mut arguments, left, RightWalk::AlongColumns);
         let mut call = Call::of(blocks, arguments, 2);
+        call.function = function;
         call.reads(2, bias);
         call.reads(3, residual);
         Ok(Work::one(call))

@@ -14,7 +14,7 @@ use super::{
 /// The family's text. `OPERANDS` operands of the types `X0` to `X2` make elements of type `Y` by `F`, an expression of the
 /// widened elements `x`, `y` and `z` and of the parameters `p` and `q`.
 const TEXT: &str = r"
-KERNEL(const Arguments a) {
+KERNEL(0) {
   const f32 p = (f32)a.numbers[0], q = (f32)a.numbers[1];
   for (i64 i = first_element(); i < a.elements; i += element_step()) {
     i64 at[3];

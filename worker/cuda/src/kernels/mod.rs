@@ -43,8 +43,14 @@ use self::args::{Arguments, OPERANDS};
 /// Threads of a block, in every kernel.
 pub const THREADS: u32 = 256;
 
-/// The name of every kernel.
-pub const ENTRY: &CStr = c"convoke";
+/// The names of the functions of a source, by their numbers. Most sources have one.
+pub const FUNCTIONS: [&CStr; 5] = [
+    c"convoke_0",
+    c"convoke_1",
+    c"convoke_2",
+    c"convoke_3",
+    c"convoke_4",
+];
 
 /// The most blocks of a launch whose threads go on with further elements.
 const MOST_BLOCKS: usize = 1 << 16;
@@ -80,6 +86,8 @@ pub struct Place {
 /// One launch of a kernel's function. Addresses in `arguments` are filled in when memory is there.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
+    /// The number of the function.
+    pub function: usize,
     pub blocks: u32,
     pub arguments: Arguments,
     /// By operand of the kernel, what it is.
@@ -102,6 +110,11 @@ pub enum Work {
 pub trait Template: Send + Sync {
     /// The source; `None` where every launch shares memory.
     fn source(&self) -> Option<String>;
+
+    /// How many functions the source has, at most as many as [`FUNCTIONS`].
+    fn functions(&self) -> usize {
+        1
+    }
 
     /// The work of a launch.
     ///
@@ -271,6 +284,7 @@ impl Call {
             })
         };
         Call {
+            function: 0,
             blocks,
             arguments,
             inputs: std::array::from_fn(input),

@@ -15,7 +15,7 @@ use super::{
 
 /// A copy from one grid into another.
 const COPY_TEXT: &str = r"
-KERNEL(const Arguments a) {
+KERNEL(0) {
   for (i64 i = first_element(); i < a.elements; i += element_step()) {
     i64 at[1];
     i64 out = places<1>(a, i, at);
@@ -26,7 +26,7 @@ KERNEL(const Arguments a) {
 
 /// The slices of operand 0 `[.., sizes[0], sizes[2]]` at the indices of operand 1, of which there are `sizes[1]`.
 const GATHER_TEXT: &str = r"
-KERNEL(const Arguments a) {
+KERNEL(0) {
   i64 axis = a.sizes[0], chosen = a.sizes[1], inner = a.sizes[2];
   for (i64 i = first_element(); i < a.elements; i += element_step()) {
     i64 slice = i / inner;

@@ -25,7 +25,7 @@ DEVICE i64 padded_taps(const Arguments& a, i64 corner, int axis) {
   i64 taps = room <= 0 ? 0 : (room + dilation - 1) / dilation;
   return taps < a.dims[3 + axis] ? taps : a.dims[3 + axis];
 }
-KERNEL(const Arguments a) {
+KERNEL(0) {
   const i64 n = a.sizes[0], plane = a.dims[0] * a.dims[1] * a.dims[2];
   for (i64 i = first_element(); i < a.elements; i += element_step()) {
     const X* data = (const X*)a.inputs[0] + i / n * plane;

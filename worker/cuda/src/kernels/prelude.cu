@@ -38,7 +38,12 @@ static_assert(sizeof(Arguments) == ARGUMENTS, "the parameter is the one of the w
 #define DEVICE static __device__ __forceinline__
 #define DEVICE_CALL static __device__ __noinline__
 #define DEVICE_MEMBER __device__ __forceinline__
-#define KERNEL extern "C" __global__ void __launch_bounds__(256) convoke
+// A function that the worker launches, by its number. Its parameter stays where the driver put it: its address may be taken without
+// a copy for each thread.
+#define KERNEL(number) CROWDED_KERNEL(number, 1)
+// The same, with so few registers that as many blocks go on a multiprocessor at once.
+#define CROWDED_KERNEL(number, blocks) \
+  extern "C" __global__ void __launch_bounds__(256, blocks) convoke_##number(const __grid_constant__ Arguments a)
 #define SHARED __shared__
 DEVICE f32 half_to_f32(u16 x) {
   f32 y;

@@ -1,7 +1,7 @@
 //! Matrix products, with what follows them: `MatMul`, `Gemm` and `FusedGemm`.
 //!
-//! Each element is one chain over ascending k from zero, in f32: of fused multiply-adds, as on the CPU, or, where both matrices are
-//! f16 or both are bf16, of a tensor core's steps of 16 products. So its bits depend on its row, its column and K alone: neither
+//! Each element is a chain over ascending k from zero, in f32, of fused multiply-adds, as on the CPU. Where both matrices are f16 or
+//! both are bf16, it is the sum of eight chains, one after the other along k, of a tensor core's steps of 16 products. So its bits depend on its row, its column and K alone: neither
 //! on where in a batch it is, nor on how many rows or columns are beside it.
 
 use convoke_common::error::Result;
@@ -53,7 +53,7 @@ struct Left : Units<A, UNITS> {
   DEVICE_MEMBER Left(const Arguments& a, const Tile& tile) : x(tile.x), m(a.sizes[0]), by_row(a.sizes[3]), by_k((int)a.sizes[4]) {
     this->depth = (int)a.sizes[2];
   }
-  DEVICE_MEMBER void begin(int unit, int k, i64 row, int) { this->set(unit, row < m ? x + row * by_row : 0, k, by_k); }
+  DEVICE_MEMBER void begin(int unit, int k, i64 row, int) { this->set(unit, row < m ? x + row * by_row : x, row < m, k, by_k); }
 };
 template <int UNITS>
 struct Right : Units<B, UNITS> {
@@ -65,16 +65,35 @@ struct Right : Units<B, UNITS> {
     this->depth = (int)a.sizes[2];
   }
   DEVICE_MEMBER void begin(int unit, int k, i64 column, int) {
-    if (column >= n) return this->set(unit, 0, k, by_k);
+    const bool is_in = column < n;
 #if PACKED
+    if (!is_in) column = 0;
     i64 first = column / PANEL * PANEL, rest = n - first;
     int width = rest >= PANEL ? PANEL : (int)((rest + PACK_N - 1) / PACK_N * PACK_N);
-    this->set(unit, y + first * this->depth + (column - first), k, width);
+    this->set(unit, y + first * this->depth + (column - first), is_in, k, width);
 #else
-    this->set(unit, y + column * by_column, k, by_k);
+    this->set(unit, is_in ? y + column * by_column : y, is_in, k, by_k);
 #endif
   }
 };
+#if HALVES
+template <int COLUMNS>
+struct Columns : Right<COLUMNS> {
+  DEVICE_MEMBER Columns(const Arguments& a, const Tile& tile) : Right<COLUMNS>(a, tile) {}
+  DEVICE_MEMBER void begin(int k, i64 column) {
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) Right<COLUMNS>::begin(j, k, column + j * 8, 0);
+  }
+  template <bool WIDE>
+  DEVICE_MEMBER void four(u32 (*into)[2], int k0) const {
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) {
+      into[j][0] = this->template pair<WIDE>(j, k0);
+      into[j][1] = this->template pair<WIDE>(j, k0 + 8);
+    }
+  }
+};
+#endif
 DEVICE_CALL void put(const Arguments& a, const Tile& tile, i64 row, i64 column, f32 sum) {
   ((Y*)a.output)[tile.out + row * a.sizes[1] + column] = narrow(Y{}, finished(a, sum, row, column));
 }
@@ -222,11 +241,6 @@ fn gemm_stack(attrs: &GemmAttrs, a: &[usize], b: &[usize]) -> Option<Stack> {
 }
 
 impl Product {
-    /// Whether tensor cores multiply.
-    fn in_halves(&self) -> bool {
-        are_halves(self.a, self.b)
-    }
-
     fn stack(&self, planned: &Planned<'_>) -> Result<Stack> {
         let ((_, a), (_, b)) = (planned.device(0)?, planned.device(1)?);
         let found = match (self.packed, &self.gemm) {
@@ -264,10 +278,14 @@ impl Template for Product {
             ("PANEL", &*panel),
             ("PACK_N", &*pad),
             ("L", type_name(self.a)?),
-            ("HALVES", flag(self.in_halves())),
+            ("HALVES", flag(are_halves(self.a, self.b))),
         ];
         let family = [&activation::text(), tiles::UNITS, TEXT, tiles::TEXT].concat();
         Some(source(&definitions, &family))
+    }
+
+    fn functions(&self) -> usize {
+        tiles::FUNCTIONS
     }
 
     fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
@@ -282,7 +300,7 @@ impl Template for Product {
                 "a product of {m} by {k} by {n} is too large"
             )));
         }
-        let tiles = Tiles::of(self.in_halves(), m, n, matrices);
+        let tiles = Tiles::of(m, n, matrices);
         let mut arguments = Arguments::of(tiles.count);
         let matrix = (m * n) as i64;
         arguments.set_grid(&super::args::Grid {
@@ -313,8 +331,12 @@ impl Template for Product {
             true => RightWalk::AlongColumns,
             false => RightWalk::AlongK,
         };
-        tiles.set(&mut arguments, left, right);
+        tiles::set_walks(&mut arguments, left, right);
         let operands = 2 + usize::from(self.addend.is_some());
-        Ok(Work::one(Call::of(tiles.blocks(), arguments, operands)))
+        let call = Call::of(tiles.blocks(), arguments, operands);
+        Ok(Work::one(Call {
+            function: tiles.function,
+            ..call
+        }))
     }
 }

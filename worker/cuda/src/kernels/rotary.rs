@@ -16,7 +16,7 @@ use super::{
 /// caches, the steps from one batch and from one token to the next, whether the tokens are the last axis before the
 /// elements of a head, and whether the elements of a pair are neighbours.
 const TEXT: &str = r"
-KERNEL(const Arguments a) {
+KERNEL(0) {
   i64 size = a.sizes[0], half = a.sizes[1], middle = a.sizes[2], inner = a.sizes[3], rows = a.sizes[4];
   const X* data = (const X*)a.inputs[0];
   for (i64 i = first_element(); i < a.elements; i += element_step()) {

@@ -63,7 +63,7 @@ DEVICE f32 combined(f32 own, f32* shared, C combine) {
 
 /// Reductions: `FROM`, `TERM` of `x`, `COMBINE` and `LAST` of `s` and `n` say which.
 const REDUCE_TEXT: &str = r"
-KERNEL(const Arguments a) {
+KERNEL(0) {
   SHARED f32 shared[256];
   const X* data = (const X*)a.inputs[0];
   f32 n = (f32)a.sizes[1];
@@ -83,7 +83,7 @@ KERNEL(const Arguments a) {
 
 /// Softmax, or its logarithm where `LOG` is 1.
 const SOFTMAX_TEXT: &str = r"
-KERNEL(const Arguments a) {
+KERNEL(0) {
   SHARED f32 shared[256];
   for (i64 row = blockIdx.x; row < a.elements; row += gridDim.x) {
     i64 start = row_start(a, row, 0);
@@ -108,7 +108,7 @@ KERNEL(const Arguments a) {
 /// Layer normalisation, or by the root of the mean square where `RMS` is 1. Operand 1 is the scale; operand 2, where
 /// `BIAS` is 1, the bias. Both are broadcast to the operand.
 const NORM_TEXT: &str = r"
-KERNEL(const Arguments a) {
+KERNEL(0) {
   SHARED f32 shared[256];
   const X* scale = (const X*)a.inputs[1];
   const X* bias = (const X*)a.inputs[2];

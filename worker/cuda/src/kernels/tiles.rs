@@ -9,11 +9,20 @@ pub(super) const UNITS: &str = include_str!("tiles_units.cu");
 /// The text of tiles, behind a family's readers.
 pub(super) const TEXT: &str = include_str!("tiles.cu");
 
+/// Rows and columns of tiles, by the functions that make them.
+const EDGES: [usize; 4] = [16, 32, 64, 128];
+
 /// With at least so many tiles, most of a large GPU's multiprocessors have one.
 const ENOUGH: usize = 120;
 
 /// The greatest K, and the greatest distance of neighbours along it, that the text counts with.
 pub(super) const MOST_DEPTH: usize = 1 << 30;
+
+/// The functions of the text: one for each size of tiles.
+pub(super) const FUNCTIONS: usize = EDGES.len();
+
+/// The function that makes elements one by one, which some families have besides.
+pub(super) const ONE_BY_ONE: usize = FUNCTIONS;
 
 /// The most blocks of a launch; a block goes on with further tiles.
 const MOST_TILES: usize = 1 << 20;
@@ -37,8 +46,8 @@ pub(super) enum RightWalk {
 /// The tiles of a stack of matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tiles {
-    /// The number of the size, as the text counts them.
-    number: usize,
+    /// The function that makes them.
+    pub function: usize,
     /// Tiles above each other, and beside each other.
     pub rows: usize,
     pub columns: usize,
@@ -48,34 +57,31 @@ pub(super) struct Tiles {
 
 impl Tiles {
     /// The tiles of `matrices` matrices of `m` rows and `n` columns: the largest that are enough and not mostly empty.
-    pub fn of(halves: bool, m: usize, n: usize, matrices: usize) -> Tiles {
-        let edges: &[usize] = match halves {
-            true => &[32, 64, 128],
-            false => &[16, 32, 64, 128],
-        };
-        let made = |number: usize| {
-            let (rows, columns) = (m.div_ceil(edges[number]), n.div_ceil(edges[number]));
+    pub fn of(m: usize, n: usize, matrices: usize) -> Tiles {
+        let made = |function: usize| {
+            let (rows, columns) = (m.div_ceil(EDGES[function]), n.div_ceil(EDGES[function]));
             Tiles {
-                number,
+                function,
                 rows,
                 columns,
                 count: matrices * rows * columns,
             }
         };
-        let fits =
-            |number: &usize| edges[*number] < 2 * m.min(n).max(1) && made(*number).count >= ENOUGH;
-        made((1..edges.len()).rev().find(fits).unwrap_or(0))
+        let fits = |function: &usize| {
+            EDGES[*function] < 2 * m.min(n).max(1) && made(*function).count >= ENOUGH
+        };
+        made((1..EDGES.len()).rev().find(fits).unwrap_or(0))
     }
 
     /// Blocks of a launch.
     pub fn blocks(&self) -> u32 {
         self.count.min(MOST_TILES) as u32
     }
+}
 
-    /// Tells the text which tiles these are, and how to walk.
-    pub fn set(&self, arguments: &mut Arguments, left: LeftWalk, right: RightWalk) {
-        arguments.sizes[12..15].copy_from_slice(&[self.number as i64, left as i64, right as i64]);
-    }
+/// Tells the text how threads walk when they load the matrices.
+pub(super) fn set_walks(arguments: &mut Arguments, left: LeftWalk, right: RightWalk) {
+    arguments.sizes[13..15].copy_from_slice(&[left as i64, right as i64]);
 }
 
 #[cfg(test)]
@@ -84,8 +90,8 @@ mod tests {
 
     #[test]
     fn tiles_are_as_large_as_keeps_a_gpu_busy() {
-        let check = |halves, [m, n, matrices]: [usize; 3], edge: usize| {
-            let tiles = Tiles::of(halves, m, n, matrices);
+        let check = |[m, n, matrices]: [usize; 3], edge: usize| {
+            let tiles = Tiles::of(m, n, matrices);
             let (rows, columns) = (m.div_ceil(edge), n.div_ceil(edge));
             assert_eq!(
                 (tiles.rows, tiles.columns),
@@ -94,13 +100,11 @@ mod tests {
             );
             assert_eq!(tiles.count, rows * columns * matrices);
         };
-        check(false, [4096, 4096, 1], 128);
-        check(false, [512, 49, 1], 16);
-        check(false, [128, 784, 1], 16);
-        check(false, [256, 3136, 1], 64);
-        check(false, [1, 50_000, 1], 16);
-        check(true, [512, 49, 1], 32);
-        check(true, [4096, 4096, 1], 128);
-        check(true, [64, 64, 1000], 64);
+        check([4096, 4096, 1], 128);
+        check([512, 49, 1], 16);
+        check([128, 784, 1], 16);
+        check([256, 3136, 1], 64);
+        check([1, 50_000, 1], 16);
+        check([64, 64, 1000], 64);
     }
 }

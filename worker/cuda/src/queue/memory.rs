@@ -1,7 +1,8 @@
 //! Device memory: what a queue may use by the ledger, and buffers, which are freed in the order of streams.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use convoke_common::error::Result;
 use convoke_common::memory::{Ledger, Purpose, Reservation};
@@ -18,6 +19,22 @@ pub(crate) struct Lanes {
     pub compute: StreamId,
     /// Copies to the host.
     pub outward: StreamId,
+    kept: Mutex<Kept>,
+}
+
+/// Memory that was taken and freed on `compute`, and is kept for the next that is taken there: the driver takes longer for both
+/// than for a launch.
+#[derive(Default)]
+struct Kept {
+    /// Addresses by the bytes of their blocks.
+    blocks: HashMap<usize, Vec<u64>>,
+    bytes: u64,
+}
+
+/// The bytes of the block for so many bytes. The driver gives no memory of no bytes, and kernels may read a first element that is not
+/// there, and drop it.
+fn block_size(bytes: usize) -> usize {
+    bytes.max(1).next_multiple_of(512)
 }
 
 impl Lanes {
@@ -32,7 +49,48 @@ impl Lanes {
             inward: made[0],
             compute: made[1],
             outward: made[2],
+            kept: Mutex::default(),
         })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a kept block for work on `compute`.
+    fn take(&self, size: usize) -> Option<u64> {
+        let mut kept = self.kept();
+        let address = kept.blocks.get_mut(&size)?.pop()?;
+        kept.bytes -= size as u64;
+        Some(address)
+    }
+
+    /// Keeps a block whose last use is ordered before what comes next on `compute`, unless more than `room` bytes were kept then.
+    fn keep(&self, size: usize, address: u64, room: u64) -> bool {
+        let mut kept = self.kept();
+        let fits = kept.bytes + size as u64 <= room;
+        if fits {
+            kept.bytes += size as u64;
+            kept.blocks.entry(size).or_default().push(address);
+        }
+        fits
+    }
+
+    /// Gives kept blocks back to the driver until no more than `room` bytes are kept.
+    fn shrink(&self, room: u64) {
+        let mut kept = self.kept();
+        while kept.bytes > room {
+            let Some((size, blocks)) = kept.blocks.iter_mut().find(|(_, b)| !b.is_empty()) else {
+                return;
+            };
+            let (size, address) = (*size, blocks.pop());
+            kept.bytes -= size as u64;
+            if let Some(address) = address {
+                // SAFETY: a kept block came from `allocate`, nobody holds it, and its users are ordered before on `compute`.
+                unsafe { self.gpu.driver.free(self.compute, address) };
+            }
+        }
+        kept.blocks.retain(|_, blocks| !blocks.is_empty());
     }
 
     /// Lets what is enqueued on `later` from now on wait for all that `earlier` has so far.
@@ -62,6 +120,7 @@ impl Lanes {
 
 impl Drop for Lanes {
     fn drop(&mut self) {
+        self.shrink(0);
         for stream in [self.inward, self.compute, self.outward] {
             self.gpu.driver.end_stream(stream);
         }
@@ -93,6 +152,11 @@ impl Allowance {
         })
     }
 
+    /// The bytes that are reserved and not in use.
+    fn free(&self) -> u64 {
+        *self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Charges a buffer: to what is reserved as far as that goes, and to the ledger beyond.
     pub fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge> {
         let reserved = {
@@ -113,6 +177,13 @@ impl Allowance {
     }
 }
 
+impl Charge {
+    /// How many bytes the queue has reserved and does not use, once this charge has ended.
+    fn room(&self) -> u64 {
+        self.allowance.free() + self.reserved
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
         let free = self.allowance.free.lock();
@@ -121,10 +192,15 @@ impl Drop for Charge {
 }
 
 /// Memory of a device tensor. When the last holder drops it, it is freed behind everything that was enqueued before and
-/// reads or writes it. The charge ends at once. A later allocation on `compute` takes the memory again, but one on another
-/// stream or of another queue can come before the memory is free: the driver's pool then grows beyond what is charged.
+/// reads or writes it. The charge ends at once. What was taken on `compute` is kept for it, as far as the queue has reserved more
+/// than it uses. Other memory goes back to the driver: an allocation on another stream or of another queue can come before it is
+/// free, and the driver's pool then grows beyond what is charged.
 pub(crate) struct Memory {
     pub address: u64,
+    /// Bytes of the block.
+    size: usize,
+    /// Whether the memory was taken on `compute`.
+    of_compute: bool,
     lanes: Arc<Lanes>,
     /// The stream on which the memory was taken, until `compute` is ordered behind it.
     ahead: Option<StreamId>,
@@ -132,7 +208,7 @@ pub(crate) struct Memory {
     pub copied_out: AtomicBool,
     /// Other queues whose launches read the memory. The work of one whose lanes are gone has ended.
     readers: Mutex<Vec<Weak<Lanes>>>,
-    _charge: Charge,
+    charge: Charge,
 }
 
 impl Memory {
@@ -143,14 +219,24 @@ impl Memory {
         bytes: usize,
         charge: Charge,
     ) -> DriverResult<Memory> {
+        let (size, of_compute) = (block_size(bytes), stream == lanes.compute);
+        let kept = of_compute.then(|| lanes.take(size)).flatten();
+        let address = match kept {
+            Some(address) => address,
+            None => {
+                lanes.shrink(charge.allowance.free());
+                lanes.gpu.driver.allocate(stream, size)?
+            }
+        };
         Ok(Memory {
-            // The driver gives no memory of no bytes.
-            address: lanes.gpu.driver.allocate(stream, bytes.max(1))?,
+            address,
+            size,
+            of_compute,
             lanes: lanes.clone(),
-            ahead: (stream != lanes.compute).then_some(stream),
+            ahead: (!of_compute).then_some(stream),
             copied_out: AtomicBool::new(false),
             readers: Mutex::default(),
-            _charge: charge,
+            charge,
         })
     }
 
@@ -197,6 +283,10 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // A driver that orders nothing any longer has lost the context, and the memory with it.
         if let Ok(stream) = self.last_stream() {
+            let is_kept = self.of_compute && stream == self.lanes.compute;
+            if is_kept && self.lanes.keep(self.size, self.address, self.charge.room()) {
+                return;
+            }
             // SAFETY: the memory came from `allocate`, nobody holds it, and its users are ordered before on the stream.
             unsafe { self.lanes.gpu.driver.free(stream, self.address) };
         }

@@ -264,8 +264,8 @@ impl CudaQueue {
             Work::Share => return self.shared(node, &operands, launch.outputs),
             Work::Calls(calls) => calls,
         };
-        let function = match &kernel.function {
-            Some(function) => self.refused(node, function.clone())?,
+        let functions = match &kernel.functions {
+            Some(functions) => self.refused(node, functions.clone())?,
             None => {
                 return Err(failed(
                     node,
@@ -287,7 +287,7 @@ impl CudaQueue {
         for (call, word) in calls.into_iter().zip(words) {
             self.call(
                 node,
-                function,
+                &functions,
                 call,
                 &operands,
                 (&types, &made),
@@ -342,7 +342,7 @@ impl CudaQueue {
     fn call(
         &self,
         node: u32,
-        function: FunctionId,
+        functions: &[FunctionId],
         call: Call,
         operands: &Operands,
         (types, made): (&[DType], &[Memory]),
@@ -360,6 +360,12 @@ impl CudaQueue {
             memory.read_by(&self.lanes);
             *input = address(memory.address, dtype, place);
         }
+        let function = *functions.get(call.function).ok_or_else(|| {
+            failed(
+                node,
+                Some(Error::internal("cuda: a plan calls what is not there")),
+            )
+        })?;
         let out = call.output;
         let (dtype, memory) = types
             .get(out.tensor)

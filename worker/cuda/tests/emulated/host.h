@@ -2,6 +2,7 @@
 // halves. The threads of a block are contexts of one thread of the CPU, which change places at a barrier.
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
 
@@ -14,7 +15,11 @@ static thread_local Index blockIdx, threadIdx, blockDim, gridDim;
 #define DEVICE static inline
 #define DEVICE_CALL static
 #define DEVICE_MEMBER
-#define KERNEL static void kernel
+#define KERNEL(number)                                                                                     \
+  static void kernel_##number(const Arguments& a);                                                         \
+  extern "C" void convoke_##number(const Arguments* a, unsigned blocks) { run(kernel_##number, a, blocks); } \
+  static void kernel_##number(const Arguments& a)
+#define CROWDED_KERNEL(number, blocks) KERNEL(number)
 #define SHARED static thread_local
 
 template <typename To, typename From>
@@ -34,13 +39,27 @@ struct alignas(16) float4 {
   float x, y, z, w;
 };
 
+// Runs a kernel; run.h has the text.
+struct Arguments;
+typedef void (*Kernel)(const Arguments&);
+static void run(Kernel kernel, const Arguments* a, unsigned blocks);
+
+// The barrier at which a thread waits.
+enum Barrier { NONE, WARP, BLOCK };
+
 // A thread of a block, with its stack.
 struct Fiber {
   ucontext_t context;
   char stack[16 << 10];
   bool ended;
+  Barrier at;
 };
 static thread_local Fiber* fibers;
 static thread_local ucontext_t scheduler;
 
-static void __syncthreads() { swapcontext(&fibers[threadIdx.x].context, &scheduler); }
+static void wait_at(Barrier barrier) {
+  fibers[threadIdx.x].at = barrier;
+  swapcontext(&fibers[threadIdx.x].context, &scheduler);
+}
+static void __syncthreads() { wait_at(BLOCK); }
+static void __syncwarp() { wait_at(WARP); }

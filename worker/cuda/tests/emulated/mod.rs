@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 
-use convoke_cuda::driver::{Driver, DriverError, DriverResult, EventId, FunctionId, StreamId};
+use convoke_cuda::driver::{
+    Driver, DriverError, DriverResult, EventId, FunctionId, Functions, StreamId,
+};
+use convoke_cuda::kernels::FUNCTIONS;
 use convoke_cuda::kernels::args::Arguments;
 
 type Task = Box<dyn FnOnce() + Send>;
@@ -43,7 +46,7 @@ struct Gate {
 struct Handles {
     streams: HashMap<usize, Sender<Task>>,
     events: HashMap<usize, Arc<Event>>,
-    functions: HashMap<String, FunctionId>,
+    functions: HashMap<String, Functions>,
 }
 
 /// The driver. Its name is part of the names of the files of compiled sources.
@@ -53,6 +56,7 @@ pub struct Emulated {
     next: AtomicUsize,
     /// Bytes of device memory by address.
     memory: Arc<Mutex<HashMap<u64, usize>>>,
+    taken: AtomicUsize,
     pinned: Mutex<HashMap<usize, usize>>,
     lost: AtomicBool,
     refuses_events: AtomicBool,
@@ -68,11 +72,17 @@ impl Emulated {
             handles: Mutex::default(),
             next: AtomicUsize::new(1),
             memory: Arc::default(),
+            taken: AtomicUsize::new(0),
             pinned: Mutex::default(),
             lost: AtomicBool::new(false),
             refuses_events: AtomicBool::new(false),
             gate: Default::default(),
         }
+    }
+
+    /// Bytes of device memory that were taken so far.
+    pub fn taken(&self) -> usize {
+        self.taken.load(Ordering::SeqCst)
     }
 
     /// From now on no event is recorded, with an error of a context that works.
@@ -118,12 +128,12 @@ impl Emulated {
         self.handles.lock().unwrap().events[&event.0].clone()
     }
 
-    fn compile(&self, source: &str) -> FunctionId {
+    fn compile(&self, source: &str, count: usize) -> Functions {
         let file = format!("{}-{}.cpp", self.name, self.id());
         let at = std::env::temp_dir().join(file);
         let parts = [include_str!("host.h"), source, include_str!("run.h")];
         std::fs::write(&at, parts.concat()).unwrap();
-        let library = at.with_extension("so");
+        let made = at.with_extension("so");
         let mut compiler = Command::new("g++");
         compiler.args([
             "-O0",
@@ -134,25 +144,28 @@ impl Emulated {
             "-w",
             "-o",
         ]);
-        let done = compiler.arg(&library).arg(&at).output().unwrap();
+        let done = compiler.arg(&made).arg(&at).output().unwrap();
         assert!(
             done.status.success(),
             "{}\n{source}",
             String::from_utf8_lossy(&done.stderr)
         );
-        let path = CString::new(library.to_str().unwrap()).unwrap();
+        let path = CString::new(made.to_str().unwrap()).unwrap();
         // SAFETY: the library was compiled above and has no initialisers.
-        let run = unsafe {
-            let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
-            assert!(!library.is_null());
-            libc::dlsym(library, c"convoke_run".as_ptr())
-        };
-        assert!(!run.is_null());
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        assert!(!library.is_null());
+        let functions = FUNCTIONS.iter().take(count).map(|name| {
+            // SAFETY: the library was opened above, and the name ends with a zero byte.
+            let function = unsafe { libc::dlsym(library, name.as_ptr()) };
+            assert!(!function.is_null());
+            FunctionId(function as usize)
+        });
+        let functions = functions.collect();
         // What is loaded needs its file no longer.
-        for file in [&at, &library] {
+        for file in [&at, &made] {
             let _ = std::fs::remove_file(file);
         }
-        FunctionId(run as usize)
+        functions
     }
 }
 
@@ -190,6 +203,7 @@ impl Driver for Emulated {
     fn allocate(&self, _: StreamId, bytes: usize) -> DriverResult<u64> {
         let at = take(bytes) as u64;
         self.memory.lock().unwrap().insert(at, bytes);
+        self.taken.fetch_add(bytes, Ordering::SeqCst);
         Ok(at)
     }
 
@@ -257,7 +271,7 @@ impl Driver for Emulated {
     ) -> DriverResult<()> {
         let arguments = *arguments;
         self.enqueue(stream, move || {
-            // SAFETY: the function was compiled from a source with the entry that run.h has.
+            // SAFETY: the function was compiled with the parameters that host.h gives it.
             let run: Run = unsafe { std::mem::transmute(function.0 as *mut c_void) };
             // SAFETY: the caller answers for the memory that the arguments name.
             unsafe { run(&arguments, blocks) };
@@ -309,16 +323,16 @@ impl Driver for Emulated {
         self.handles.lock().unwrap().events.remove(&event.0);
     }
 
-    fn function(&self, source: &str) -> DriverResult<FunctionId> {
-        if let Some(function) = self.handles.lock().unwrap().functions.get(source) {
-            return Ok(*function);
+    fn functions(&self, source: &str, count: usize) -> DriverResult<Functions> {
+        if let Some(functions) = self.handles.lock().unwrap().functions.get(source) {
+            return Ok(functions.clone());
         }
-        let function = self.compile(source);
+        let functions = self.compile(source, count);
         self.handles
             .lock()
             .unwrap()
             .functions
-            .insert(source.to_owned(), function);
-        Ok(function)
+            .insert(source.to_owned(), functions.clone());
+        Ok(functions)
     }
 }

@@ -59,6 +59,78 @@ fn products_have_the_bits_of_the_cpu() {
     }
 }
 
+/// Stacks so many equal matrices.
+fn stacked(matrix: &Tensor, count: usize) -> Tensor {
+    let whole: Vec<i64> = [count]
+        .iter()
+        .chain(matrix.shape())
+        .map(|d| *d as i64)
+        .collect();
+    let given = [matrix.clone(), ints(&whole)];
+    on_cpu("Expand", &Attrs::default(), &given, 1).remove(0)
+}
+
+/// Many matrices are made in large tiles, one in small ones.
+#[test]
+fn neither_tile_nor_batch_changes_a_bit_of_a_product() {
+    let device = device("tiles");
+    let matmul = |x: &Tensor, y: &Tensor| {
+        let given = [x.clone(), y.clone()];
+        let made = on_device(&device, "MatMul", &Attrs::default(), &given, 1).unwrap();
+        made.into_iter().next().unwrap().unwrap()
+    };
+    let conv = |x: &Tensor, w: &Tensor| {
+        let given = [x.clone(), w.clone()];
+        let made = on_device(&device, "Conv", &Attrs::default(), &given, 1).unwrap();
+        made.into_iter().next().unwrap().unwrap()
+    };
+    let check = |whole: &Tensor, alone: &Tensor, what: &str| {
+        let size = alone.bytes().len();
+        for (i, part) in whole.bytes().chunks(size).enumerate() {
+            assert!(
+                part == alone.bytes(),
+                "{what}: matrix {i} of many has other bits than alone"
+            );
+        }
+    };
+    for dtype in FLOATS {
+        // The last K has an end within a step, the one before has fewer steps than parts.
+        for (edge, k) in [(32, 300), (64, 72), (128, 150)] {
+            let (x, y) = (floats(dtype, &[edge, k], 41), floats(dtype, &[k, edge], 42));
+            let alone = matmul(&x, &y);
+            let count = 130_usize.div_ceil(if edge == 32 { 2 } else { 1 });
+            let what = format!("{dtype} {edge} {k}");
+            check(
+                &matmul(&stacked(&x, count), &stacked(&y, count)),
+                &alone,
+                &what,
+            );
+            // The first row alone.
+            let first = on_cpu(
+                "Slice",
+                &Attrs::default(),
+                &[x, ints(&[0]), ints(&[1]), ints(&[0])],
+                1,
+            );
+            let row = matmul(&first[0], &y);
+            assert!(
+                alone.bytes().starts_with(row.bytes()),
+                "{what}: a row alone has other bits"
+            );
+        }
+        let (x, w) = (
+            floats(dtype, &[9, 9, 9], 43),
+            floats(dtype, &[70, 9, 2, 2], 44),
+        );
+        let alone = conv(&stacked(&x, 1), &w);
+        check(
+            &conv(&stacked(&x, 130), &w),
+            &alone,
+            &format!("{dtype} conv"),
+        );
+    }
+}
+
 #[test]
 fn every_activation_follows_a_product() {
     let device = device("activations");

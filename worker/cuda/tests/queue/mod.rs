@@ -152,3 +152,32 @@ fn memory_outlives_the_queues_that_read_it() {
     drop(x);
     copied(&*owner, &step, made).unwrap();
 }
+
+#[test]
+fn freed_memory_is_kept_as_far_as_it_is_reserved() {
+    let driver = Arc::new(Emulated::new("kept"));
+    let device = CudaDevice::new(driver.clone());
+    let (share, ledger) = (
+        Share::new(AccountId::named("test"), LeaseId(1)),
+        Ledger::new("device", 1 << 20),
+    );
+    let queue = device.open(&share, &ledger, Purpose::Leases, 8192).unwrap();
+    let step = step();
+    // Takes memory for an operand, a value between, and a result, and returns how much of it came from the driver.
+    let check = |len: usize, want: usize| {
+        let before = driver.taken();
+        let x = queue.copy_in(&step, 0, floats(DType::F32, &[len], 45));
+        let y = launched(&device, &*queue, &step, "Neg", &[&x], &[len]);
+        let z = launched(&device, &*queue, &step, "Neg", &[&y], &[len]);
+        drop((x, y));
+        copied(&*queue, &step, z).unwrap();
+        finish(&*queue);
+        assert_eq!(driver.taken() - before, want, "{len}");
+    };
+    check(256, 3 * 1024);
+    // The value between has the memory of the last one. Memory of copies goes back to the driver.
+    check(250, 2 * 1024);
+    // All that is reserved is in use, so that nothing may be kept beside it.
+    check(2048, 3 * 8192);
+    check(256, 3 * 1024);
+}
