@@ -123,7 +123,12 @@ if wants decoder; then
 fi
 if wants kernels; then
   for model in resnet50 resnet50_f16 minilm_shape_f16; do
-    timeout 60 ncu --metrics gpu__time_duration.sum --csv "$convoke" run "$work/models/$model/model.onnx" --inputs "$work/models/$model/test.npz" --local 1 --device cuda:0 --steps 1 > "$out/ncu_$model.csv" 2>&1
-    line "kernels of $model" "$(grep -c gpu__time "$out/ncu_$model.csv") launches"
+    timeout 60 ncu --clock-control none --metrics gpu__time_duration.sum --csv "$convoke" run "$work/models/$model/model.onnx" --inputs "$work/models/$model/test.npz" --local 1 --device cuda:0 --steps 1 > "$out/ncu_$model.csv" 2>&1
+    line "kernels of $model" "$("$python" -c '
+import csv, sys
+lines = open(sys.argv[1]).read().splitlines()
+first = next(i for i, line in enumerate(lines) if line.startswith("\"ID\""))
+rows = list(csv.DictReader(lines[first:]))
+print(len(rows), "launches,", round(sum(float(r["Metric Value"].replace(",", "")) for r in rows) / 1e6, 3), "ms")' "$out/ncu_$model.csv" 2>&1 | tail -1)"
   done
 fi

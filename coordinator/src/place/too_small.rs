@@ -26,11 +26,15 @@ pub fn error(work: &Work, cluster: &ClusterModel, count: usize, in_flight: u32) 
             .iter()
             .for_each(|c| read[*c as usize] = true);
     }
+    // Constants that are results and that no step reads are held whatever the worker runs.
+    let results = work.const_results.iter().map(|c| *c as usize);
+    let unread = results.filter(|c| !read[*c]).map(|c| work.const_bytes[c]);
+    let unread = unread.fold(0, u64::saturating_add);
     let weights = read
         .iter()
         .zip(&work.const_bytes)
         .filter(|(read, _)| **read);
-    let weights = weights.fold(0u64, |sum, (_, b)| sum.saturating_add(*b));
+    let weights = weights.fold(unread, |sum, (_, b)| sum.saturating_add(*b));
     let scale = Scale::new(
         work,
         (0..work.positions() as u32).collect(),
@@ -41,7 +45,7 @@ pub fn error(work: &Work, cluster: &ClusterModel, count: usize, in_flight: u32) 
     let offers = cluster
         .workers
         .iter()
-        .map(|w| format!("{} offers {}", w.name, human(w.free())));
+        .map(|w| format!("{} offers {}", w.name, offer(w.free())));
     let steps = if in_flight > 1 {
         format!(" ({in_flight} steps at once)")
     } else {
@@ -54,7 +58,7 @@ pub fn error(work: &Work, cluster: &ClusterModel, count: usize, in_flight: u32) 
         human(activations),
         listed(offers, ", ")
     );
-    Error::new(Code::ClusterTooSmall, msg).advise(advice(&scale, cluster, count))
+    Error::new(Code::ClusterTooSmall, msg).advise(advice(&scale, unread, cluster, count))
 }
 
 /// How many holders of a worker's memory a message names.
@@ -77,7 +81,7 @@ pub fn no_room<'a>(needs: impl Iterator<Item = (&'a str, u64)>, cluster: &Cluste
             true => String::new(),
             false => format!(" ({})", holders.join(", ")),
         };
-        let (free, offered) = (human(w.free()), human(w.offered));
+        let (free, offered) = (offer(w.free()), offer(w.offered));
         format!("{} has {free} of {offered} free{holders}", w.name)
     });
     let msg = format!(
@@ -142,7 +146,16 @@ pub fn pinned_advice(
     })
 }
 
-fn advice(scale: &Scale<'_>, cluster: &ClusterModel, count: usize) -> String {
+/// So many workers, and what each of them must offer.
+fn workers(count: u64, memory: &str) -> String {
+    match count {
+        1 => format!("1 worker that offers {memory}"),
+        _ => format!("{count} workers that offer {memory} each"),
+    }
+}
+
+/// The numbers of workers that would hold everything, with `unread` bytes more on one of them.
+fn advice(scale: &Scale<'_>, unread: u64, cluster: &ClusterModel, count: usize) -> String {
     let order = by_memory(cluster);
     let largest = order.first().map_or(0, |i| cluster.workers[*i].free());
     let smallest = order
@@ -154,36 +167,40 @@ fn advice(scale: &Scale<'_>, cluster: &ClusterModel, count: usize) -> String {
     let mut ways = Vec::new();
     let mut fewest = None;
     for memory in [smallest, largest] {
-        let n = scale.workers_of(memory).filter(|n| *n <= MOST_ADVISED);
+        let room = memory.checked_sub(unread);
+        let n = room.and_then(|room| scale.workers_of(room));
+        let n = n.filter(|n| *n <= MOST_ADVISED);
         // Skip an alternative with the same number of workers and more memory.
         if let Some(n) = n.filter(|n| fewest != Some(*n)) {
-            ways.push(format!("{n} workers that offer {} each", human(memory)));
+            ways.push(workers(n.into(), &offer(memory)));
             fewest = Some(n);
         }
     }
     let high = least_memory(scale, u32::try_from(count.max(1)).unwrap_or(u32::MAX));
-    let plural = if count == 1 {
-        "worker that offers"
-    } else {
-        "workers that offer"
-    };
-    let each = if count == 1 { "" } else { " each" };
+    let high = high.saturating_add(unread);
     // What a process needs for itself explains an offer only where that is small.
     let own = match largest < TOLD_BELOW {
         true => ", of which a worker process takes 30 to 40 MiB for itself",
         false => "",
     };
-    ways.push(format!(
-        "{count} {plural} {}{each} (raise --memory{own})",
-        human(high)
-    ));
+    let enough = workers(count as u64, &human(high));
+    ways.push(format!("{enough} (raise --memory{own})"));
     format!("what would fit: {}", ways.join("; or "))
 }
 
-/// Formats bytes, rounded up to a readable unit.
+/// Formats bytes that are needed, rounded up to a readable unit.
 pub fn human(bytes: u64) -> String {
+    rounded(bytes, f64::ceil)
+}
+
+/// Formats bytes that are there, rounded down, so that they never look like enough where they are not.
+fn offer(bytes: u64) -> String {
+    rounded(bytes, f64::floor)
+}
+
+fn rounded(bytes: u64, round: fn(f64) -> f64) -> String {
     let (unit, name) = match bytes {
-        b if b >= MOST_BYTES => return format!("more than {}", human(MOST_BYTES - 1)),
+        b if b >= MOST_BYTES => return format!("more than {}", rounded(MOST_BYTES - 1, round)),
         b if b >= 1 << 40 => (1u64 << 40, "TiB"),
         b if b >= 1 << 30 => (1 << 30, "GiB"),
         b if b >= 1 << 20 => (1 << 20, "MiB"),
@@ -192,9 +209,9 @@ pub fn human(bytes: u64) -> String {
     };
     let value = bytes as f64 / unit as f64;
     if value < 100.0 {
-        format!("{:.1} {name}", (value * 10.0).ceil() / 10.0)
+        format!("{:.1} {name}", round(value * 10.0) / 10.0)
     } else {
-        format!("{:.0} {name}", value.ceil())
+        format!("{:.0} {name}", round(value))
     }
 }
 
@@ -203,10 +220,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_rounded_up_as_far_as_they_are_counted() {
+    fn needs_are_rounded_up_and_offers_down() {
         assert_eq!(human(1023), "1023 B");
         assert_eq!(human((1 << 20) + 1), "1.1 MiB");
         assert_eq!(human(200 << 40), "200 TiB");
+        assert_eq!(offer((2 << 30) - 1), "1.9 GiB");
+        assert_eq!(offer(1 << 30), "1.0 GiB");
         assert_eq!(human(2 * MOST_BYTES), "more than 65536 TiB");
     }
 }

@@ -353,7 +353,7 @@ impl Service {
 
 #[cfg(test)]
 mod tests {
-    use convoke_common::rpc::Axes;
+    use convoke_graph::program::Axes;
 
     use super::*;
     use crate::testing::{cluster, options, parse};
@@ -366,11 +366,11 @@ mod tests {
              y = MatMul(x, a)
              result y",
         );
-        let bound = |most: u64| Axes {
+        let bound = |most: i64| Axes {
             bounds: vec![("n".into(), most)],
         };
         let check =
-            |cluster: &ClusterModel, pinned: bool, tighter: &[u64], want: Result<u64, Code>| {
+            |cluster: &ClusterModel, pinned: bool, tighter: &[i64], want: Result<i64, Code>| {
                 let mut options = options(&f, WorkerCount::Auto);
                 options.axes = bound(1 << 20);
                 options.tighter = tighter.iter().map(|most| bound(*most)).collect();

@@ -71,7 +71,7 @@ struct Left : Units<X, UNITS> {
   const X* x;
   i64 m;
   DEVICE_MEMBER Left(const Arguments& a, const Tile&) : x((const X*)a.inputs[0]), m(a.sizes[0]) { this->depth = (int)a.sizes[2]; }
-  DEVICE_MEMBER void begin(int unit, int k, i64 row, int) { this->set(unit, row < m ? x + row * this->depth : x, row < m, k, 1); }
+  DEVICE_MEMBER void begin(int unit, int k, i64 row, int) { this->set(unit, x + row * this->depth, row < m, k, 1); }
 };
 template <int UNITS>
 struct Right {

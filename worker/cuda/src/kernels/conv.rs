@@ -86,7 +86,6 @@ struct Left : Units<W, UNITS> {
   }
   DEVICE_MEMBER void begin(int unit, int k, i64 row, int) {
     const bool is_in = row < m;
-    if (!is_in) row = 0;
     if (!packed) return this->set(unit, w + row * this->depth, is_in, k, 1);
     i64 first = row / PANEL * PANEL;
     this->set(unit, w + first * this->depth + (row - first), is_in, k, m - first < PANEL ? (int)(m - first) : PANEL);
@@ -142,11 +141,9 @@ struct Walk {
     own.d -= over ? taps[0] : 0;
     own.c += over;
   }
-  // The element of a channel at a place within its plane, read as tiles_units.cu says.
+  // The element of a channel at a place within its plane.
   DEVICE_MEMBER X element(int channel, int tap) const {
-    const bool is_in = channel < channels && tap >= 0;
-    const X found = read(x + (is_in ? (i64)channel * plane + tap : 0));
-    return is_in ? found : X{};
+    return read(x + ((i64)channel * plane + tap), channel < channels && tap >= 0);
   }
   // The element of a window.
   DEVICE_MEMBER X element(const int* corner) const { return element(own.c, place(corner, own.d, own.h, own.w)); }

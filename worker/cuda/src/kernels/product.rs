@@ -53,7 +53,7 @@ struct Left : Units<A, UNITS> {
   DEVICE_MEMBER Left(const Arguments& a, const Tile& tile) : x(tile.x), m(a.sizes[0]), by_row(a.sizes[3]), by_k((int)a.sizes[4]) {
     this->depth = (int)a.sizes[2];
   }
-  DEVICE_MEMBER void begin(int unit, int k, i64 row, int) { this->set(unit, row < m ? x + row * by_row : x, row < m, k, by_k); }
+  DEVICE_MEMBER void begin(int unit, int k, i64 row, int) { this->set(unit, x + row * by_row, row < m, k, by_k); }
 };
 template <int UNITS>
 struct Right : Units<B, UNITS> {
@@ -67,12 +67,11 @@ struct Right : Units<B, UNITS> {
   DEVICE_MEMBER void begin(int unit, int k, i64 column, int) {
     const bool is_in = column < n;
 #if PACKED
-    if (!is_in) column = 0;
     i64 first = column / PANEL * PANEL, rest = n - first;
     int width = rest >= PANEL ? PANEL : (int)((rest + PACK_N - 1) / PACK_N * PACK_N);
     this->set(unit, y + first * this->depth + (column - first), is_in, k, width);
 #else
-    this->set(unit, is_in ? y + column * by_column : y, is_in, k, by_k);
+    this->set(unit, y + column * by_column, is_in, k, by_k);
 #endif
   }
 };

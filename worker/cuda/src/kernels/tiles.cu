@@ -258,8 +258,8 @@ DEVICE void tiles(const Arguments& a) {
         }
   }
 }
-CROWDED_KERNEL(0, 2) { part_tiles<1, 2, 4>(a); }
-CROWDED_KERNEL(1, 2) { part_tiles<2, 4, 2>(a); }
+CROWDED_KERNEL(0, 2) { part_tiles<1, 2, 2>(a); }
+CROWDED_KERNEL(1, 2) { part_tiles<2, 4, 1>(a); }
 KERNEL(2) { tiles<2, 64, 1>(a); }
 KERNEL(3) { tiles<4, 32, 1>(a); }
 #else
@@ -355,8 +355,8 @@ DEVICE void tiles(const Arguments& a) {
       }
   }
 }
-CROWDED_KERNEL(0, 2) { tiles<1, 32, 4>(a); }
-CROWDED_KERNEL(1, 2) { tiles<2, 32, 2>(a); }
+CROWDED_KERNEL(0, 2) { tiles<1, 32, 2>(a); }
+CROWDED_KERNEL(1, 2) { tiles<2, 32, 1>(a); }
 KERNEL(2) { tiles<4, 16, 2>(a); }
 KERNEL(3) { tiles<8, 16, 1>(a); }
 #endif

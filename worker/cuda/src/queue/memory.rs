@@ -31,8 +31,7 @@ struct Kept {
     bytes: u64,
 }
 
-/// The bytes of the block for so many bytes. The driver gives no memory of no bytes, and kernels may read a first element that is not
-/// there, and drop it.
+/// The bytes of the block for so many bytes. The driver gives no memory of no bytes.
 fn block_size(bytes: usize) -> usize {
     bytes.max(1).next_multiple_of(512)
 }
