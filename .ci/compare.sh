@@ -1,5 +1,6 @@
 # Shared by `oracles` and `exports`, which compare models with the references in their inputs files; source it after lib.sh.
-# Reads: convoke (the binary), devices, runs (numbers of workers and threads, as 3-2), only (names; empty means all), results (a folder it may replace).
+# Reads: convoke (the binary), devices, runs (numbers of workers and threads, as 3-2), sampled (more of them, of which two are taken for
+# each model; may be empty), seed (a number that decides which), only (names; empty means all), results (a folder it may replace).
 # Sets: passed, failed, compared (counts).
 
 rm -rf "$results"; mkdir -p "$results"
@@ -32,9 +33,17 @@ one_run() { # DIR NAME N T DEVICE: runs, checks; leaves the JSON in $results and
   digests+=$(jq -ecS '[.outputs[] | [.name, .dtype, .shape, .digest]]' "$log.json" 2>/dev/null || echo none)$'\n'
 }
 
+# taken_for NAME: two neighbours of those in `sampled`, from one that follows from the model and the seed.
+taken_for() {
+  local all=($sampled) first
+  [ ${#all[@]} -gt 0 ] || return 0
+  first=$(($(cksum <<<"$1 $seed" | cut -d ' ' -f 1) % ${#all[@]}))
+  echo "${all[first]} ${all[(first + 1) % ${#all[@]}]}"
+}
+
 one_model() { # DIR NAME
   local digests='' start=$SECONDS run d distinct error bits
-  for d in $devices; do for run in $runs; do
+  for d in $devices; do for run in $runs $(taken_for "$2"); do
     one_run "$1" "$2" "${run%-*}" "${run#*-}" "$d"
   done; done
   distinct=$(sort -u <<<"${digests%$'\n'}" | wc -l)

@@ -12,6 +12,9 @@ export DOCKER_BUILDKIT=0 COMPOSE_DOCKER_CLI_BUILD=0
 
 die() { echo "$*" >&2; exit 1; }
 
+# The commit that is checked, from which follows what is sampled.
+commit() { git -c safe.directory='*' rev-parse HEAD 2>/dev/null || echo none; }
+
 # The binary that the scripts run. The whole of .ci/run takes it out of the image, which it makes all the same: a release
 # build takes minutes. One step alone, or a script, has cargo build it.
 product() {

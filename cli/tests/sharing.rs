@@ -24,6 +24,9 @@ use convoke_common::rpc::{MemberState, MemberStatus};
 /// A function that takes about 0.3 ms on one thread.
 const BRIEF: (usize, usize) = (128, 2);
 
+/// A function that takes some milliseconds on one thread, so that all of its steps are jobs of the compute thread.
+const STEADY: (usize, usize) = (256, 8);
+
 fn one_worker(name: &str) -> Processes {
     let mut processes = Processes::prepare(name, "1GiB");
     processes.start_coordinator();
@@ -159,11 +162,11 @@ async fn one_call_is_served_beside_the_many_of_another() {
 async fn check_still(name: String, delay: Duration) {
     let processes = one_worker(&name);
     let (first, second) = (processes.connect().await, processes.connect().await);
-    let (a, b) = (load(&first, BRIEF).await, load(&second, BRIEF).await);
-    call(&a, BRIEF.0, None).await.unwrap();
+    let (a, b) = (load(&first, STEADY).await, load(&second, STEADY).await);
+    call(&a, STEADY.0, None).await.unwrap();
     let until_it_fails = |model: Arc<Model>| async move {
         loop {
-            if let Err(error) = call(&model, BRIEF.0, None).await {
+            if let Err(error) = call(&model, STEADY.0, None).await {
                 return error;
             }
         }

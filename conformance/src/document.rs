@@ -86,7 +86,7 @@ otherwise of a form. A model is split between its nodes: no operator is split it
 - **dtypes**: what the kernel computes. *Numbers* are integers of 8 to 64 bits, `f16`, `bf16`, `f32` and `f64`; *all* adds `bool`;
   *stored* adds integers of 2 and 4 bits and floats of 4 and 8 bits.
 - **cases**: how many test cases of the operator by itself run, of those that there are: ONNX's own suite, and cases of random shapes
-  and attributes. **among others**: how many cases of several operators, of which it is one, run. `.ci/oracles` runs all of them, on
+  and attributes. **among others**: how many cases of several operators, of which it is one, run. `.ci/oracles --whole` runs all of them, on
   one worker and apart from their operands, with right results and equal bits.
 
 Elementwise operators that follow each other are fused into one kernel (a *chain*). `Conv`, `Gemm`, and `MatMul` with a constant

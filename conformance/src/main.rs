@@ -20,6 +20,7 @@ mod report;
 mod wire;
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -46,6 +47,12 @@ struct Args {
     /// Only cases whose name contains this.
     #[arg(long, default_value = "")]
     filter: String,
+    /// Of those, only every Nth.
+    #[arg(long, value_name = "N", default_value = "1")]
+    every: NonZeroUsize,
+    /// The first of them.
+    #[arg(long, value_name = "I", default_value = "0")]
+    from: usize,
     /// The device that runs the cases.
     #[arg(long, default_value = "cpu")]
     device: DeviceId,
@@ -112,7 +119,8 @@ async fn judged(args: &Args, cases: &[Case], cache: &Path) -> Result<Report, Str
         .await
         .map_err(|e| e.to_string())?;
     let mut report = Report::default();
-    for case in cases.iter().filter(|c| c.name.contains(&args.filter)) {
+    let named = cases.iter().filter(|c| c.name.contains(&args.filter));
+    for case in named.skip(args.from).step_by(args.every.get()) {
         let mut verdict = judge(&cluster, case, cache).await;
         if let Some(listed) = &expected {
             verdict = verdict.beside(listed.contains(&case.name));

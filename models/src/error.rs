@@ -7,8 +7,6 @@ use convoke_graph::graph::GraphError;
 use convoke_graph::printable::Listed;
 use convoke_graph::{DType, Printable};
 
-use crate::onnx::deciding;
-
 /// A node that is not supported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnsupportedNode {
@@ -376,9 +374,10 @@ const DECLARE_ONE: &str = "declare the rank of its result in the model, as onnx.
 const DECLARE_RANK: &str = "declare the rank of its result with onnx.shape_inference, or give the inputs with the model \
                             (--inputs FILE, `ModelBuilder::shape`)";
 
-/// Whether a graph lacks what decides the rank of a tensor, which a declaration may say.
+/// Whether a graph lacks what decides the rank of a tensor, which a declaration may say. No declaration says how large the kernel `W`
+/// of a convolution is.
 fn is_of_rank(e: &GraphError) -> bool {
-    matches!(e, GraphError::RankUnknown { op, .. } if deciding(op).is_some())
+    matches!(e, GraphError::RankUnknown { operand, .. } if operand != "W")
 }
 
 /// What the user can do about an op that is not supported.

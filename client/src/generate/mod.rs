@@ -325,8 +325,7 @@ impl Generation {
             if !lost || self.options.retry == Retry::Off || losses.len() == RERUNS {
                 self.lost = None;
                 let mut error = concluded(losses, failed.error);
-                let beyond = code == Code::KernelFailed && self.tokens.len() > self.prompt;
-                if beyond && error.advice.is_empty() {
+                if code == Code::KernelFailed && self.tokens.len() > self.prompt {
                     error.advice = format!(
                         "it has {} tokens, and the model may know no more positions: ask for fewer tokens, or give a shorter prompt",
                         self.tokens.len(),

@@ -28,7 +28,7 @@ pub(super) fn declared<'a>(all: impl Iterator<Item = &'a ValueInfoProto>) -> Ran
 }
 
 /// The operand of `op` whose number of elements decides the rank of the result.
-pub(crate) fn deciding(op: &str) -> Option<usize> {
+fn deciding(op: &str) -> Option<usize> {
     match op {
         "Reshape" | "Expand" | "Squeeze" | "Unsqueeze" => Some(1),
         "ConstantOfShape" => Some(0),

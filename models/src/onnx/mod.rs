@@ -28,8 +28,6 @@ mod tensor;
 mod tests;
 mod wire;
 
-pub(crate) use lengths::deciding;
-
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 

@@ -483,7 +483,7 @@ async fn what_a_worker_reports_is_taken_and_may_be_freed_meanwhile() {
     let error = client.plan(one()).await.unwrap_err();
     assert_eq!(error.code, Code::OutOfMemory, "{error}");
     assert!(
-        error.message.contains("a has 0 B of 984 MiB free"),
+        error.message.contains("a has 0 B of 983 MiB free"),
         "{error}"
     );
     assert!(begun.elapsed() < RETURN_BOUND, "{:?}", begun.elapsed());
