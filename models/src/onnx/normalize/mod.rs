@@ -14,7 +14,6 @@ mod conv_transpose;
 mod early;
 mod einsum;
 mod expansion;
-mod experimental;
 mod grams;
 mod grid;
 mod learn;
@@ -231,12 +230,12 @@ pub(super) fn standard(b: &mut Builder, mut c: ImportedNode) -> Outputs {
         "LSTM" | "GRU" | "RNN" => operands::recurrent(b, c),
         "NegativeLogLikelihoodLoss" => losses::negative_log_likelihood(b, c),
         "SoftmaxCrossEntropyLoss" => losses::softmax_cross_entropy(b, c),
-        "Affine" if v < 10 => experimental::affine(b, c),
-        "Crop" if v < 10 => experimental::crop(b, c),
-        "ImageScaler" if v < 10 => experimental::image_scaler(b, c),
-        "ParametricSoftplus" if v < 10 => experimental::scaled(b, c, "Softplus"),
-        "Scale" if v < 10 => experimental::scale(b, c),
-        "ScaledTanh" if v < 10 => experimental::scaled(b, c, "Tanh"),
+        "Affine" if v < 10 => early::experimental::affine(b, c),
+        "Crop" if v < 10 => early::experimental::crop(b, c),
+        "ImageScaler" if v < 10 => early::experimental::image_scaler(b, c),
+        "ParametricSoftplus" if v < 10 => early::experimental::scaled(b, c, "Softplus"),
+        "Scale" if v < 10 => early::experimental::scale(b, c),
+        "ScaledTanh" if v < 10 => early::experimental::scaled(b, c, "Tanh"),
         "AffineGrid" => grid::affine_grid(b, c),
         "Attention" => attention::attention(b, c),
         "CausalConvWithState" => attention::causal_conv(b, c),

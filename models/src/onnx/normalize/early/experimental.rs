@@ -3,13 +3,13 @@
 use convoke_graph::graph::{Attr, Attrs};
 use convoke_graph::{Dim, Tensor};
 
-use super::super::builder::Builder;
-use super::expansion::Expansion;
-use super::{ImportFailure, ImportedNode, Outputs};
+use super::super::super::builder::Builder;
+use super::super::expansion::Expansion;
+use super::super::{ImportFailure, ImportedNode, Outputs};
 use crate::error::ModelError;
 
 /// Imports Affine, `alpha * x + beta`.
-pub(super) fn affine(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+pub(in super::super) fn affine(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let alpha = c.take_float("alpha")?.unwrap_or(1.0);
     let beta = c.take_float("beta")?.unwrap_or(0.0);
     c.no_more_attributes()?;
@@ -27,7 +27,7 @@ pub(super) fn affine(b: &mut Builder, mut c: ImportedNode) -> Outputs {
 }
 
 /// Imports Scale, `scale * x`.
-pub(super) fn scale(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+pub(in super::super) fn scale(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let scale = c.take_float("scale")?.unwrap_or(1.0);
     c.no_more_attributes()?;
     let (x, dtype) = (c.need(0)?, c.dtype(b, 0));
@@ -37,7 +37,7 @@ pub(super) fn scale(b: &mut Builder, mut c: ImportedNode) -> Outputs {
 }
 
 /// Imports ParametricSoftplus and ScaledTanh, `alpha * f(beta * x)` with the function `f`.
-pub(super) fn scaled(b: &mut Builder, mut c: ImportedNode, f: &str) -> Outputs {
+pub(in super::super) fn scaled(b: &mut Builder, mut c: ImportedNode, f: &str) -> Outputs {
     let alpha = c.take_float("alpha")?.ok_or_else(|| missing(&c, "alpha"))?;
     let beta = c.take_float("beta")?.ok_or_else(|| missing(&c, "beta"))?;
     c.no_more_attributes()?;
@@ -51,7 +51,7 @@ pub(super) fn scaled(b: &mut Builder, mut c: ImportedNode, f: &str) -> Outputs {
 }
 
 /// Imports ImageScaler, `scale * x + bias` with a bias of each channel.
-pub(super) fn image_scaler(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+pub(in super::super) fn image_scaler(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let scale = c.take_float("scale")?.unwrap_or(1.0);
     let bias = match c.take("bias") {
         Some(Attr::Floats(v)) => v,
@@ -85,7 +85,7 @@ pub(super) fn image_scaler(b: &mut Builder, mut c: ImportedNode) -> Outputs {
 
 /// Imports Crop, which takes elements off the borders of images, or takes a part of a given size that begins behind the first
 /// borders.
-pub(super) fn crop(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+pub(in super::super) fn crop(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let border = c.take_ints("border")?;
     let border: Option<[i64; 4]> = border.and_then(|b| b.try_into().ok());
     let border = border.filter(|b| b.iter().all(|n| *n >= 0));

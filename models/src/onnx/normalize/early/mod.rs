@@ -1,6 +1,8 @@
 //! Forms of ops before operator set 7: operands that broadcast along a named axis, attributes that became operands, and hints
 //! that never changed a result.
 
+pub(super) mod experimental;
+
 use convoke_graph::graph::{Attr, ValueId};
 
 use super::super::builder::Builder;
