@@ -163,11 +163,15 @@ fn optimised_and_divided(
         (Err(e), Some(again)) if e.code == Code::ClusterTooSmall => (e, again),
         (Err(e), _) => return Err(e),
     };
+    let mut whole = cluster.is_taken().then(|| again.clone());
     let made = optimise_in_place(again, options.numerics, &|_| true)?;
     let mut refused = None;
     for share in LARGE {
         // What only waits for memory is not taken apart for as long as it lives.
-        if share > 1 && cluster.is_taken() && fits(&made.function, &cluster.idle(), options) {
+        if share > 1
+            && let Some(whole) = whole.take()
+            && optimised_and_placed(whole, &cluster.idle(), options).is_ok()
+        {
             break;
         }
         let function = made.function.clone();
@@ -180,11 +184,6 @@ fn optimised_and_divided(
         }
     }
     Err(refused.unwrap_or(error))
-}
-
-/// Whether a cluster has room for a function whose functions of control flow are not taken apart.
-fn fits(function: &Function, cluster: &ClusterModel, options: &PlanOptions) -> bool {
-    place(function.clone(), cluster, options).is_ok()
 }
 
 /// Optimises and places a function. What only one branch of an `If` needs moves into the branch, which runs on one worker

@@ -380,6 +380,11 @@ fn is_of_rank(e: &GraphError) -> bool {
     matches!(e, GraphError::RankUnknown { operand, .. } if operand != "W")
 }
 
+/// Whether a graph lacks the sizes of a tensor that decide those of another.
+fn is_of_sizes(e: &GraphError) -> bool {
+    matches!(e, GraphError::RankUnknown { .. })
+}
+
 /// What the user can do about an op that is not supported.
 fn advice_on(op: &str, reason: Option<&str>) -> &'static str {
     match reason {
@@ -504,6 +509,7 @@ impl ModelError {
                 "the exporter wrote an invalid graph; run onnx.checker on the file"
             }
             E::Graph { errors } if errors.iter().any(is_of_rank) => DECLARE_RANK,
+            E::Graph { errors } if errors.iter().any(is_of_sizes) => GIVE_SIZES,
             E::Tensor { .. } | E::Attribute { .. } | E::Node { .. } | E::Graph { .. } => {
                 "export the model again; onnx.checker may say more"
             }

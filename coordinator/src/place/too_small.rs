@@ -172,7 +172,8 @@ fn advice(scale: &Scale<'_>, unread: u64, cluster: &ClusterModel, count: usize) 
         let n = n.filter(|n| *n <= MOST_ADVISED);
         // Skip an alternative with the same number of workers and more memory.
         if let Some(n) = n.filter(|n| fewest != Some(*n)) {
-            ways.push(workers(n.into(), &offer(memory)));
+            let least = least_memory(scale, n).saturating_add(unread);
+            ways.push(workers(n.into(), &human(least.min(memory))));
             fewest = Some(n);
         }
     }

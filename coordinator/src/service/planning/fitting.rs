@@ -251,8 +251,10 @@ impl Service {
         }
         let mut least = options.clone();
         // What is missing at least. What is only explained is planned for the first bounds that an idle cluster has room for.
-        if let (Some(tightest), false) = (least.tighter.pop(), options.intent == Intent::Explain) {
-            (least.axes, least.tighter) = (tightest, vec![]);
+        if options.intent != Intent::Explain
+            && let Some(tightest) = std::mem::take(&mut least.tighter).pop()
+        {
+            least.axes = tightest;
         }
         let idle = self.computed(kept, cluster.idle(), least, held.clone());
         let mut idle = match idle.await {

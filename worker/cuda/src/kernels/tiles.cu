@@ -1,5 +1,5 @@
 // Tiles of products. A family defines, between tiles_units.cu and this text,
-//   L, R                             the types of elements of the left and the right matrix,
+//   L                                the type of elements of the left matrix,
 //   HALVES                           1 where both are 16-bit and of the same type, which tensor cores multiply, else 0,
 //   struct Tile                      what a tile is of: `Tile(a, number, edge)`, with `row0` and `column0`,
 //   struct Left<UNITS>, Right<UNITS> readers of the units that a thread loads, made for (a, tile): `begin(unit, k, at, by)` is called

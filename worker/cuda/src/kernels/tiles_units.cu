@@ -33,7 +33,8 @@ struct Units {
   // What k may grow by before there is nothing, which is 0 for a row beyond the matrix.
   int rest[UNITS];
   int depth;
-  // Whether the two elements of each pair are one aligned word.
+  // Whether the two elements of each pair are one aligned word. What is beyond the matrix does not count, so that the threads of a warp
+  // agree wherever they can.
   bool wide = true;
   // `first` is the first element of the unit's row, if the row is in the matrix.
   DEVICE_MEMBER void set(int unit, const T* first, bool is_in, int k, int by_k) {
@@ -41,7 +42,7 @@ struct Units {
     at[unit] = is_in ? first + (i64)k * by_k : first;
     by[unit] = by_k;
     rest[unit] = is_in ? depth - k : 0;
-    wide = wide && by_k == 1 && depth % 2 == 0 && (u64)at[unit] % 4 == 0;
+    wide = wide && by_k == 1 && depth % 2 == 0 && (!is_in || (u64)at[unit] % 4 == 0);
   }
   DEVICE_MEMBER f32 one(int unit, int k0) const {
     return widen(read(at[unit] + (i64)k0 * by[unit], k0 < rest[unit]));

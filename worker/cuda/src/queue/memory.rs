@@ -29,6 +29,8 @@ struct Kept {
     /// Addresses by the bytes of their blocks.
     blocks: HashMap<usize, Vec<u64>>,
     bytes: u64,
+    /// Whether the queue is closed, so that nothing more is kept.
+    closed: bool,
 }
 
 /// The bytes of the block for so many bytes. The driver gives no memory of no bytes.
@@ -64,15 +66,22 @@ impl Lanes {
         Some(address)
     }
 
-    /// Keeps a block whose last use is ordered before what comes next on `compute`, unless more than `room` bytes were kept then.
-    fn keep(&self, size: usize, address: u64, room: u64) -> bool {
+    /// Keeps a block whose last use is ordered before what comes next on `compute`, unless more were kept then than the queue has
+    /// reserved and does not use once the block's charge has ended.
+    fn keep(&self, size: usize, address: u64, charge: &Charge) -> bool {
         let mut kept = self.kept();
-        let fits = kept.bytes + size as u64 <= room;
+        let fits = !kept.closed && kept.bytes + size as u64 <= charge.room();
         if fits {
             kept.bytes += size as u64;
             kept.blocks.entry(size).or_default().push(address);
         }
         fits
+    }
+
+    /// Gives all kept blocks back to the driver, and keeps no more: what the queue has reserved is about to be free.
+    pub fn close(&self) {
+        self.kept().closed = true;
+        self.shrink(0);
     }
 
     /// Gives kept blocks back to the driver until no more than `room` bytes are kept.
@@ -119,7 +128,7 @@ impl Lanes {
 
 impl Drop for Lanes {
     fn drop(&mut self) {
-        self.shrink(0);
+        self.close();
         for stream in [self.inward, self.compute, self.outward] {
             self.gpu.driver.end_stream(stream);
         }
@@ -283,7 +292,7 @@ impl Drop for Memory {
         // A driver that orders nothing any longer has lost the context, and the memory with it.
         if let Ok(stream) = self.last_stream() {
             let is_kept = self.of_compute && stream == self.lanes.compute;
-            if is_kept && self.lanes.keep(self.size, self.address, self.charge.room()) {
+            if is_kept && self.lanes.keep(self.size, self.address, &self.charge) {
                 return;
             }
             // SAFETY: the memory came from `allocate`, nobody holds it, and its users are ordered before on the stream.

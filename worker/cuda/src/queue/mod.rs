@@ -138,6 +138,12 @@ fn tensor(dtype: DType, shape: Shape, buffer: Arc<Buffer>) -> DeviceTensor {
     }
 }
 
+impl Drop for CudaQueue {
+    fn drop(&mut self) {
+        self.lanes.close();
+    }
+}
+
 impl CudaQueue {
     /// Opens a queue that reserves `bytes` of device memory.
     pub fn open(gpu: Arc<Gpu>, ledger: &Ledger, purpose: Purpose, bytes: u64) -> Result<CudaQueue> {

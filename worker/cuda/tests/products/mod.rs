@@ -25,6 +25,8 @@ fn products_have_the_bits_of_the_cpu() {
             (&[3, 9], &[9]),
             (&[2, 0], &[0, 3]),
             (&[300, 150], &[150, 70]),
+            (&[40, 64], &[64]),
+            (&[64, 10], &[10, 500]),
         ] {
             let given = [floats(dtype, a, 6), floats(dtype, b, 7)];
             check(
@@ -70,20 +72,24 @@ fn stacked(matrix: &Tensor, count: usize) -> Tensor {
     on_cpu("Expand", &Attrs::default(), &given, 1).remove(0)
 }
 
+/// The first rows of a matrix.
+fn rows_of(matrix: &Tensor, rows: i64) -> Tensor {
+    let given = [matrix.clone(), ints(&[0]), ints(&[rows]), ints(&[0])];
+    on_cpu("Slice", &Attrs::default(), &given, 1).remove(0)
+}
+
 /// Many matrices are made in large tiles, one in small ones.
 #[test]
 fn neither_tile_nor_batch_changes_a_bit_of_a_product() {
     let device = device("tiles");
-    let matmul = |x: &Tensor, y: &Tensor| {
-        let given = [x.clone(), y.clone()];
-        let made = on_device(&device, "MatMul", &Attrs::default(), &given, 1).unwrap();
+    let one = |op: &str, attrs: &Attrs, given: &[Tensor]| {
+        let made = on_device(&device, op, attrs, given, 1).unwrap();
         made.into_iter().next().unwrap().unwrap()
     };
-    let conv = |x: &Tensor, w: &Tensor| {
-        let given = [x.clone(), w.clone()];
-        let made = on_device(&device, "Conv", &Attrs::default(), &given, 1).unwrap();
-        made.into_iter().next().unwrap().unwrap()
-    };
+    let of_two =
+        |op: &str, x: &Tensor, y: &Tensor| one(op, &Attrs::default(), &[x.clone(), y.clone()]);
+    let matmul = |x: &Tensor, y: &Tensor| of_two("MatMul", x, y);
+    let conv = |x: &Tensor, w: &Tensor| of_two("Conv", x, w);
     let check = |whole: &Tensor, alone: &Tensor, what: &str| {
         let size = alone.bytes().len();
         for (i, part) in whole.bytes().chunks(size).enumerate() {
@@ -98,7 +104,7 @@ fn neither_tile_nor_batch_changes_a_bit_of_a_product() {
         for (edge, k) in [(32, 300), (64, 72), (128, 150)] {
             let (x, y) = (floats(dtype, &[edge, k], 41), floats(dtype, &[k, edge], 42));
             let alone = matmul(&x, &y);
-            let count = 130_usize.div_ceil(if edge == 32 { 2 } else { 1 });
+            let count = 130;
             let what = format!("{dtype} {edge} {k}");
             check(
                 &matmul(&stacked(&x, count), &stacked(&y, count)),
@@ -106,27 +112,46 @@ fn neither_tile_nor_batch_changes_a_bit_of_a_product() {
                 &what,
             );
             // The first row alone.
-            let first = on_cpu(
-                "Slice",
-                &Attrs::default(),
-                &[x, ints(&[0]), ints(&[1]), ints(&[0])],
-                1,
-            );
-            let row = matmul(&first[0], &y);
+            let first = rows_of(&x, 1);
+            let row = matmul(&first, &y);
             assert!(
                 alone.bytes().starts_with(row.bytes()),
                 "{what}: a row alone has other bits"
             );
         }
-        let (x, w) = (
-            floats(dtype, &[9, 9, 9], 43),
-            floats(dtype, &[70, 9, 2, 2], 44),
+        // Windows of several taps and of one, in tiles of the two middle sizes.
+        for w in [&[70, 9, 2, 2], &[40, 9, 1, 1]] {
+            let (x, w) = (floats(dtype, &[9, 9, 9], 43), floats(dtype, w, 44));
+            let alone = conv(&stacked(&x, 1), &w);
+            let many = conv(&stacked(&x, 130), &w);
+            check(&many, &alone, &format!("{dtype} conv {w:?}"));
+        }
+        // Packed weights, of which the last panels are not full.
+        let packed = on_cpu(
+            "PackGemmB",
+            &Attrs::default(),
+            &[floats(dtype, &[40, 500], 46)],
+            1,
         );
-        let alone = conv(&stacked(&x, 1), &w);
-        check(
-            &conv(&stacked(&x, 130), &w),
-            &alone,
-            &format!("{dtype} conv"),
+        let fused = int("packed", 1)
+            .with("k", Attr::Int(40))
+            .with("n", Attr::Int(500));
+        let x = floats(dtype, &[260, 40], 47);
+        let many = one("FusedGemm", &fused, &[x.clone(), packed[0].clone()]);
+        let first = rows_of(&x, 1);
+        let row = one("FusedGemm", &fused, &[first, packed[0].clone()]);
+        assert!(many.bytes().starts_with(row.bytes()), "{dtype} packed");
+        let (x, w) = (
+            floats(dtype, &[1, 9, 40, 41], 48),
+            floats(dtype, &[37, 9, 1, 1], 49),
+        );
+        let packed = on_cpu("PackConvW", &Attrs::default(), std::slice::from_ref(&w), 1);
+        let fused = Attrs::default().with("w_shape", Attr::Ints(vec![37, 9, 1, 1]));
+        let plain = one("FusedConv", &fused, &[x.clone(), w]);
+        let fused = fused.with("packed", Attr::Int(1));
+        assert_eq!(
+            plain.bytes(),
+            one("FusedConv", &fused, &[x, packed[0].clone()]).bytes()
         );
     }
 }
