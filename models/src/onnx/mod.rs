@@ -172,7 +172,8 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
 }
 
 /// Imports the graph with its open dimensions. Where sizes are given that the model then does not run for, their symbols are
-/// fixed to them; all symbols are where the model cannot be imported otherwise. Returns the sizes that were fixed as well.
+/// fixed to them, if it can be imported so; all symbols are where the model cannot be imported otherwise. Returns the sizes that were
+/// fixed as well.
 fn imported<'a>(
     file: &'a DataFile,
     skeleton: &'a skeleton::Skeleton,
@@ -200,22 +201,35 @@ fn imported<'a>(
     let Ok(sizes) = import::given_sizes(&skeleton.model, given) else {
         return Ok((open?, fixed));
     };
-    let mut last = open;
+    let (mut last, mut before) = (open, None);
     // Each round fixes further symbols, so that there are no more rounds than symbols.
     loop {
-        let known = fixed.len();
+        let known = fixed.clone();
         match &last {
             Ok(i) => fixed.extend(wrongly_assumed(i, &sizes)),
             Err(_) => fixed.clone_from(&sizes),
         }
-        if fixed.len() == known {
-            return Ok((last?, fixed));
+        if fixed.len() == known.len() {
+            break;
         }
         last = match (with(&fixed), last) {
             // An error is of the model as it stands, not of one with other inputs.
-            (Err(_), Err(first)) => return Err(first),
-            (next, _) => next,
+            (Err(_), Err(first)) => {
+                last = Err(first);
+                break;
+            }
+            (next, Ok(i)) => {
+                before = Some((i, known));
+                next
+            }
+            (next, Err(_)) => next,
         };
+    }
+    match (last, before) {
+        (Ok(i), _) => Ok((i, fixed)),
+        // What these sizes make impossible may be in a branch that is not taken. Where it is, the step fails.
+        (Err(_), Some(before)) => Ok(before),
+        (Err(e), None) => Err(e),
     }
 }
 

@@ -180,6 +180,25 @@ fn axes_that_are_not_named_go_where_a_call_has_them_of_length_one() {
 }
 
 #[test]
+fn what_sizes_make_impossible_in_a_branch_leaves_the_model_open() {
+    // The branch that is taken for the other sizes has a rank of its own.
+    let nodes = vec![
+        node("Squeeze", "x", "s", vec![]),
+        node("Transpose", "s", "t", vec![ints("perm", &[0, 1])]),
+    ];
+    let branches = vec![
+        graph_attr("then_branch", graph(vec![], vec![], nodes, "t")),
+        graph_attr("else_branch", graph(vec![], vec![], vec![], "x")),
+    ];
+    let chosen = vec![node("If", "go", "y", branches)];
+    let x = vec![value("go", 9, &[]), value("x", F32, &["n", "3"])];
+    let m = model(17, graph(x, vec![], chosen, "y"));
+    let go: (&str, &[usize]) = ("go", &[]);
+    check_loaded(&m, &[go, ("x", &[2, 3])], "f32[n, 3]", false);
+    check_loaded(&m, &[go, ("x", &[1, 3])], "f32[n, 3]", false);
+}
+
+#[test]
 fn numbers_of_axes_that_only_a_call_knows_are_taken_from_it() {
     let (x, s) = (value("x", F32, &["a", "b", "c"]), value("s", I64, &["k"]));
     let inputs = vec![x.clone(), s];
