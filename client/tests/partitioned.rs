@@ -18,8 +18,9 @@ use convoke::{
 use tokio::sync::Mutex;
 
 const MIB: u64 = 1 << 20;
-const ROWS: i64 = 32_768;
-const WIDTH: usize = 1024;
+const ROWS: i64 = 2048;
+/// A row crosses between workers of one host in lent memory: it is larger than what travels within a frame.
+const WIDTH: usize = 16_384;
 /// Bytes of a table.
 const TABLE: u64 = 128 * MIB;
 

@@ -84,6 +84,11 @@ impl LeaseId {
         LeaseId(self.0 & !Self::DRIVER)
     }
 
+    /// Whether the driver of a partitioned body knows the body's lease under this id.
+    pub fn is_at_driver(self) -> bool {
+        self.0 & (Self::DRIVER | Self::SESSION) == Self::DRIVER
+    }
+
     /// The id of the eager session of the client with this incarnation.
     pub fn of_session(owner: Incarnation) -> LeaseId {
         LeaseId(owner.0 | Self::SESSION)

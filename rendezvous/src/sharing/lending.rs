@@ -77,10 +77,13 @@ impl LinkSharing {
         let place = out.tensor.segment();
         let place = place.map(|(segment, offset)| (segment.clone(), offset));
         let aligned = |(_, offset): &(_, u64)| offset.is_multiple_of(ALIGN as u64);
-        // A client may change what it sends; a session's tensor must not be held up by the peer that reads it.
+        // A client may change what it sends; a session's tensor must not be held up by the peer that reads it. The driver of a partitioned
+        // body holds results beyond the step that made them, which cannot retire before the loan ends, so that the next step would not begin.
         // What divides a text into strings is checked once, and must not change after that.
         let fixed = out.tensor.dtype() != DType::Str;
-        let may = fixed && self.me == Role::Worker && !out.key.lease.is_session();
+        let lease = out.key.lease;
+        let held = lease.is_session() || lease.is_at_driver();
+        let may = fixed && self.me == Role::Worker && !held;
         match place.filter(|p| may && aligned(p)) {
             Some((segment, offset)) => self.lend_in(segment, offset, out),
             None => self.stage.add(out).map(Err),
