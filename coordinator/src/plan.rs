@@ -23,7 +23,7 @@ use convoke_graph::program::{Axes, ConstantId, DriverProgram, HashedProgram, Pro
 use crate::bodies::{DividedFunction, PlannedBody};
 use crate::partition::{names, partition, summarise};
 use crate::passes::{StaysInPlace, control_op, optimise_in_place};
-use crate::place::{ClusterModel, Placed, check_pins, is_pinned, place};
+use crate::place::{ClusterModel, Placed, check_pins, human, is_pinned, place};
 
 /// What a part of a plan needs of its worker's memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -183,7 +183,43 @@ fn optimised_and_divided(
             Ok(None) | Err(_) => {}
         }
     }
-    Err(refused.unwrap_or(error))
+    let mut error = refused.unwrap_or(error);
+    if let Some(bytes) = least_together(&made.function, cluster, options, &error) {
+        let (count, each) = (cluster.workers.len(), human(bytes));
+        error.advice = format!(
+            "{}; or {count} workers that offer {each} each, which run its branches and loops together",
+            error.advice
+        );
+    }
+    Err(error)
+}
+
+/// The memory of each of the cluster's workers with which they run large functions of control flow together, if any does: the least
+/// to within a tenth.
+fn least_together(
+    function: &Function,
+    cluster: &ClusterModel,
+    options: &PlanOptions,
+    error: &Error,
+) -> Option<u64> {
+    // Only what no worker holds alone is divided, so that more memory is not always enough.
+    const STEPS: usize = 24;
+    if cluster.workers.len() < 2 {
+        return None;
+    }
+    let fits = |bytes: &u64| {
+        let mut other = cluster.idle();
+        for worker in &mut other.workers {
+            (worker.memory, worker.budget, worker.offered) = (*bytes, *bytes, *bytes);
+        }
+        let divided = DividedFunction::divide(function.clone(), &other, options, (1, error));
+        matches!(divided, Ok(Some(_)))
+    };
+    let least = cluster.workers.iter().map(|w| w.offered).min()?;
+    let grown = |bytes: &u64| Some(bytes.saturating_add(bytes / 10));
+    std::iter::successors(Some(least.max(1 << 10)), grown)
+        .take(STEPS)
+        .find(fits)
 }
 
 /// Optimises and places a function. What only one branch of an `If` needs moves into the branch, which runs on one worker

@@ -137,6 +137,19 @@ fn what_fits_nowhere_is_told_as_before() {
 }
 
 #[test]
+fn what_would_fit_counts_workers_that_run_a_body_together() {
+    let e = planned(&looped(), &cluster(3, 400 << 10)).unwrap_err();
+    assert!(
+        e.advice.contains("or 3 workers that offer 533 KiB each"),
+        "{e}"
+    );
+    assert!(planned(&looped(), &cluster(3, 533 << 10)).is_ok());
+    assert!(planned(&looped(), &cluster(3, 480 << 10)).is_err());
+    let alone = planned(&looped(), &cluster(1, 400 << 10)).unwrap_err();
+    assert!(!alone.advice.contains("together"), "{alone}");
+}
+
+#[test]
 fn sizes_that_depend_on_data_are_refused() {
     let grows = BODY.replace("f32[1, 256]", "f32[n, 256]").replace(
         "result going\n    result c",
