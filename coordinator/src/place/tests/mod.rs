@@ -164,7 +164,7 @@ fn errors_say_what_would_fit() {
         "{e}"
     );
     assert!(
-        e.advice.contains("3 workers that offer 5.0 MiB each"),
+        e.advice.contains("3 workers that offer 4.1 MiB each"),
         "{e}"
     );
     assert!(
