@@ -47,10 +47,10 @@ struct Args {
     /// Only cases whose name contains this.
     #[arg(long, default_value = "")]
     filter: String,
-    /// Of those, only every Nth.
+    /// Run only every Nth of the cases that the other options leave.
     #[arg(long, value_name = "N", default_value = "1")]
     every: NonZeroUsize,
-    /// The first of them.
+    /// Leave out so many cases before the first of those that --every chooses.
     #[arg(long, value_name = "I", default_value = "0")]
     from: usize,
     /// The device that runs the cases.
