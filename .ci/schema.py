@@ -22,8 +22,8 @@ BOUND = 120  # seconds for anything
 UNITS = ("bytes", "_ms", "_ns", "_seconds", "_per_second", "_per_minute", "_percent")
 # Numbers without a unit: how many there are of what they are called, and the values and places of results.
 PLAIN = {
-    "aborts", "arriving_tensors", "attempt", "connections", "cores", "cut_edges", "functions", "held_programs", "leases", "limit", "live_handles", "live_steps", "max_abs", "ops",
-    "max_abs_err", "nodes", "of", "open_steps", "operations", "opset", "parameters", "paused", "prompt_tokens", "received_datagrams", "received_programs", "refused", "sent_datagrams", "sessions", "shape", "size", "steps",
+    "aborts", "arriving_tensors", "assumed_iterations", "attempt", "connections", "cores", "cut_edges", "functions", "held_programs", "leases", "limit", "live_handles", "live_steps", "max_abs", "ops",
+    "max_abs_err", "nodes", "of", "open_loops", "open_steps", "operations", "opset", "parameters", "paused", "prompt_tokens", "received_datagrams", "received_programs", "refused", "sent_datagrams", "sessions", "shape", "size", "steps",
     "steps_done", "steps_failed", "threads", "tokens", "uncounted_nodes", "unused_programs", "waiting", "waiting_receives",
     "waiting_tensors", "weight", "workers",
 }

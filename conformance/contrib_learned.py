@@ -2,6 +2,7 @@
 
 import numpy as np
 from contrib_case import Contrib
+from onnx import MapProto, TensorProto, helper, numpy_helper
 
 DOMAIN = "ai.onnx.ml"
 TRANSFORMS = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"]
@@ -165,6 +166,60 @@ def pairs_of_classes(draw):
     )
 
 
+class OfMap(Contrib):
+    """A case of an op that reads a map from `keys`, a type of ONNX, to floats. Python gives ONNX Runtime no other maps."""
+
+    def __init__(self, draw, op, keys, known, **attributes):
+        super().__init__(draw, op, domain=DOMAIN, **attributes)
+        self.keys = keys
+
+        def some(*_):
+            chosen = draw.permutation(np.array(known, object))[: draw.integers(1, len(known) + 1)].tolist()
+            values = [np.array(value, np.float32) for value in numbers(draw, len(chosen), 5.0)]
+            map = MapProto(key_type=keys, values=numpy_helper.from_list(values))
+            # The library's own conversion takes words for names of dtypes.
+            if keys == TensorProto.STRING:
+                map.string_keys.extend(key.encode() for key in chosen)
+            else:
+                map.keys.extend(chosen)
+            return map
+
+        self.input([], np.float32, some)
+
+    def model(self, outputs=None):
+        model = super().model(outputs)
+        of = helper.make_map_type_proto(self.keys, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+        model.graph.input[0].type.CopyFrom(of)
+        return model
+
+    def results(self, inputs):
+        return super().results({name: self.read_map(map) for name, map in inputs.items()})
+
+    @staticmethod
+    def read_map(map):
+        values = [numpy_helper.to_array(value).item() for value in map.values.tensor_values]
+        return dict(zip([*map.keys, *(key.decode() for key in map.string_keys)], values))
+
+
+def cast_map(draw):
+    # TO_STRING is left out: ONNX Runtime writes numbers with another count of digits than Convoke.
+    attributes = {"cast_to": str(draw.choice(["TO_FLOAT", "TO_INT64"]))}
+    keys = list(range(-4, 8))
+    if draw.random() < 0.5:
+        attributes |= {"map_form": "SPARSE", "max_map": int(draw.integers(1, 10))}
+        keys = list(range(12))
+    return OfMap(draw, "CastMap", TensorProto.INT64, keys, **attributes)
+
+
+def by_vocabulary(draw):
+    if draw.random() < 0.5:
+        # A word may be in a vocabulary more than once.
+        vocabulary = [str(word) for word in draw.choice(np.array(WORDS, object), draw.integers(1, 12))]
+        return OfMap(draw, "DictVectorizer", TensorProto.STRING, WORDS, string_vocabulary=vocabulary)
+    vocabulary = [int(v) for v in draw.integers(-4, 8, draw.integers(1, 12))]
+    return OfMap(draw, "DictVectorizer", TensorProto.INT64, list(range(-4, 8)), int64_vocabulary=vocabulary)
+
+
 class Forest:
     """Random trees, as the parallel lists of attributes that ONNX has for them."""
 
@@ -234,4 +289,5 @@ FAMILIES = {
     "one_hot": (one_hot, 8), "join": (join, 5), "linear": (linear, 25), "support_vectors": (support_vectors, 15),
     "pairs_of_classes": (pairs_of_classes, 20), "trees": (trees, 40), "one_hot_words": (one_hot_words, 8),
     "by_category": (by_category, 10), "by_label": (by_label, 30), "of_words": (of_words, 16),
+    "cast_map": (cast_map, 12), "by_vocabulary": (by_vocabulary, 12),
 }

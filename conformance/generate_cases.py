@@ -26,7 +26,7 @@ def proto(value, info):
     if kind == "optional_type":
         return numpy_helper.from_optional(value, info.name)
     if kind == "map_type":
-        return numpy_helper.from_dict(value, info.name)
+        return value if isinstance(value, onnx.MapProto) else numpy_helper.from_dict(value, info.name)
     return value if isinstance(value, onnx.TensorProto) else numpy_helper.from_array(value, info.name)
 
 

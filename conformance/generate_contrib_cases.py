@@ -234,6 +234,40 @@ def pad(draw):
     return case
 
 
+# Patterns whose longest matches are not what their alternatives say first among them.
+SEPARATORS = [[" "], [""], ["[ ,]+"], [",", " +"], ["a|ab|b"], [r"\W+", "é"], ["^a", "b$"], ["x*"], ["東|(?i:naï)"]]
+TOKENS = [".", r"\w+", r"\b\w\w+\b", "[a-zé]+", "a|ab|abc", "a+?|b", r"[^\s,]+", "x*", "(?i)NA.|[東京]"]
+TEXTS = ["", " ", "a", "ab", "abc ab, ba", "a  b,c", "naïve été", "東京 a", "aaa\nb", "x" * 40, ",a,,b,", "Ä"]
+
+
+def tokens(draw):
+    by = {"separators": SEPARATORS[draw.integers(len(SEPARATORS))]}
+    if draw.random() < 0.5:
+        by = {"tokenexp": TOKENS[draw.integers(len(TOKENS))]}
+    least = 1 if list(by.values())[0] in ([""], ".") else int(draw.integers(1, 4))
+    case = Contrib(draw, "Tokenizer", mark=int(draw.integers(0, 2)), mincharnum=least,
+                   pad_value=str(draw.choice(["", "#", "東"])), **by)
+    case.symbol("n", 1, 4).symbol("c", 1, 4)
+    texts = np.array(TEXTS, object)
+    if by == {"separators": ["x*"]}:
+        # ONNX Runtime reads beyond the end of a text where a separator matches nothing there.
+        texts = np.array(["x", "xx"], object)
+    dims = ["c"] if draw.random() < 0.4 else ["n", "c"]
+    return case.input(dims, object, lambda shape, _: draw.choice(texts, shape))
+
+
+def inverse(draw):
+    # ONNX Runtime rounds halves after each step.
+    dtype, rank = draw.choice([np.float32, np.float64]), int(draw.integers(0, 3))
+    case = Contrib(draw, "Inverse").symbol("b", 1, 3).symbol("m", 1, 9)
+
+    def matrices(shape, _):
+        # None is close to a singular one.
+        return (draw.standard_normal(shape) + 8 * np.roll(np.eye(shape[-1]), 1, 0)).astype(dtype)
+
+    return case.input([*["b", 2][:rank], "m", "m"], dtype, matrices)
+
+
 def moe(draw):
     experts, hidden, inner = int(draw.integers(1, 5)), int(draw.integers(1, 6)), int(draw.integers(1, 6))
     kind = str(draw.choice(["relu", "gelu", "silu", "identity", "swiglu", "swiglu"]))
@@ -390,6 +424,22 @@ def linear(draw):
     return of_runtime(linear_attention(draw))
 
 
+def few_queries(draw):
+    """LinearAttention in which several heads of values share one of queries and keys, which ONNX's own has not."""
+    queries, size, value = int(draw.integers(1, 3)), int(draw.integers(1, 6)), int(draw.integers(1, 6))
+    heads = queries * int(draw.integers(2, 4))
+    case = Contrib(draw, "LinearAttention", 2, update_rule="gated_delta", q_num_heads=queries, kv_num_heads=heads)
+    case.symbol("b", 1, 3).symbol("t", 1, 5)
+
+    def small(shape, _):
+        return (draw.standard_normal(shape) * 0.5).astype(np.float32)
+
+    for shape in (["b", "t", queries * size], ["b", "t", queries * size], ["b", "t", heads * value],
+                  ["b", heads, size, value], ["b", "t", heads], ["b", "t", heads]):  # fmt: skip
+        case.input(shape, np.float32, small)
+    return case
+
+
 def causal(draw):
     case = of_runtime(causal_conv(draw))
     if draw.random() < 0.6:
@@ -421,7 +471,7 @@ FAMILIES = {
     "experimental": (experimental, 40), "resize_ten": (resize_ten, 24),
     "forms": (forms, 30), "blocked": (Blocked, 40), "attention": (attention, 40), "multi_head": (multi_head, 40),
     "decoder_masked": (decoder_masked, 12), "group_query": (group_query, 60), "windowed": (windowed, 40), "rotary": (rotary, 20),
-    "distances": (distances, 16), "pad": (pad, 12), "moe": (moe, 40), "qmoe": (qmoe, 50), "codes_embed_layer_norm": (codes_embed_layer_norm, 20), "linear_attention": (linear, 30), "causal_conv": (causal, 30),
+    "distances": (distances, 16), "pad": (pad, 12), "tokens": (tokens, 40), "inverse": (inverse, 10), "moe": (moe, 40), "qmoe": (qmoe, 50), "codes_embed_layer_norm": (codes_embed_layer_norm, 20), "linear_attention": (linear, 30), "few_queries": (few_queries, 15), "causal_conv": (causal, 30),
     "dynamic_lstm": (dynamic_lstm, 20), **contrib_composed.FAMILIES, **contrib_learned.FAMILIES,
 }
 

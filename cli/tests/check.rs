@@ -190,6 +190,37 @@ fn sizes_of_axes_are_those_of_the_inputs_unless_they_are_given() {
 }
 
 #[test]
+fn inputs_of_another_dtype_are_refused_as_by_run() {
+    let scratch = Scratch::new("check");
+    let model = fixture("digits/model.onnx").display().to_string();
+    let file = scratch.path("inputs.npz").display().to_string();
+    let x = HostTensor::from_slice(&[1, 1, 8, 8], &[0.5f64; 64]).unwrap();
+    write_npz(&file, &[("image".into(), x)]).unwrap();
+    for command in [&["check", &model][..], &["run", &model, "--local", "1"]] {
+        let said = run([command, &["--inputs", &file]].concat())
+            .expect(1)
+            .stderr;
+        let told = "input 'image' is f64[1, 1, 8, 8], expected f32[batch, 1, 8, 8]";
+        assert!(said.contains(told), "{said}");
+    }
+}
+
+#[test]
+fn a_loop_of_unknown_length_is_told() {
+    let model = fixture("exported/torch_script_loop/model.onnx");
+    let text = run(["check", model.to_str().unwrap()]).expect(0).stdout;
+    assert!(
+        text.contains(
+            "a run decides how often 1 loop iterates: 1000 iterations are counted for each"
+        ),
+        "{text}"
+    );
+    let model = fixture("digits/model.onnx");
+    let text = run(["check", model.to_str().unwrap()]).expect(0).stdout;
+    assert!(!text.contains("iterate"), "{text}");
+}
+
+#[test]
 fn nodes_whose_sizes_data_decides_are_told() {
     let told = |name: &str| {
         let model = fixture(name).display().to_string();

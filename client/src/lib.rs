@@ -44,7 +44,7 @@ pub use convoke_common::{Code, Error, Result, Site};
 pub use convoke_graph::graph::{Attr, Attrs, TensorType};
 pub use convoke_graph::{DType, Dim, Element, Tensor as HostTensor};
 pub use convoke_models::Source;
-pub use convoke_models::onnx::{Annotated, OutputForm};
+pub use convoke_models::onnx::{Annotated, BlockWidth, OutputForm};
 pub use device::{CacheStats, Device, DeviceSet, Held, ScopedFuture, with_device};
 pub use files::numpy;
 pub use files::safetensors::LoadTensors;

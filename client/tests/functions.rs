@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use convoke::{Attr, Attrs, Cluster, Code, Embedded, Function, HostTensor, Operand, Tensor};
 
@@ -565,5 +566,43 @@ async fn a_scope_does_not_hold_where_it_is_not_meant() {
     assert_eq!(plan.parts.len(), 1, "{plan:?}");
     let made = f.call(operands).await.unwrap();
     assert_eq!(made[0].device(), Some(a));
+    cluster.shutdown().await;
+}
+
+/// What crosses between workers of one host is lent for the time of a step, and a handle lives longer than that.
+#[tokio::test]
+async fn handles_keep_what_came_from_another_worker_beyond_the_step() {
+    const CALLS: usize = 16;
+    let cluster = cluster(2).await;
+    let [a, b] = ["w0", "w1"].map(|d| cluster.device(d).unwrap());
+    let f = {
+        let (a, b) = (a.clone(), b.clone());
+        cluster.function(move |t| {
+            let made = convoke::with_device(&a, || op("Neg", &[&t[0]]))?;
+            let came = convoke::with_device(&b, || op("Identity", &[&made]))?;
+            Ok(vec![came])
+        })
+    };
+    // Larger than what travels within a frame.
+    let x = |call: usize| {
+        let values = numbers(64 * 1024, 0.1 + call as f32);
+        HostTensor::from_slice(&[64, 1024], &values).unwrap()
+    };
+    let mut held = vec![];
+    for call in 0..CALLS {
+        let given = [a.put(x(call)).unwrap()];
+        let made = tokio::time::timeout(Duration::from_secs(60), f.call(&given));
+        held.extend(
+            made.await
+                .expect("the call before returns its loan")
+                .unwrap(),
+        );
+    }
+    for (call, held) in held.iter().enumerate() {
+        assert_eq!(held.device(), Some(b.clone()));
+        let want: Vec<f32> = numbers(64 * 1024, 0.1 + call as f32);
+        let want: Vec<f32> = want.into_iter().map(|v| -v).collect();
+        assert!(held.fetch::<Vec<f32>>().await.unwrap() == want, "{call}");
+    }
     cluster.shutdown().await;
 }

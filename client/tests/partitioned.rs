@@ -63,6 +63,8 @@ enum Control {
     Scan,
     /// Both branches have tables: all but the last, and the last.
     If,
+    /// One branch has all tables, and the other the last.
+    Shared,
     /// A loop around that `If`.
     Nested,
 }
@@ -151,12 +153,18 @@ fn branch(tables: usize, those: std::ops::Range<usize>) -> Attr {
     Attr::Function(f.into())
 }
 
-/// Adds an `If` over all tables.
-fn branches(f: &mut Function, cond: ValueId, x: ValueId, step: ValueId, t: &[ValueId]) -> ValueId {
+/// Adds an `If` over all tables, of which one branch has the last, and the other the first so many.
+fn branches(
+    f: &mut Function,
+    cond: ValueId,
+    (x, step): (ValueId, ValueId),
+    t: &[ValueId],
+    first: usize,
+) -> ValueId {
     let inputs: Vec<ValueId> = [cond, x, step].iter().chain(t).copied().collect();
     let y = add(f, "choice", "If", &inputs, &ty(DType::F32, &[WIDTH]));
     let last = t.len().saturating_sub(1);
-    attr(f, "then_branch", branch(t.len(), 0..last));
+    attr(f, "then_branch", branch(t.len(), 0..first));
     attr(f, "else_branch", branch(t.len(), last..t.len()));
     y
 }
@@ -192,7 +200,7 @@ fn body(control: Control, tables: usize) -> Attr {
                 &[rest, zero],
                 &ty(DType::Bool, &[]),
             );
-            branches(&mut f, even, p[2], at, &p[4..])
+            branches(&mut f, even, (p[2], at), &p[4..], tables - 1)
         }
         _ => layers(&mut f, p[2], at, &numbered(&p[4..])),
     };
@@ -218,7 +226,7 @@ fn function(control: Control, tables: usize) -> Function {
     let captured = Attr::Int(1 + tables.len() as i64);
     let rest = || std::iter::once(&step).chain(&tables).copied().map(Some);
     match control {
-        Control::If => {
+        Control::If | Control::Shared => {
             let zero = constant(&mut f, "zero", HostTensor::scalar(0i64));
             let none = add(
                 &mut f,
@@ -227,7 +235,8 @@ fn function(control: Control, tables: usize) -> Function {
                 &[count, zero],
                 &ty(DType::Bool, &[]),
             );
-            let y = branches(&mut f, none, x, step, &tables);
+            let apart = usize::from(control == Control::If);
+            let y = branches(&mut f, none, (x, step), &tables, tables.len() - apart);
             f.results.push(("y".into(), y));
         }
         _ => {
@@ -349,6 +358,7 @@ async fn a_loop_over_three_layers_on_two_workers() {
 async fn branches_and_scans_and_what_is_within_each_other() {
     let _alone = ALONE.lock().await;
     check(Control::If, 3, 1, &[2, 1]).await;
+    check(Control::Shared, 3, 1, &[3, 1]).await;
     check(Control::Scan, 3, 1, &[3]).await;
     check(Control::Nested, 3, 1, &[1, 2, 1]).await;
 }

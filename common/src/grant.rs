@@ -38,7 +38,7 @@ pub struct Grant {
     pub in_flight: u32,
     /// Bytes to reserve for the tensors of one step at the bounds of the axes.
     pub step_bytes: u64,
-    /// The partitioned bodies that the receiver drives, or runs a part of.
+    /// The partitioned bodies that the receiver drives, or runs a part of, in the order in which it loads them.
     pub bodies: Vec<BodyGrant>,
 }
 

@@ -34,6 +34,7 @@ enum Kind {
     Sequence,
     OptionalTensor,
     OptionalSequence,
+    Map,
     /// The value is none of these, or of a dtype that is not supported.
     Other,
 }
@@ -171,7 +172,7 @@ impl Port {
     /// Reads a ValueInfoProto.
     fn read(info: &[u8]) -> Port {
         let ty = parts(info, 2).last().unwrap_or_default();
-        // The field of TypeProto of each kind, and that of the type that a sequence or an optional value holds.
+        // The field of TypeProto of each kind, and that of the type that a sequence, an optional value or a map holds.
         let optional = parts(ty, 9)
             .last()
             .map(|held| parts(held, 1).last().unwrap_or_default());
@@ -179,11 +180,15 @@ impl Port {
         let sequence = parts(value, 4)
             .last()
             .map(|of| parts(of, 1).last().unwrap_or_default());
-        let code = parts(sequence.unwrap_or(value), 1)
+        let map = parts(value, 5)
+            .last()
+            .map(|of| parts(of, 2).last().unwrap_or_default());
+        let code = parts(sequence.or(map).unwrap_or(value), 1)
             .last()
             .and_then(|tensor| int(tensor, 1));
         let kind = match (optional, sequence) {
             _ if code.and_then(dtype).is_none() => Kind::Other,
+            (None, None) if map.is_some() => Kind::Map,
             (None, None) => Kind::Tensor,
             (None, Some(_)) => Kind::Sequence,
             (Some(_), None) => Kind::OptionalTensor,
@@ -195,7 +200,8 @@ impl Port {
         }
     }
 
-    /// The tensors of a file of this input or output: a TensorProto, a SequenceProto, or an OptionalProto with either.
+    /// The tensors of a file of this input or output: a TensorProto, a SequenceProto, an OptionalProto with either, or a
+    /// MapProto, which is a list of keys and one of values.
     fn values(&self, proto: &[u8]) -> Result<Named, String> {
         let each = |sequence: &[u8]| -> Result<Named, String> {
             let all = parts(sequence, 3).enumerate();
@@ -209,6 +215,11 @@ impl Port {
             Kind::OptionalTensor => {
                 let held = held(3).map(|t| Ok((self.name.clone(), tensor(t)?)));
                 held.into_iter().collect()
+            }
+            Kind::Map => {
+                let [keys, values] = map(proto)?;
+                let named = |what| format!("{}.{what}", self.name);
+                Ok(vec![(named("keys"), keys), (named("values"), values)])
             }
             _ => Ok(vec![(self.name.clone(), tensor(proto)?)]),
         }
@@ -244,6 +255,31 @@ fn dtype(code: u64) -> Option<DType> {
         26 => DType::I2,
         _ => return None,
     })
+}
+
+/// Reads the keys and the values of a MapProto that is not empty, and whose values are numbers.
+fn map(proto: &[u8]) -> Result<[Tensor; 2], String> {
+    let values = parts(proto, 5).last().unwrap_or_default();
+    let values: Vec<Tensor> = parts(values, 3).map(tensor).collect::<Result<_, _>>()?;
+    let keys = match int(proto, 2).and_then(dtype) {
+        Some(DType::Str) => {
+            let all: Result<Vec<&str>, _> = parts(proto, 4).map(std::str::from_utf8).collect();
+            let all = all.map_err(|e| e.to_string())?;
+            Tensor::from_strings(&[all.len()], &all)
+        }
+        _ => {
+            let all: Vec<i64> = ints(proto, 3).into_iter().map(|v| v as i64).collect();
+            Tensor::from_slice(&[all.len()], &all)
+        }
+    };
+    let dtype = values
+        .first()
+        .map(Tensor::dtype)
+        .ok_or("the map is empty")?;
+    let bytes: Vec<u8> = values.iter().flat_map(|t| t.bytes().to_vec()).collect();
+    let values = Tensor::from_bytes(dtype, &[values.len()], &bytes);
+    let error = |e: convoke_graph::tensor::TensorError| e.to_string();
+    Ok([keys.map_err(error)?, values.map_err(error)?])
 }
 
 /// Reads a TensorProto whose content is raw, a list of small integers or one of strings, the forms that test data has.

@@ -87,10 +87,14 @@ otherwise of a form. A model is split between its nodes: no operator is split it
   *stored* adds integers of 2 and 4 bits and floats of 4 and 8 bits.
 - **cases**: how many test cases of the operator by itself run, of those that there are: ONNX's own suite, and cases of random shapes
   and attributes. **among others**: how many cases of several operators, of which it is one, run. `.ci/oracles --whole` runs all of them, on
-  one worker and apart from their operands, with right results and equal bits.
+  one worker and between two others, one for operands and one for results, with right results and equal bits.
 
 Elementwise operators that follow each other are fused into one kernel (a *chain*). `Conv`, `Gemm`, and `MatMul` with a constant
 matrix take in the bias, the addition and the activation that follow them. Neither changes a bit.
+
+An input `x` of the type map(K, V) is given as two inputs, the list `x.keys` and the list `x.values` of the same length, whose keys are
+distinct. `CastMap` and `DictVectorizer` read it, and nothing else does. The result of a `ZipMap` is the matrix of scores, whose columns
+`convoke check` names, up to 16.
 ";
 
 fn row(line: &str) -> Result<Operator, String> {

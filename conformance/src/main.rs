@@ -1,8 +1,8 @@
-//! Runs ONNX's own test cases through the whole product, on a cluster of two workers.
+//! Runs ONNX's own test cases through the whole product, on a cluster of three workers.
 //!
 //! ```text
-//! case (files) -> import -> alone: one worker ---------------------> compare -> report
-//!                      \`-> apart: operands from another worker --> same bits /
+//! case (files) -> import -> alone: one worker ------------------------------> compare -> report
+//!                      \`-> apart: between two others, over three workers --> same bits /
 //! ```
 //!
 //! Invariants
@@ -189,7 +189,7 @@ async fn run_both(
     }
     let apart = product::apart(cluster, model, &inputs).await;
     let apart = apart.map_err(|e| format!("apart: {e}"))?;
-    if apart.nodes.len() != 2 || apart.nodes.contains(&0) || apart.cuts == 0 {
+    if apart.nodes.len() != product::APART || apart.nodes.contains(&0) || apart.cuts == 0 {
         let (nodes, cuts) = (&apart.nodes, apart.cuts);
         return Err(format!("not split: nodes {nodes:?}, {cuts} cut edges"));
     }

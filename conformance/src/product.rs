@@ -1,4 +1,4 @@
-//! The system under test: a cluster of two workers that imports a model and computes tensors.
+//! The system under test: a cluster of three workers that imports a model and computes tensors.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,10 +8,10 @@ use convoke_models::onnx::{GivenInput, LoadOptions, load};
 use convoke_models::{ImportedModel, ModelError};
 
 use crate::case::Named;
-use crate::feed::{FEEDERS, fed};
+use crate::feed::{BEFORE, BEHIND, surrounded};
 
 /// The names of the workers of an embedded cluster.
-const WORKERS: [&str; 2] = ["w0", "w1"];
+const WORKERS: [&str; 3] = ["w0", "w1", "w2"];
 /// Memory of each worker in bytes; no case is large.
 const MEMORY: u64 = 1 << 30;
 
@@ -28,6 +28,9 @@ pub fn import(
     };
     load(path, &options)
 }
+
+/// Number of workers that run a model apart.
+pub const APART: usize = WORKERS.len();
 
 /// Starts the cluster that runs all cases, on devices of this kind.
 pub async fn cluster(device: DeviceId) -> Result<Cluster> {
@@ -52,12 +55,16 @@ pub async fn alone(cluster: &Cluster, model: &ImportedModel, sets: &[Named]) -> 
     run(builder.workers(1), sets).await
 }
 
-/// Runs the model on each of `sets`, on a worker whose operands come from another.
+/// Runs the model on each of `sets`, on a worker whose operands come from another one and whose results a third one reads.
 pub async fn apart(cluster: &Cluster, model: &ImportedModel, sets: &[Named]) -> Result<Ran> {
-    let builder = cluster.load_function(fed(&model.function), model.sources.clone());
+    let builder = cluster.load_function(surrounded(&model.function), model.sources.clone());
     let builder = builder.outputs(model.outputs.clone());
-    let pinned = builder.pin(FEEDERS, WORKERS[0]).pin("*", WORKERS[1]);
-    run(pinned.workers(2), sets).await
+    let [before, own, behind] = WORKERS;
+    let pinned = builder
+        .pin(BEFORE, before)
+        .pin(BEHIND, behind)
+        .pin("*", own);
+    run(pinned.workers(WORKERS.len() as u32), sets).await
 }
 
 async fn run(builder: ModelBuilder, sets: &[Named]) -> Result<Ran> {

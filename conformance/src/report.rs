@@ -102,7 +102,7 @@ impl std::fmt::Display for Report {
         let apart: usize = self.rows.values().map(|row| row.apart).sum();
         writeln!(
             f,
-            "of those right, {apart} ran also with operands from another worker, to the same bits; \
+            "of those right, {apart} ran also between two other workers, one for operands and one for results, to the same bits; \
              of {} nothing is left to run in a step, or there is no operand",
             right - apart
         )?;

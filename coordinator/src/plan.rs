@@ -19,6 +19,7 @@ use convoke_graph::graph::Function;
 use convoke_graph::ids::FunctionId;
 use convoke_graph::ops::ControlOp;
 use convoke_graph::program::{Axes, ConstantId, DriverProgram, HashedProgram, Program};
+use serde::{Deserialize, Serialize};
 
 use crate::bodies::{DividedFunction, PlannedBody};
 use crate::partition::{names, partition, summarise};
@@ -26,7 +27,7 @@ use crate::passes::{StaysInPlace, control_op, optimise_in_place};
 use crate::place::{ClusterModel, Placed, check_pins, human, is_pinned, place};
 
 /// What a part of a plan needs of its worker's memory.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartMemory {
     /// Bytes in all.
     pub all: u64,
@@ -35,7 +36,7 @@ pub struct PartMemory {
 }
 
 /// The constants of a part that leases share.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartConstants {
     /// The bytes of each.
     bytes: BTreeMap<ConstantId, u64>,
@@ -77,7 +78,7 @@ pub struct PlannedPrograms {
     pub step_bytes: Vec<u64>,
     /// Bytes that the whole part needs of each worker in use, with its parts of bodies.
     pub needed: Vec<PartMemory>,
-    /// The partitioned bodies, by number from 1 on.
+    /// The partitioned bodies, in the order in which workers load them.
     pub bodies: Vec<PlannedBody>,
     pub axes: Axes,
     pub in_flight: u32,
@@ -99,7 +100,10 @@ pub fn plan(
         .map_err(|e| Error::internal(format!("function cannot be encoded: {e}")))?;
     let (mut divided, report) = optimised_and_divided(function, cluster, options)?;
     let parts = partition(&divided.placed);
-    let (bodies, summaries) = divided.finish(id)?.into_iter().unzip();
+    let mut finished = divided.finish(id)?;
+    let bodies = finished.iter().map(|(body, _)| body.clone()).collect();
+    finished.sort_by_key(|(body, _)| body.number);
+    let summaries = finished.into_iter().map(|(_, summary)| summary).collect();
     let (placed, constants) = (&divided.placed, divided.constants());
     let summary = summarise(placed, &parts, summaries, report);
     let participants = placed.team.workers.iter().map(|w| Participant {
@@ -194,6 +198,62 @@ fn optimised_and_divided(
     Err(error)
 }
 
+/// Divides a function for the first of the shares with which it fits. The error is that of the first.
+fn divided_by_any(
+    function: &Function,
+    cluster: &ClusterModel,
+    options: &PlanOptions,
+    error: &Error,
+) -> Result<Option<DividedFunction>> {
+    let divide =
+        |share| DividedFunction::divide(function.clone(), cluster, options, (share, error));
+    let mut all = LARGE.into_iter().map(divide);
+    let first = all.next().unwrap_or(Ok(None));
+    if matches!(first, Ok(Some(_))) {
+        return first;
+    }
+    let other = all.find(|d| matches!(d, Ok(Some(_))));
+    other.unwrap_or(first)
+}
+
+/// The plan in which the cluster's workers run large functions of control flow together, with the least memory of each for which
+/// the planner uses all of them. The search lies below what they offer; `None` where more memory than that would be needed, or
+/// nothing large is there.
+pub fn plan_together(
+    function: Function,
+    cluster: &ClusterModel,
+    options: &PlanOptions,
+) -> Result<Option<PlanSummary>> {
+    const STEPS: u32 = 8;
+    let id = FunctionId([0; 32]);
+    let made = optimise_in_place(function, options.numerics, &|_| true)?;
+    let none = Error::new(Code::ClusterTooSmall, "");
+    let workers = cluster.workers.len();
+    let offered = cluster.workers.iter().map(|w| w.offered).min().unwrap_or(0);
+    let (mut least, mut most, mut best) = (offered / (2 * workers.max(1) as u64), offered, None);
+    for _ in 0..STEPS {
+        let memory = least.midpoint(most);
+        let mut other = cluster.clone();
+        for worker in &mut other.workers {
+            (worker.memory, worker.budget, worker.offered) = (memory, memory, memory);
+        }
+        match divided_by_any(&made.function, &other, options, &none) {
+            Ok(Some(divided)) if divided.placed.team.size() == workers => {
+                (best, most) = (Some(divided), memory);
+            }
+            // Fewer workers do with so much, or one alone holds each function.
+            Ok(_) => most = memory,
+            Err(_) => least = memory,
+        }
+    }
+    let Some(mut divided) = best else {
+        return Ok(None);
+    };
+    let parts = partition(&divided.placed);
+    let summaries = divided.finish(id)?.into_iter().map(|(_, s)| s).collect();
+    Ok(Some(summarise(&divided.placed, &parts, summaries, vec![])))
+}
+
 /// The memory of each of the cluster's workers with which they run large functions of control flow together, if any does: the least
 /// to within a tenth.
 fn least_together(
@@ -212,8 +272,10 @@ fn least_together(
         for worker in &mut other.workers {
             (worker.memory, worker.budget, worker.offered) = (*bytes, *bytes, *bytes);
         }
-        let divided = DividedFunction::divide(function.clone(), &other, options, (1, error));
-        matches!(divided, Ok(Some(_)))
+        matches!(
+            divided_by_any(function, &other, options, error),
+            Ok(Some(_))
+        )
     };
     let least = cluster.workers.iter().map(|w| w.offered).min()?;
     let grown = |bytes: &u64| Some(bytes.saturating_add(bytes / 10));

@@ -199,8 +199,9 @@ impl Program {
     }
 }
 
-/// A program with its content hash, which was computed from it.
-#[derive(Debug, Clone, PartialEq)]
+/// A program with its content hash, which was computed from it: anew where the program was decoded.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Arc<Program>", into = "Arc<Program>")]
 pub struct HashedProgram {
     program: Arc<Program>,
     id: ProgramId,
@@ -231,6 +232,20 @@ impl HashedProgram {
     /// Bytes that the program takes when encoded.
     pub fn encoded_bytes(&self) -> u64 {
         self.bytes
+    }
+}
+
+impl TryFrom<Arc<Program>> for HashedProgram {
+    type Error = CodecError;
+
+    fn try_from(program: Arc<Program>) -> Result<HashedProgram, CodecError> {
+        HashedProgram::new(program)
+    }
+}
+
+impl From<HashedProgram> for Arc<Program> {
+    fn from(hashed: HashedProgram) -> Arc<Program> {
+        hashed.program
     }
 }
 

@@ -7,6 +7,8 @@ use convoke_graph::graph::GraphError;
 use convoke_graph::printable::Listed;
 use convoke_graph::{DType, Printable};
 
+use crate::onnx::EITHER;
+
 /// A node that is not supported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnsupportedNode {
@@ -332,6 +334,22 @@ const REWRITTEN: [&str; 24] = [
 /// The advice for ops on channels in blocks, which only the optimizer's highest level makes.
 const BEFORE_BLOCKS: &str = "have ONNX Runtime's optimizer write the model at the level 'extended', which keeps ONNX's order of channels, or load it as it was before";
 
+/// The advice for a model in blocks of channels of either width.
+const WHICH_BLOCKS: &str = "say which with --nchwc-block (ModelBuilder::block_width): 16 if ONNX Runtime wrote the model on a processor with AVX-512 or of ARM, else 8; the wrong one gives wrong numbers, so compare results with known ones; or have it write the model at the level 'extended'";
+
+/// Why something that reads or yields a map is not imported.
+pub(crate) const OF_MAPS: &str = "only CastMap and DictVectorizer can read a map";
+
+/// The advice for maps that others read.
+const AS_TENSORS: &str =
+    "give what the map holds as tensors, or have CastMap or DictVectorizer read it";
+
+/// How the reason of a node begins whose patterns of strings no kernel takes.
+pub const OF_PATTERNS: &str = "its pattern";
+
+/// The advice on these.
+const AS_RE2: &str = "write the pattern as RE2 has it, shorter or with fewer repetitions";
+
 /// The advice for any other op.
 const WITHOUT_THEM: &str =
     "export the model without them, or write kernels for them (docs/guide.md, \"Ops of your own\")";
@@ -343,10 +361,6 @@ const WITHOUT_SEARCH: &str =
 /// The advice for ops on rows without padding, and for what is compiled for another device.
 const BEFORE_PACKING: &str = "load the model as it was before its rows were packed";
 const BEFORE_COMPILATION: &str = "load the model that it was compiled from";
-
-/// The advice for the op by which converters of classical models split texts.
-const SPLIT_BEFORE: &str = "split texts into tokens in the program that calls the model, and convert only what follows; or write a kernel \
-                            for it (docs/guide.md, \"Ops of your own\")";
 
 /// Ends of the reasons of nodes whose results have no one rank: because the sizes of inputs decide it, or what is computed.
 pub(crate) const RANK_OF_SIZES: &str = "its rank depends on sizes of inputs";
@@ -393,6 +407,9 @@ fn advice_on(op: &str, reason: Option<&str>) -> &'static str {
         Some(BRANCHES_DIFFER | ITERATIONS_DIFFER | TENSORS_DIFFER) => return KEEP_RANK,
         Some(reason) if reason.ends_with(RANK_OF_SIZES) => return GIVE_SIZES,
         Some(reason) if reason.ends_with(RANK_OF_DATA) => return KEEP_RANK,
+        Some(EITHER) => return WHICH_BLOCKS,
+        Some(OF_MAPS) => return AS_TENSORS,
+        Some(reason) if reason.starts_with(OF_PATTERNS) => return AS_RE2,
         _ => {}
     }
     let own = op
@@ -409,7 +426,6 @@ fn advice_on(op: &str, reason: Option<&str>) -> &'static str {
             | "RestorePadding",
         ) => BEFORE_PACKING,
         Some("EPContext") => BEFORE_COMPILATION,
-        Some("Tokenizer") => SPLIT_BEFORE,
         Some(blocked) if blocked.starts_with("nchwc.") => BEFORE_BLOCKS,
         Some(own) if REWRITTEN.iter().any(|name| own.starts_with(name)) => BEFORE_ONNX_RUNTIME,
         // ONNX Runtime's optimizer alone writes its other domains.
@@ -623,6 +639,7 @@ mod tests {
         check(&format!("'y' is a: {RANK_OF_DATA}"), KEEP_RANK);
         check(&format!("'y' is a: {RANK_OF_SIZES}"), GIVE_SIZES);
         check("control flow", WITHOUT_THEM);
+        check(&format!("{OF_PATTERNS} is long"), AS_RE2);
         assert!(fewer("levels of functions").contains("inline"));
     }
 

@@ -27,7 +27,8 @@ mod testing;
 
 pub use artifact_index::{ArtifactIndex, OnProgress, Progress, Source, default_cache_dir};
 pub use error::{
-    LISTED_OPS, ModelError, UnsupportedNode, UnsupportedOp, further_ops, unsupported_ops,
+    LISTED_OPS, ModelError, OF_PATTERNS, UnsupportedNode, UnsupportedOp, further_ops,
+    unsupported_ops,
 };
 pub use onnx::{ImportedModel, LoadOptions, ModelInfo};
 pub use stored::{StoredTensor, StoredTensors, stored_header, stored_tensors};

@@ -7,7 +7,7 @@ use clap::builder::FalseyValueParser;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueEnum};
 
-use convoke::DeviceId;
+use convoke::{BlockWidth, DeviceId};
 
 use crate::text::failure::Failure;
 use crate::text::values::{
@@ -121,6 +121,35 @@ pub struct LoadArgs {
     /// on which device computes what
     #[arg(long, env = "CONVOKE_MIX_PROFILES", value_parser = FalseyValueParser::new())]
     pub mix_profiles: bool,
+    #[command(flatten)]
+    pub blocks: BlockArgs,
+}
+
+/// What a model's file may leave open.
+#[derive(Debug, Args)]
+pub struct BlockArgs {
+    /// Channels of a block in a model that ONNX Runtime's optimizer wrote at level all, where the file leaves it open: 16 if
+    /// it was written on a processor with AVX-512 or of ARM, 8 on another one; the wrong one gives wrong numbers
+    #[arg(long, value_name = "CHANNELS", env = "CONVOKE_NCHWC_BLOCK", value_enum)]
+    pub nchwc_block: Option<BlockChannels>,
+}
+
+/// The channels of a block of ONNX Runtime's blocked layout.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum BlockChannels {
+    #[value(name = "8")]
+    Eight,
+    #[value(name = "16")]
+    Sixteen,
+}
+
+impl From<BlockChannels> for BlockWidth {
+    fn from(channels: BlockChannels) -> BlockWidth {
+        match channels {
+            BlockChannels::Eight => BlockWidth::Eight,
+            BlockChannels::Sixteen => BlockWidth::Sixteen,
+        }
+    }
 }
 
 /// Flags that name the model and its inputs, and say how it is split.
@@ -151,7 +180,7 @@ pub struct InputArgs {
 pub struct RunArgs {
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Write the outputs here, as numpy.load reads them (bf16 as float32)
+    /// Write the outputs here, as numpy.load reads them; dtypes that numpy lacks become wider ones, and a note says so
     #[arg(long, value_name = "FILE.npz", env = "CONVOKE_OUTPUTS")]
     pub outputs: Option<PathBuf>,
     /// Run on one worker too and compare the bits; compare with the arrays expected/NAME of the inputs
@@ -281,6 +310,8 @@ pub struct CheckArgs {
     /// [default: that of the inputs, else 1]
     #[arg(long, value_name = "AXIS=SIZE", env = "CONVOKE_DIM", value_delimiter = ',', value_parser = parse_bound)]
     pub dim: Vec<Bound>,
+    #[command(flatten)]
+    pub blocks: BlockArgs,
     /// Largest number of workers for which the memory is given
     #[arg(long, value_name = "N", env = "CONVOKE_WORKERS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub workers: u32,

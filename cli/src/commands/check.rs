@@ -4,21 +4,21 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use convoke::{Error, Phase};
+use convoke::{Error, Phase, Signature};
 use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
 use convoke_common::rpc::{Intent, Numerics, PlanOptions, PlanSummary, Profiles, WorkerCount};
 use convoke_coordinator::place::{ClusterModel, MOST_BYTES, PresentConstants, WorkerModel};
-use convoke_coordinator::plan::plan;
+use convoke_coordinator::plan::{plan, plan_together};
 use convoke_graph::Printable;
 use convoke_graph::dim::Bindings;
-use convoke_graph::graph::{Function, ValueId};
-use convoke_graph::ops;
+use convoke_graph::graph::{Function, Node, ValueId};
+use convoke_graph::ops::{self, ControlOp, Op};
 use convoke_graph::printable::Listed;
 use convoke_graph::program::{Axes, NUMERICS_PROFILE};
 use convoke_models::{
-    ImportedModel, LISTED_OPS, LoadOptions, ModelError, UnsupportedNode, further_ops, onnx,
-    unsupported_ops,
+    ImportedModel, LISTED_OPS, LoadOptions, ModelError, OF_PATTERNS, UnsupportedNode, further_ops,
+    onnx, unsupported_ops,
 };
 use serde::Serialize;
 
@@ -89,6 +89,9 @@ struct Figures {
     operations: f64,
     /// Nodes whose operands or results have sizes that data decides, so that their operations are not counted.
     uncounted_nodes: usize,
+    /// Loops whose number of iterations only a run decides, and how many are counted for each.
+    open_loops: usize,
+    assumed_iterations: u32,
     /// The size of each dynamic axis for which the figures hold.
     axes: Vec<Axis>,
     /// Why the model does not run with these sizes, some of which are assumed; no larger ones were found that it runs with.
@@ -100,25 +103,34 @@ struct Figures {
 #[derive(Serialize)]
 struct Split {
     workers: usize,
+    /// Whether its branches and loops run on several of the workers, which a plan does only where no worker has the memory for
+    /// them.
+    divided: bool,
     /// What each worker must offer: weights, and the tensors of one step.
     needed_bytes: Vec<u64>,
-    /// Bytes that cross between workers in a step.
+    /// Bytes that cross between workers in a step, without those within branches and loops.
     cut_bytes: u64,
+    /// Bytes that cross in one run of each branch and loop that runs on several workers.
+    within_bytes: u64,
 }
 
 /// Checks a model, and prints the report.
 pub fn check(args: CheckArgs, json: bool) -> Result<(), Failure> {
-    let arrays = Arrays::open(&args.inputs)?;
+    let mut arrays = Arrays::open(&args.inputs)?;
     let report = match load(&args, &arrays)? {
-        Ok(imported) => Report {
-            model: args.model.display().to_string(),
-            runs: true,
-            unsupported: vec![],
-            further: Further::default(),
-            figures: Some(figures(&imported.function, &args, &arrays)?),
-            remarks: imported.remarks,
-            error: None,
-        },
+        Ok(imported) => {
+            let function = &imported.function;
+            let read_as = arrays.fit(&signatures(function));
+            Report {
+                model: args.model.display().to_string(),
+                runs: true,
+                unsupported: vec![],
+                further: Further::default(),
+                figures: Some(figures(function, &args, &arrays)?),
+                remarks: imported.remarks.into_iter().chain(read_as).collect(),
+                error: None,
+            }
+        }
         Err(nodes) => {
             let (unsupported, further) = groups(&nodes);
             Report {
@@ -168,6 +180,7 @@ fn load(
         weights: args.weights.clone(),
         inputs: given(arrays.shapes()),
         without_others: arrays.shapes().next().is_some(),
+        block_width: args.blocks.nchwc_block.map(Into::into),
         progress: Some(Arc::new(move |p: convoke_models::Progress| {
             told.phase(Phase::Hashing {
                 done: p.done,
@@ -177,7 +190,14 @@ fn load(
         ..LoadOptions::default()
     };
     match onnx::load(&args.model, &options) {
-        Ok(imported) => Ok(Ok(imported)),
+        Ok(imported) => {
+            let mut refused = vec![];
+            refused_patterns(&imported.function, &mut refused);
+            Ok(match refused.is_empty() {
+                true => Ok(imported),
+                false => Err(refused),
+            })
+        }
         Err(ModelError::Unsupported { nodes }) => Ok(Err(nodes)),
         Err(e) => Err(Error::from(e).into()),
     }
@@ -235,19 +255,21 @@ fn figures(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Fig
         !operands.chain(&node.outputs).all(sized)
     });
     let uncounted_nodes = uncounted.count();
-    let mut splits = vec![];
-    for workers in 1..=args.workers as usize {
-        let summary = match split(function, workers, &bounds) {
-            Ok(summary) if summary.parts.len() == workers => summary,
-            Err(e) if workers == 1 => return Err(e),
-            // It cannot be split so far.
-            Ok(_) | Err(_) => break,
+    let single = split(function, 1, &bounds)?;
+    let whole = single.parts.iter().map(|p| p.needed_bytes).sum();
+    let mut splits = vec![Split::new(1, &single)];
+    for workers in 2..=args.workers as usize {
+        let plain = split(function, workers, &bounds).ok();
+        let plain = plain.filter(|summary| summary.parts.len() == workers);
+        // Where a loop has most weights, a worker that holds it whole needs as much as one alone.
+        let most = plain.as_ref().map_or(u64::MAX, largest);
+        let divided = divided(function, workers, whole, &bounds)?;
+        let divided = divided.filter(|summary| largest(summary) < most / 4 * 3);
+        // It cannot be split so far.
+        let Some(summary) = divided.or(plain) else {
+            break;
         };
-        splits.push(Split {
-            workers,
-            needed_bytes: summary.parts.iter().map(|p| p.needed_bytes).collect(),
-            cut_bytes: cut_bytes(&summary.cut_edges),
-        });
+        splits.push(Split::new(workers, &summary));
     }
     Ok(Figures {
         nodes: function.nodes.len(),
@@ -256,14 +278,101 @@ fn figures(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Fig
         // The sum of no numbers is -0.
         operations: 0. + costs.sum::<f64>(),
         uncounted_nodes,
+        open_loops: open_loops(function, &bindings),
+        assumed_iterations: ops::ITERATIONS,
         axes,
         misfit,
         splits,
     })
 }
 
-/// Plans the function for a number of equal workers that have room for anything.
-fn split(function: &Function, workers: usize, axes: &Axes) -> Result<PlanSummary, Failure> {
+impl Split {
+    fn new(workers: usize, summary: &PlanSummary) -> Split {
+        let within = summary.bodies.iter().map(|b| cut_bytes(&b.cut_edges));
+        Split {
+            within_bytes: within.fold(0, u64::saturating_add),
+            workers,
+            divided: !summary.bodies.is_empty(),
+            needed_bytes: summary.parts.iter().map(|p| p.needed_bytes).collect(),
+            cut_bytes: cut_bytes(&summary.cut_edges),
+        }
+    }
+}
+
+/// The bytes of the worker that needs most.
+fn largest(summary: &PlanSummary) -> u64 {
+    let needed = summary.parts.iter().map(|p| p.needed_bytes);
+    needed.max().unwrap_or(0)
+}
+
+/// Adds the nodes whose patterns of strings no kernel takes, which is found out where they are compiled.
+fn refused_patterns(function: &Function, refused: &mut Vec<UnsupportedNode>) {
+    for node in &function.nodes {
+        for (_, within) in node.attrs.functions() {
+            refused_patterns(within, refused);
+        }
+        if !matches!(node.kind(), Some(Op::Text(_))) {
+            continue;
+        }
+        let dtype = |v: &Option<ValueId>| v.map(|v| function.ty(v).dtype);
+        let dtypes: Vec<_> = node.inputs.iter().map(dtype).collect();
+        let kernel =
+            convoke_worker::cpu::resolve(&node.op, &node.attrs, &dtypes, node.outputs.len());
+        if let Err(why) = kernel {
+            refused.push(UnsupportedNode {
+                node: node.name.to_string(),
+                op: node.op.to_string(),
+                opset: None,
+                dtype: dtypes.first().copied().flatten(),
+                reason: Some(format!("{OF_PATTERNS} is not taken: {why}")),
+            });
+        }
+    }
+}
+
+/// The parameters of a function as inputs of a model.
+fn signatures(function: &Function) -> Vec<Signature> {
+    let params = function.params.iter();
+    params
+        .map(|p| Signature {
+            name: function.value(*p).name.to_string(),
+            ty: function.ty(*p).clone(),
+        })
+        .collect()
+}
+
+/// The loops of a function, and of those within it, whose number of iterations only a run decides.
+fn open_loops(function: &Function, axes: &Bindings) -> usize {
+    let of = |node: &Node| {
+        let known = || ops::known_iterations(function, node, ControlOp::Loop, axes).is_some();
+        let open = node.is(ControlOp::Loop) && !known();
+        let within = node.attrs.functions().map(|(_, f)| open_loops(f, axes));
+        usize::from(open) + within.sum::<usize>()
+    };
+    function.nodes.iter().map(of).sum()
+}
+
+/// A plan that divides large branches and loops among all the workers, with the least memory per worker for which the planner uses
+/// every one. With `whole` bytes one worker runs everything.
+fn divided(
+    function: &Function,
+    workers: usize,
+    whole: u64,
+    axes: &Axes,
+) -> Result<Option<PlanSummary>, Failure> {
+    if function
+        .nodes
+        .iter()
+        .all(|n| n.attrs.functions().next().is_none())
+    {
+        return Ok(None);
+    }
+    let (cluster, options) = (equal(workers, whole), explained(workers, axes));
+    Ok(plan_together(function.clone(), &cluster, &options)?)
+}
+
+/// So many equal workers with so many bytes each.
+fn equal(workers: usize, memory: u64) -> ClusterModel {
     let worker = |i: usize| WorkerModel {
         name: format!("w{i}"),
         address: String::new(),
@@ -271,9 +380,9 @@ fn split(function: &Function, workers: usize, axes: &Axes) -> Result<PlanSummary
         device: DeviceId::default(),
         profile: NUMERICS_PROFILE.into(),
         threads: 1,
-        memory: PLENTY,
-        budget: PLENTY,
-        offered: PLENTY,
+        memory,
+        budget: memory,
+        offered: memory,
         constants: PresentConstants::default(),
         presence: Arc::default(),
         holders: vec![],
@@ -282,8 +391,12 @@ fn split(function: &Function, workers: usize, axes: &Axes) -> Result<PlanSummary
         memory_bandwidth: 1e10,
         ops: vec![],
     };
-    let cluster = ClusterModel::new((0..workers).map(worker).collect());
-    let options = PlanOptions {
+    ClusterModel::new((0..workers).map(worker).collect())
+}
+
+/// The options of a plan that only explains.
+fn explained(workers: usize, axes: &Axes) -> PlanOptions {
+    PlanOptions {
         intent: Intent::Explain,
         workers: WorkerCount::Exactly(workers as u32),
         pins: vec![],
@@ -297,7 +410,12 @@ fn split(function: &Function, workers: usize, axes: &Axes) -> Result<PlanSummary
         avoid: vec![],
         ops: vec![],
         profiles: Profiles::Uniform,
-    };
+    }
+}
+
+/// Plans the function for a number of equal workers that have room for anything.
+fn split(function: &Function, workers: usize, axes: &Axes) -> Result<PlanSummary, Failure> {
+    let (cluster, options) = (equal(workers, PLENTY), explained(workers, axes));
     Ok(plan(function.clone(), &cluster, &options)?.summary)
 }
 
@@ -387,13 +505,37 @@ fn text(r: &Report) -> String {
             counted(f.uncounted_nodes)
         ));
     }
+    if f.open_loops > 0 {
+        text.push_str(&format!(
+            "a run decides how often {} iterate{}: {} iterations are counted for each\n",
+            match f.open_loops {
+                1 => "1 loop".to_owned(),
+                n => format!("{n} loops"),
+            },
+            if f.open_loops == 1 { "s" } else { "" },
+            f.assumed_iterations,
+        ));
+    }
     let row = |s: &Split| {
         let needs: Vec<String> = s.needed_bytes.iter().map(|n| needed(*n)).collect();
-        vec![s.workers.to_string(), needs.join(", "), bytes(s.cut_bytes)]
+        let crossing = match s.divided {
+            true => format!(
+                "{}, and {} per run of each body",
+                bytes(s.cut_bytes),
+                bytes(s.within_bytes)
+            ),
+            false => bytes(s.cut_bytes),
+        };
+        vec![s.workers.to_string(), needs.join(", "), crossing]
     };
     let rows: Vec<Vec<String>> = f.splits.iter().map(row).collect();
     let head = ["WORKERS", "EACH NEEDS", "CROSSING PER STEP"];
     text.push_str(&output::table(&head, &[0, 2], &rows));
+    if f.splits.iter().any(|s| s.divided) {
+        text.push_str(
+            "bodies, which are branches and loops, run on several workers where no worker offers enough memory for them\n",
+        );
+    }
     let shown = |assumed: bool| {
         let axes = f.axes.iter().filter(move |a| a.assumed == assumed);
         let axes = axes.map(|a| format!("{}={}", a.axis, a.size));
@@ -416,7 +558,100 @@ fn text(r: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
+    use convoke_graph::Tensor;
+    use convoke_graph::graph::{Attr, Attrs, Literal, RunsAt, TensorType};
+
     use super::*;
+
+    /// A loop of so many iterations, where they are known, over three products by weights of 4 KiB each.
+    fn looped(iterations: Option<i64>) -> Function {
+        let ty = |shape: &[usize]| TensorType::fixed(convoke::DType::F32, shape);
+        let (row, square) = (ty(&[1, 32]), ty(&[32, 32]));
+        let scalar = |dtype| TensorType::fixed(dtype, &[]);
+        let (long, bool) = (scalar(convoke::DType::I64), scalar(convoke::DType::Bool));
+        let node = |f: &mut Function, op: &str, inputs: Vec<Option<ValueId>>, attrs: Attrs| {
+            let name = format!("{op}{}", f.nodes.len());
+            let out = f.add_value(name.clone(), row.clone());
+            f.nodes.push(Node {
+                name: name.into(),
+                op: op.into(),
+                attrs,
+                inputs,
+                outputs: vec![out],
+                runs_at: RunsAt::Step,
+            });
+            out
+        };
+        let mut body = Function::default();
+        let own = [("i", long.clone()), ("going", bool), ("x", row.clone())];
+        let weights = ["w0", "w1", "w2"].map(|w| (w, square.clone()));
+        let params = own.into_iter().chain(weights.clone());
+        body.params = params.map(|(name, ty)| body.add_value(name, ty)).collect();
+        let p = body.params.clone();
+        let mut x = p[2];
+        for w in &p[3..] {
+            x = node(
+                &mut body,
+                "MatMul",
+                vec![Some(x), Some(*w)],
+                Attrs::default(),
+            );
+        }
+        body.results = vec![("going".into(), p[1]), ("x".into(), x)];
+
+        let mut f = Function::default();
+        let count = f.add_value("count", long);
+        let x = f.add_value("x", row.clone());
+        match iterations {
+            Some(n) => f.literals.push((count, Literal::Inline(Tensor::scalar(n)))),
+            None => f.params.push(count),
+        }
+        f.params.push(x);
+        let mut inputs = vec![Some(count), None, Some(x)];
+        for (at, (name, ty)) in weights.into_iter().enumerate() {
+            let w = f.add_value(name, ty);
+            // Equal ones would become one.
+            let content = Tensor::from_slice(&[32, 32], &[at as f32; 1024]).unwrap();
+            f.literals.push((w, Literal::Inline(content)));
+            inputs.push(Some(w));
+        }
+        let attrs = Attrs::default()
+            .with("body", Attr::Function(body.into()))
+            .with("captured", Attr::Int(3));
+        let y = node(&mut f, "Loop", inputs, attrs);
+        f.results = vec![("y".into(), y)];
+        ops::infer_types(&mut f).unwrap();
+        f
+    }
+
+    #[test]
+    fn memory_on_several_workers_is_that_of_a_divided_loop() {
+        let f = looped(None);
+        let whole = largest(&split(&f, 1, &Axes::default()).unwrap());
+        let alone = split(&f, 3, &Axes::default()).unwrap();
+        assert_eq!(alone.parts.len(), 1);
+        for workers in [2, 3] {
+            let divided = divided(&f, workers, whole, &Axes::default())
+                .unwrap()
+                .unwrap();
+            let made = Split::new(workers, &divided);
+            assert!(made.divided && made.needed_bytes.len() == workers && made.within_bytes > 0);
+            assert!(largest(&divided) < whole, "{:?} {whole}", made.needed_bytes);
+        }
+        assert!(divided(&f, 4, whole, &Axes::default()).unwrap().is_none());
+    }
+
+    #[test]
+    fn loops_are_counted_with_their_iterations_where_they_are_known() {
+        let axes = Bindings::new();
+        let flops = |f: &Function| ops::node_cost(f, &f.nodes[0], &axes).flops;
+        let (five, ten) = (looped(Some(5)), looped(Some(10)));
+        assert_eq!(flops(&ten), 2. * flops(&five));
+        for (f, open) in [(&five, 0), (&looped(Some(i64::MAX)), 1), (&looped(None), 1)] {
+            assert_eq!(open_loops(f, &axes), open);
+        }
+        assert_eq!(flops(&looped(None)), 200. * flops(&five));
+    }
 
     #[test]
     fn numbers_are_short() {

@@ -83,6 +83,7 @@ impl Arrays {
                 (DType::U16, DType::BF16) => "read as the bits of",
                 (DType::F32, DType::BF16) => "cast from f32 to",
                 (DType::U8, to) if to.is_narrow() => "read as the bits of",
+                (DType::F32, to) if to.is_narrow() && to.widened() == given => "rounded to",
                 (DType::F32, to) if to.is_narrow() => "converted to",
                 (DType::I8, to) if to.is_narrow() && to.widened() == given => "converted to",
                 _ => continue,
@@ -149,10 +150,11 @@ fn as_bf16(t: Tensor) -> Result<Tensor, Failure> {
 }
 
 /// A u8 tensor as the bits of elements of the narrow dtype `to`, or an f32 tensor, or one of the dtype that `to` widens to, as
-/// the same numbers.
+/// the same numbers; f32 is rounded to a float.
 fn as_narrow(name: &str, t: Tensor, to: DType) -> Result<Tensor, Failure> {
     let made = match (t.dtype(), to.widened()) {
         (DType::U8, wide) if wide != DType::U8 => t.from_codes(to),
+        (DType::F32, DType::F32) => t.rounded(to),
         (DType::F32, DType::I8) => {
             whole(&t, to, |n| n as i8, f32::from).and_then(|t| t.narrowed(to))
         }
@@ -243,6 +245,9 @@ pub fn builder<'n>(
         .in_flight(in_flight);
     for w in &args.weights {
         b = b.weights(w);
+    }
+    if let Some(channels) = args.blocks.nchwc_block {
+        b = b.block_width(channels.into());
     }
     for (name, given) in given(inputs) {
         // The file of inputs decides which there are.

@@ -1,9 +1,10 @@
 //! `convoke run`: loads a model, runs steps of it and prints the outputs.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use convoke::numpy::{check_writable, write_npz};
+use convoke::numpy::{check_writable, write_npz, written_as};
 use convoke::{
     CallOptions, Cluster, Code, Error, HostTensor as Tensor, Model, Outputs, Phase, PlanSummary,
     Rerun, Retry,
@@ -180,7 +181,19 @@ pub async fn run(args: RunArgs, json: bool) -> Result<(), Failure> {
     })
     .await?;
     if let Some(path) = &args.outputs {
-        write_npz(path, &done.given.outputs.0)?;
+        // A model may list an output twice, which is the same tensor.
+        let mut names = BTreeSet::new();
+        let outputs = done.given.outputs.0.iter();
+        let outputs = outputs.filter(|(name, _)| names.insert(name.clone()));
+        let outputs: Vec<(String, Tensor)> = outputs.cloned().collect();
+        write_npz(path, &outputs)?;
+        for (name, tensor) in &outputs {
+            let (dtype, written) = (tensor.dtype(), written_as(tensor.dtype()));
+            if written != dtype {
+                let name = Printable(name);
+                Progress::new().note(&format!("output '{name}' is {dtype}, written as {written}"));
+            }
+        }
     }
     let verdict = match verdict {
         Some(v) => {

@@ -389,7 +389,16 @@ fn from_fortran(t: &Tensor) -> Result<Tensor, TensorError> {
     Ok(out)
 }
 
-/// Writes one array. A bf16 tensor becomes float32, and one of a narrow dtype becomes the dtype that it widens to.
+/// The dtype of the array that a tensor of a dtype is written as: numpy has neither bf16 nor narrow dtypes.
+pub fn written_as(dtype: DType) -> DType {
+    match dtype {
+        DType::BF16 => DType::F32,
+        dtype if dtype.is_narrow() => dtype.widened(),
+        other => other,
+    }
+}
+
+/// Writes one array, of the dtype that [`written_as`] says.
 pub fn write_npy(path: impl AsRef<Path>, tensor: &Tensor) -> Result<(), NumpyError> {
     replace(path.as_ref(), |file| {
         let mut out = BufWriter::new(file);
@@ -433,11 +442,8 @@ fn write_array(to: &mut impl Write, tensor: &Tensor) -> std::io::Result<()> {
     if tensor.dtype() == DType::Str {
         return strings::write(to, tensor);
     }
-    let dtype = match tensor.dtype() {
-        DType::BF16 => DType::F32,
-        other => other,
-    };
-    to.write_all(&Header::text(header::descr(dtype), tensor.shape()))?;
+    let descr = header::descr(written_as(tensor.dtype()));
+    to.write_all(&Header::text(descr, tensor.shape()))?;
     if tensor.dtype() != DType::BF16 {
         return to.write_all(tensor.bytes());
     }

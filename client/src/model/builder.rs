@@ -11,7 +11,7 @@ use std::time::Duration;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::rpc::{Numerics, Profiles, Stage, WorkerCount};
 use convoke_graph::graph::Function;
-use convoke_models::onnx::{GivenInput, Origins, OutputForm};
+use convoke_models::onnx::{BlockWidth, GivenInput, Origins, OutputForm};
 use convoke_models::{LoadOptions, Source, onnx};
 
 use crate::calls::attempts::Rerun;
@@ -96,6 +96,7 @@ pub struct ModelBuilder {
     pub(crate) bounds: BTreeMap<String, i64>,
     pub(crate) inputs: BTreeMap<String, GivenInput>,
     pub(crate) without_others: bool,
+    pub(crate) block_width: Option<BlockWidth>,
     pub(crate) outputs: Vec<OutputForm>,
     pub(crate) numerics: Numerics,
     pub(crate) profiles: Profiles,
@@ -117,6 +118,7 @@ impl ModelBuilder {
             bounds: BTreeMap::new(),
             inputs: BTreeMap::new(),
             without_others: false,
+            block_width: None,
             outputs: vec![],
             numerics: Numerics::Standard,
             profiles: Profiles::Uniform,
@@ -138,6 +140,13 @@ impl ModelBuilder {
     /// themselves, and this client does not send them.
     pub fn artifact_root(mut self, path: impl Into<PathBuf>) -> Self {
         self.artifact_root = Some(path.into());
+        self
+    }
+
+    /// Says how wide the blocks of channels are in a model that ONNX Runtime's optimizer wrote at its highest level, where the
+    /// file leaves it open. It has no effect on models without such blocks.
+    pub fn block_width(mut self, width: BlockWidth) -> Self {
+        self.block_width = Some(width);
         self
     }
 
@@ -359,6 +368,7 @@ async fn import(
         artifact_root: b.artifact_root.clone(),
         inputs: b.inputs.clone(),
         without_others: b.without_others,
+        block_width: b.block_width,
         progress: Some(Arc::new(move |p: convoke_models::Progress| {
             hashing.note(Phase::Hashing {
                 done: p.done,

@@ -152,6 +152,7 @@ fn attribute(op: &str, def: &AttrDef) -> (Param, String) {
         AttrKind::Float => ("f32", "float"),
         AttrKind::Str => ("&'a str", "text"),
         AttrKind::Ints => ("Vec<i64>", "ints"),
+        AttrKind::Strs => ("Vec<String>", "texts"),
         AttrKind::Tensor => ("HostTensor", "value"),
         AttrKind::DType => ("DType", "dtype"),
         kind => panic!("attribute {} of {op} is {kind:?}", def.name),
@@ -161,6 +162,8 @@ fn attribute(op: &str, def: &AttrDef) -> (Param, String) {
         (true, AttrKind::Str) => ("&str".to_owned(), helper),
         (true, _) => (ty.to_owned(), helper),
         (false, AttrKind::Ints) => ("impl Into<Axes>".to_owned(), "axes"),
+        // An empty list stands for none.
+        (false, AttrKind::Strs) => (ty.to_owned(), helper),
         (false, _) => (format!("impl Into<Option<{ty}>>"), helper),
     };
     let doc = format!("- `{name}`: {}", attribute_doc(op, def));

@@ -178,6 +178,7 @@ const FLAGS: &[&str] = &[
     "largest",
     "layout",
     "linear_before_reset",
+    "mark",
     "noop_with_empty_axes",
     "onesided",
     "reverse",
@@ -263,14 +264,23 @@ pub fn meaning(op: &str, attr: &str) -> &'static str {
         (_, "pixel_format") => "`RGB`, `BGR` or `Grayscale`",
         (_, "is_case_sensitive") => "stop words are left out only in their own case",
         (_, "locale") => "the language, whose rules of case must be those of Unicode",
+        (_, "mark") => {
+            "the characters U+0002 and U+0003 stand before and after the tokens of a string"
+        }
         (_, "max_gram_length") => "the most items of a gram",
         (_, "max_skip_count") => "the most items between neighbours of a gram",
         (_, "maxsplit") => "the most parts that are cut off",
         (_, "min_gram_length") => "the least items of a gram",
+        (_, "mincharnum") => "the fewest characters of a token",
         (_, "n_targets") => "the length of the result's last axis",
         (_, "ngram_counts") => "where grams of one item, of two and so on begin in the pool",
+        (_, "pad_value") => "what stands behind the last token of a string",
         (_, "pattern") => "the regular expression",
+        (_, "separators") => {
+            "regular expressions that are applied in turn; one empty text makes each character a token"
+        }
         (_, "stopwords") => "the words to leave out",
+        (_, "tokenexp") => "the regular expression of tokens, where there are no separators",
         (_, "zeros") => "an element of no category is no error",
         ("TfIdfVectorizer", "mode") => "`TF`, `IDF` or `TFIDF`",
         ("Pad", "mode") => "`constant`, `reflect`, `edge` or `wrap`",
@@ -409,7 +419,7 @@ pub fn default(op: &str, attr: &str) -> String {
         (_, "case_change_action") => "`NONE`".into(),
         (_, "delimiter") => "white space".into(),
         (_, "pixel_format") => "`RGB`".into(),
-        (_, "locale" | "stopwords") => "none".into(),
+        (_, "locale" | "separators" | "stopwords" | "tokenexp") => "none".into(),
         (_, "max_gram_length" | "min_gram_length") => "1".into(),
         (_, "max_skip_count") => "0".into(),
         (_, "maxsplit") => "all".into(),

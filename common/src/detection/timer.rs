@@ -67,27 +67,28 @@ impl TimerKind {
     }
 }
 
-/// A timer that runs from when it is made until it is dropped, whether it has fired by then or not.
+/// A timer that runs from when it is made until it is dropped, whether it has fired by then or not. `T` is how its owner
+/// counts time.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Timer {
+pub struct Timer<T = Instant> {
     kind: TimerKind,
-    due: Instant,
+    due: T,
 }
 
-impl Timer {
+impl<T: Copy> Timer<T> {
     /// Arms a timer that fires at `due`.
-    pub fn arm(kind: TimerKind, due: Instant) -> Timer {
+    pub fn arm(kind: TimerKind, due: T) -> Timer<T> {
         tracing::trace!(target: TARGET, timer = kind.name(), runs = true);
         Timer { kind, due }
     }
 
     /// When the timer fires.
-    pub fn due(&self) -> Instant {
+    pub fn due(&self) -> T {
         self.due
     }
 }
 
-impl Drop for Timer {
+impl<T> Drop for Timer<T> {
     fn drop(&mut self) {
         tracing::trace!(target: TARGET, timer = self.kind.name(), runs = false);
     }

@@ -11,7 +11,9 @@
 //! Invariants
 //! 1. Where a function fits with its bodies on one worker each, were the workers all for the caller, they stay what they are.
 //! 2. Taking a body out changes no bit: its nodes are those that run on one worker.
-//! 3. What a body and the function around it need of a worker fits there together.
+//! 3. What a body and the function around it need of a worker fits there together: parts are placed in the order in which a
+//!    worker loads them, those with more weights first and the function last, each in the memory that the others leave. A
+//!    constant that several parts of a worker read is there once.
 
 mod outline;
 #[cfg(test)]
@@ -23,22 +25,24 @@ use std::sync::Arc;
 use convoke_common::grant::MOST_BODIES;
 use convoke_common::rpc::{BodyPartSummary, BodySummary, CutEdge, PlanOptions};
 use convoke_common::{Code, Error, Result};
-use convoke_graph::graph::{Function, Node, TensorType, ValueId};
+use convoke_graph::graph::{Function, Node, ValueId};
 use convoke_graph::ids::{FunctionId, ParticipantIx};
 use convoke_graph::ops::{self, ControlOp};
 use convoke_graph::program::{
     Axes, ConstantId, DriverProgram, FetchFrom, HashedProgram, PARTITIONED,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::partition::{Partition, cut_edges, extent, partition};
 use crate::passes::control_op;
-use crate::place::{ClusterModel, Placed, bytes_of, human, inner_bytes, place};
+use crate::place::{ClusterModel, PartsUsage, Placed, bytes_of, human, inner_bytes, place};
 use crate::plan::hashed;
-use outline::{constants, outline};
+use outline::{constants, forget_unread, outline};
 
 /// A partitioned body as it is installed.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlannedBody {
+    pub number: u32,
     /// The number of the body that the node which runs this one is a part of; 0 stands for the function itself.
     pub within: u32,
     /// The participant of the lease that drives the body.
@@ -55,6 +59,8 @@ pub struct PlannedBody {
 
 /// A body that was taken out of its node and placed.
 struct PlacedBody {
+    /// From 1 on, in the order in which the bodies were taken out.
+    number: u32,
     placed: Placed,
     node: String,
     /// The attribute of the node that the body was.
@@ -69,7 +75,10 @@ struct PlacedBody {
 pub struct DividedFunction {
     /// The function without the bodies. All workers that run a part of a body are among its participants.
     pub placed: Placed,
+    /// In the order in which workers load them.
     bodies: Vec<PlacedBody>,
+    /// What all parts together need of each participant; empty where there are no bodies.
+    parts: Vec<PartsUsage>,
 }
 
 impl DividedFunction {
@@ -78,6 +87,7 @@ impl DividedFunction {
         DividedFunction {
             placed,
             bodies: vec![],
+            parts: vec![],
         }
     }
 
@@ -92,44 +102,56 @@ impl DividedFunction {
         let offers = cluster.workers.iter().map(|w| w.offered);
         let mut dividing = Dividing {
             most: offers.max().unwrap_or(0) / share,
-            left: cluster.clone(),
             options,
             too_small,
-            bodies: vec![],
+            left: cluster.clone(),
+            parts: vec![PartsUsage::default(); cluster.workers.len()],
         };
-        if dividing.too_large(&function, &options.axes).is_empty() {
+        let (mut function, mut outlined) = (function, vec![]);
+        dividing.take_out(&mut function, &options.axes, (0, 1.0), &mut outlined)?;
+        if outlined.is_empty() {
             return Ok(None);
         }
-        let mut placed = dividing.place(function, &options.axes, 0, 1.0)?;
-        let bodies: Vec<PlacedBody> = dividing.bodies.into_iter().flatten().collect();
+        let mut numbered: Vec<(u32, OutlinedBody)> = (1..).zip(outlined).collect();
+        // A body with fewer weights may find them where a larger one has them.
+        numbered.sort_by_key(|(_, o)| std::cmp::Reverse(weights(&o.body, &o.axes)));
+        let mut bodies = Vec::with_capacity(numbered.len());
+        for (number, outlined) in numbered {
+            bodies.push(dividing.place_body(number, outlined)?);
+        }
+        let mut placed = dividing.place(function, options)?;
         let mut indices = placed.team.indices.clone();
         for i in bodies.iter().flat_map(|b| &b.placed.team.indices) {
             if !indices.contains(i) {
                 indices.push(*i);
             }
         }
-        let former = std::mem::replace(&mut placed.team, cluster.team(&indices));
-        for (worker, former) in placed.team.workers.iter_mut().zip(former.workers) {
-            worker.presence = former.presence;
-        }
+        placed.team = cluster.team(&indices);
         placed.usage.resize(indices.len(), Default::default());
         placed.peaks.resize(indices.len(), 0);
         placed.schedule.busy_ns.resize(indices.len(), 0);
         placed.single_ns = None;
-        Ok(Some(DividedFunction { placed, bodies }))
+        let mut parts = dividing.parts;
+        let parts = indices.iter().map(|i| std::mem::take(&mut parts[*i]));
+        Ok(Some(DividedFunction {
+            placed,
+            bodies,
+            parts: parts.collect(),
+        }))
     }
 
-    /// Partitions the bodies. Then adds what they need to the predictions of the function around them, which was
-    /// partitioned before.
+    /// Partitions the bodies. Then the predictions of the function around them, which was partitioned before, become those
+    /// of all parts.
     pub fn finish(&mut self, id: FunctionId) -> Result<Vec<(PlannedBody, BodySummary)>> {
         let mut planned = Vec::with_capacity(self.bodies.len());
-        for (number, body) in (1u32..).zip(&self.bodies) {
+        for body in &self.bodies {
             let mut parts = partition(&body.placed);
-            let summary = self.summarise(number, body, &parts)?;
+            let summary = self.summarise(body, &parts)?;
             let programs = std::mem::take(&mut parts.programs);
             let one = PlannedBody {
+                number: body.number,
                 within: body.within,
-                owner: self.owner(number, body.within)?,
+                owner: self.owner(body)?,
                 workers: self.participants(body),
                 programs: hashed(programs, id)?,
                 driver: parts.driver,
@@ -143,14 +165,15 @@ impl DividedFunction {
             let run = |ns: u64| (ns as f64 * body.times) as u64;
             let inner = &body.placed;
             for (m, at) in at.into_iter().map(usize::from).enumerate() {
-                self.placed.usage[at].add(&inner.usage[m]);
-                let peak = &mut self.placed.peaks[at];
-                *peak = peak.saturating_add(inner.peaks[m]);
                 let busy = &mut self.placed.schedule.busy_ns[at];
                 *busy = busy.saturating_add(run(inner.schedule.busy_ns[m]));
             }
             let step = &mut self.placed.schedule.step_ns;
             *step = step.saturating_add(run(inner.schedule.step_ns));
+        }
+        for (at, parts) in self.parts.iter().enumerate() {
+            self.placed.usage[at] = parts.total;
+            self.placed.peaks[at] = parts.peak;
         }
         Ok(planned)
     }
@@ -179,16 +202,14 @@ impl DividedFunction {
         indices.map(|i| self.participant(*i)).collect()
     }
 
-    /// The participant that runs the node of body `number`, which is a part of body `within`.
-    fn owner(&self, number: u32, within: u32) -> Result<ParticipantIx> {
-        let around = match within.checked_sub(1) {
-            None => &self.placed,
-            Some(body) => &self.bodies[body as usize].placed,
-        };
+    /// The participant that runs the node of a body.
+    fn owner(&self, body: &PlacedBody) -> Result<ParticipantIx> {
+        let within = self.bodies.iter().find(|b| b.number == body.within);
+        let around = within.map_or(&self.placed, |b| &b.placed);
         let runs = |p: &usize| {
             let node = &around.function.nodes[around.work.steps[*p] as usize];
             let numbers = node.attrs.ints(PARTITIONED).unwrap_or_default();
-            numbers.contains(&i64::from(number))
+            numbers.contains(&i64::from(body.number))
         };
         let position = (0..around.work.positions()).find(runs);
         let position = position.ok_or_else(|| Error::internal("a body that no node runs"))?;
@@ -196,8 +217,8 @@ impl DividedFunction {
         Ok(self.participant(around.team.indices[at]))
     }
 
-    fn summarise(&self, number: u32, body: &PlacedBody, parts: &Partition) -> Result<BodySummary> {
-        let owner = usize::from(self.owner(number, body.within)?);
+    fn summarise(&self, body: &PlacedBody, parts: &Partition) -> Result<BodySummary> {
+        let owner = usize::from(self.owner(body)?);
         let owner = self.placed.team.workers[owner].name.clone();
         let part = |(m, program): (usize, &convoke_graph::program::Program)| {
             let (first_node, last_node) = extent(&body.placed, m);
@@ -252,16 +273,28 @@ fn crossings(owner: &str, placed: &Placed, parts: &Partition) -> Vec<CutEdge> {
     crossings
 }
 
+/// A body that was taken out of its node.
+struct OutlinedBody {
+    body: Function,
+    node: String,
+    /// The attribute of the node that the body was.
+    function: String,
+    within: u32,
+    axes: Axes,
+    /// How often a step is assumed to run it.
+    times: f64,
+}
+
 /// The search for a placement of a function and its partitioned bodies.
 struct Dividing<'a> {
     /// The bytes beyond which a function of control flow is placed on several workers.
     most: u64,
-    /// The cluster without the memory that is taken by bodies that are placed.
-    left: ClusterModel,
     options: &'a PlanOptions,
     too_small: &'a Error,
-    /// The bodies, by number; `None` while one is being placed.
-    bodies: Vec<Option<PlacedBody>>,
+    /// The cluster without the memory that is taken by parts that are placed.
+    left: ClusterModel,
+    /// What the placed parts need of each worker of the cluster.
+    parts: Vec<PartsUsage>,
 }
 
 impl Dividing<'_> {
@@ -284,78 +317,99 @@ impl Dividing<'_> {
         weights.fold(inner, u64::saturating_add)
     }
 
-    /// Places a function whose axes are these, which is body `number` or the function itself, and is assumed to run so
-    /// many times in a step.
-    fn place(&mut self, mut f: Function, axes: &Axes, number: u32, times: f64) -> Result<Placed> {
-        for at in self.too_large(&f, axes) {
-            self.take_out(&mut f, at, axes, number, times)?;
-        }
-        let mut options = self.options.clone();
-        if number > 0 {
-            (options.pins, options.stages) = (vec![], vec![]);
-            options.axes = axes.clone();
-        }
-        place(f, &self.left, &options).map_err(|e| match e.code {
-            Code::ClusterTooSmall | Code::OutOfMemory => self.too_small.clone(),
-            _ => e,
-        })
-    }
-
-    /// Takes the functions of node `at` out of `f`, which is body `within`, and places them.
+    /// Takes out the bodies of `f`, which is body `within` or the function itself, that are too large, and theirs.
     fn take_out(
-        &mut self,
+        &self,
         f: &mut Function,
-        at: usize,
         axes: &Axes,
-        within: u32,
-        times: f64,
+        (within, times): (u32, f64),
+        bodies: &mut Vec<OutlinedBody>,
     ) -> Result<()> {
-        let first = self.bodies.len() as u32 + 1;
-        let needed = self.needed(f, &f.nodes[at], axes);
-        let bodies = outline(f, at, first)?;
-        if self.bodies.len() + bodies.len() > MOST_BODIES {
-            let msg = format!("more than {MOST_BODIES} branches and loops fit no single worker");
-            return Err(Error::new(Code::ClusterTooSmall, msg)
-                .advise("start workers that offer more memory"));
-        }
-        self.bodies.extend(bodies.iter().map(|_| None));
-        let node = f.nodes[at].clone();
-        let times = times * runs(f, &node);
-        for ((function, body), number) in bodies.into_iter().zip(first..) {
-            let axes = axes_of(&body, axes).map_err(|axis| {
-                let (node, needed) = (&node.name, human(needed));
-                let msg = format!(
-                    "'{function}' of node '{node}' needs {needed}, which no worker offers, and cannot run on several: \
-                     its size '{axis}' depends on data"
-                );
-                Error::new(Code::ClusterTooSmall, msg)
-                    .advise(format!("start a worker that offers more than {needed}"))
-            })?;
-            let placed = self.place(body, &axes, number, times)?;
-            for (i, usage) in placed.team.indices.iter().zip(&placed.usage) {
-                let worker = &mut self.left.workers[*i];
-                worker.memory = worker.memory.saturating_sub(usage.beyond.memory);
-                worker.budget = worker.budget.saturating_sub(usage.beyond.budget);
+        let first = bodies.len();
+        for at in self.too_large(f, axes) {
+            let needed = self.needed(f, &f.nodes[at], axes);
+            let outlined = outline(f, at, bodies.len() as u32 + 1)?;
+            if bodies.len() + outlined.len() > MOST_BODIES {
+                let msg =
+                    format!("more than {MOST_BODIES} branches and loops fit no single worker");
+                return Err(Error::new(Code::ClusterTooSmall, msg)
+                    .advise("start workers that offer more memory"));
             }
-            self.bodies[number as usize - 1] = Some(PlacedBody {
-                placed,
-                node: node.name.to_string(),
-                function,
-                within,
-                axes,
-                times,
-            });
+            let node = &f.nodes[at];
+            let op = control_op(node).unwrap_or(ControlOp::If);
+            let times = times * ops::iterations(f, node, op, &axes.at_bounds());
+            for (function, body) in outlined {
+                let axes = axes_of(&body, axes).map_err(|axis| {
+                    let (node, needed) = (&node.name, human(needed));
+                    let msg = format!(
+                        "'{function}' of node '{node}' needs {needed}, which no worker offers, and cannot run on several: \
+                         its size '{axis}' depends on data"
+                    );
+                    Error::new(Code::ClusterTooSmall, msg)
+                        .advise(format!("start a worker that offers more than {needed}"))
+                })?;
+                bodies.push(OutlinedBody {
+                    body,
+                    node: node.name.to_string(),
+                    function,
+                    within,
+                    axes,
+                    times,
+                });
+            }
+        }
+        forget_unread(f);
+        for at in first..bodies.len() {
+            let (axes, times) = (bodies[at].axes.clone(), bodies[at].times);
+            let mut body = bodies[at].body.clone();
+            self.take_out(&mut body, &axes, (at as u32 + 1, times), bodies)?;
+            bodies[at].body = body;
         }
         Ok(())
     }
+
+    /// Places a body, which may run on any workers.
+    fn place_body(&mut self, number: u32, outlined: OutlinedBody) -> Result<PlacedBody> {
+        let mut options = self.options.clone();
+        (options.pins, options.stages) = (vec![], vec![]);
+        options.axes = outlined.axes.clone();
+        Ok(PlacedBody {
+            number,
+            placed: self.place(outlined.body, &options)?,
+            node: outlined.node,
+            function: outlined.function,
+            within: outlined.within,
+            axes: outlined.axes,
+            times: outlined.times,
+        })
+    }
+
+    /// Places a part in the memory that is left, and takes what it keeps there.
+    fn place(&mut self, f: Function, options: &PlanOptions) -> Result<Placed> {
+        let placed = place(f, &self.left, options).map_err(|e| match e.code {
+            Code::ClusterTooSmall | Code::OutOfMemory => self.too_small.clone(),
+            _ => e,
+        })?;
+        let alone = placed.usage_after(&self.parts, options.in_flight);
+        let each = placed.team.indices.iter().zip(placed.constants());
+        for (m, (i, constants)) in each.enumerate() {
+            let (worker, usage) = (&mut self.left.workers[*i], &placed.usage[m]);
+            worker.memory = worker.memory.saturating_sub(usage.kept.memory);
+            worker.budget = worker.budget.saturating_sub(usage.kept.budget);
+            worker.constants.add(&constants);
+            let (alone, peak) = &alone[m];
+            self.parts[*i].add(alone, usage, *peak, &constants);
+        }
+        Ok(placed)
+    }
 }
 
-/// How often a node is assumed to run its function in a step.
-fn runs(f: &Function, node: &Node) -> f64 {
-    let operand = |v: &Option<_>| v.map(|v| f.ty(v));
-    let operands: Vec<Option<&TensorType>> = node.inputs.iter().map(operand).collect();
-    let op = control_op(node).unwrap_or(ControlOp::If);
-    ops::iterations(op, &node.attrs, &operands)
+/// The bytes of a body's literals.
+fn weights(body: &Function, axes: &Axes) -> u64 {
+    let bounds = axes.at_bounds();
+    let literals = body.literals.iter();
+    let bytes = literals.filter_map(|(v, _)| bytes_of(body.ty(*v), &bounds));
+    bytes.fold(0, u64::saturating_add)
 }
 
 /// The axes of a body within a function of these axes; fails with one that has no bound.

@@ -56,6 +56,23 @@ pub fn outline(f: &mut Function, at: usize, first: u32) -> Result<Vec<(String, F
     Ok(made)
 }
 
+/// Removes the constants that nothing reads, which is so of those that only functions of nodes read that were taken out.
+pub fn forget_unread(f: &mut Function) {
+    let mut read = vec![false; f.values.len()];
+    f.results.iter().for_each(|(_, v)| read[v.ix()] = true);
+    let mut kept = vec![true; f.nodes.len()];
+    for (node, kept) in f.nodes.iter().zip(&mut kept).rev() {
+        *kept = node.runs_at != RunsAt::Init || node.outputs.iter().any(|v| read[v.ix()]);
+        if *kept {
+            let operands = node.inputs.iter().flatten();
+            operands.for_each(|v| read[v.ix()] = true);
+        }
+    }
+    let mut kept = kept.into_iter();
+    f.nodes.retain(|_| kept.next().unwrap_or(true));
+    f.literals.retain(|(v, _)| read[v.ix()]);
+}
+
 /// A function that is taken out of a node of another.
 struct Taken<'a> {
     from: &'a Function,

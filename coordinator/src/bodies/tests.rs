@@ -10,21 +10,23 @@ use crate::plan::{PlannedPrograms, plan};
 use crate::testing::{cluster, options, parse, parse_with};
 
 /// Each weight takes 256 KiB, and twice as much while it is packed.
-const BODY: &str = "param i: i64[]
-    param going: bool[]
-    param x: f32[1, 256]
+const PARAMS: &str = "param x: f32[1, 256]
     param w1: f32[256, 256]
     param w2: f32[256, 256]
-    param w3: f32[256, 256]
-    a = MatMul(x, w1)
+    param w3: f32[256, 256]";
+
+const LAYERS: &str = "a = MatMul(x, w1)
     b = MatMul(a, w2)
-    c = MatMul(b, w3)
-    result going
-    result c";
+    c = MatMul(b, w3)";
 
 const WEIGHTS: &str = "weight w1: f32[256, 256]
     weight w2: f32[256, 256]
     weight w3: f32[256, 256]";
+
+/// The body of a loop over all weights.
+fn body() -> String {
+    format!("param i: i64[]\n param going: bool[]\n {PARAMS}\n {LAYERS}\n result going\n result c")
+}
 
 fn looped() -> Function {
     let text = format!(
@@ -35,7 +37,7 @@ fn looped() -> Function {
          y = Loop(m, _, r, w1, w2, w3) {{body=&body; captured=3}}
          result y"
     );
-    parse_with(&text, &[("body", &parse(BODY))])
+    parse_with(&text, &[("body", &parse(&body()))])
 }
 
 fn planned(f: &Function, cluster: &ClusterModel) -> convoke_common::Result<PlannedPrograms> {
@@ -53,7 +55,9 @@ fn check(f: &Function, cluster: &ClusterModel, want: &[(&str, &[&str])]) -> Plan
     let want: Vec<(&str, Vec<&str>)> = want.iter().map(|(o, w)| (*o, w.to_vec())).collect();
     assert_eq!(found, want, "{:?}", planned.summary.bodies);
     let workers = planned.participants.len();
-    for (body, summary) in planned.bodies.iter().zip(&planned.summary.bodies) {
+    let mut bodies = planned.bodies.clone();
+    bodies.sort_by_key(|b| b.number);
+    for (body, summary) in bodies.iter().zip(&planned.summary.bodies) {
         assert!(body.driver.names(body.workers.len()));
         assert!(usize::from(body.owner) < workers);
         for (at, part) in body.workers.iter().zip(&summary.parts) {
@@ -151,8 +155,8 @@ fn what_would_fit_counts_workers_that_run_a_body_together() {
 
 #[test]
 fn sizes_that_depend_on_data_are_refused() {
-    let grows = BODY.replace("f32[1, 256]", "f32[n, 256]").replace(
-        "result going\n    result c",
+    let grows = body().replace("f32[1, 256]", "f32[n, 256]").replace(
+        "result going\n result c",
         "d = Concat(c, c) {axis=0}
          result going
          result d",
@@ -218,10 +222,60 @@ fn bodies_within_bodies_are_taken_apart_alone() {
     ];
     // The branches are in the order of the attributes.
     assert_eq!(bodies, want);
+    // The loop, which reads no weight but those of its branches, is loaded after them.
     let within: Vec<u32> = planned.bodies.iter().map(|b| b.within).collect();
-    assert_eq!(within, [0, 1, 1]);
-    let inner = planned.bodies[0].programs.iter();
+    assert_eq!(within, [1, 1, 0]);
+    let inner = planned.bodies[2].programs.iter();
     let named = inner.flat_map(|p| &p.program().nodes);
     let numbers: Vec<_> = named.filter_map(|n| n.attrs.ints(PARTITIONED)).collect();
     assert_eq!(numbers, [[2, 3]]);
+}
+
+/// An `If` one of whose branches reads all weights, and the other some of them, in this order.
+fn branched(other: &[&str]) -> Function {
+    let all = format!("{PARAMS}\n {LAYERS}\n result c");
+    let mut one = PARAMS.to_owned();
+    for (i, w) in other.iter().enumerate() {
+        let from = if i == 0 {
+            "x".into()
+        } else {
+            format!("d{}", i - 1)
+        };
+        one.push_str(&format!("\n d{i} = MatMul({from}, {w})"));
+    }
+    one.push_str(&format!("\n result d{}", other.len() - 1));
+    let text = format!(
+        "param going: bool[]
+         param x: f32[1, 256]
+         {WEIGHTS}
+         r = Relu(x)
+         y = If(going, r, w1, w2, w3) {{then_branch=&all; else_branch=&one}}
+         result y"
+    );
+    parse_with(&text, &[("all", &parse(&all)), ("one", &parse(&one))])
+}
+
+/// A weight takes 512 KiB while it is packed, and 256 KiB when both branches have it.
+#[test]
+fn a_weight_that_branches_share_is_there_once() {
+    let planned = check(
+        &branched(&["w3"]),
+        &cluster(3, 640 << 10),
+        &[("w0", &["w0", "w1", "w2"]), ("w0", &["w2"])],
+    );
+    let weights = planned.needed.iter().map(|n| n.constants.total());
+    assert_eq!(weights.collect::<Vec<_>>(), [256 << 10; 3]);
+    for part in &planned.summary.parts {
+        assert_eq!(part.artifact_bytes, 256 << 10, "{part:?}");
+        // Beside what is needed, chunks of 1 MiB that bring a weight, and what is in transit.
+        assert!(part.peak_bytes < part.needed_bytes + (3 << 19), "{part:?}");
+    }
+    // In another order, each weight is still read where it is.
+    let all = ["w0", "w1", "w2"];
+    let back = ["w2", "w1", "w0"];
+    check(
+        &branched(&["w3", "w2", "w1"]),
+        &cluster(3, 640 << 10),
+        &[("w0", &all), ("w0", &back)],
+    );
 }

@@ -16,7 +16,7 @@ use convoke_graph::graph::Function;
 use convoke_graph::program::NUMERICS_PROFILE;
 
 use crate::admin;
-use crate::membership::{Fingerprint, Membership, Record};
+use crate::membership::{Fingerprint, Membership, Moment, Record, events};
 use crate::place::{ClusterModel, PresentConstants, WorkerModel};
 use crate::service::planning::compute;
 
@@ -72,10 +72,16 @@ fn deaths(bytes: &[u8]) -> bool {
     };
     let (function, node) = (record.function, record.node.clone());
     let mut membership = Membership::new(NUMERICS_PROFILE);
-    membership.restore_quarantine(vec![record]);
+    let restoration = events::Restoration {
+        members: vec![],
+        drained: vec![],
+        deaths: vec![record],
+    };
+    membership.apply(Moment::START, restoration);
     let refused = membership.admit(&function).map_err(|e| e.to_string());
     drop(std::hint::black_box((refused, membership.quarantine(NOW))));
-    std::hint::black_box(membership.lift(&node).is_ok());
+    let lift = events::QuarantineLift { node };
+    std::hint::black_box(membership.apply(Moment::START, lift).is_ok());
     true
 }
 

@@ -1,10 +1,9 @@
 //! Workers that are not connected at the moment but may return soon: plans that do not fit without them wait for them.
 
 use convoke_common::ids::Incarnation;
-use tokio::time::Instant;
 
-use super::Membership;
 use super::member::{Life, Member};
+use super::{Membership, Moment};
 
 impl Membership {
     /// Returns until when it is worth waiting for workers, at most `patience`; `None` if none is expected any more.
@@ -14,10 +13,10 @@ impl Membership {
     /// whether or not the coordinator noticed that.
     pub fn absent(
         &self,
-        now: Instant,
-        patience: Instant,
+        now: Moment,
+        patience: Moment,
         avoid: &[(String, Incarnation)],
-    ) -> Option<Instant> {
+    ) -> Option<Moment> {
         let until = |name: &str, m: &Member| match &m.life {
             _ if m.drained => None,
             Life::Lost { left: false, .. } => Some(patience),

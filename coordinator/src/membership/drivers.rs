@@ -13,13 +13,13 @@ use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::mutant;
 use convoke_common::rpc::RETURN_BOUND;
-use tokio::time::Instant;
+use serde::{Deserialize, Serialize};
 
 use super::leases::HELD;
-use super::{ConnectionId, Membership, MembershipError};
+use super::{ConnectionId, Membership, MembershipError, Moment};
 
 /// One life of a client process, as the driver of its leases.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Driver {
     /// The name in the client's certificate.
     pub name: String,
@@ -34,7 +34,7 @@ enum Presence {
         held: BTreeSet<LeaseId>,
     },
     Away {
-        until: Timer,
+        until: Timer<Moment>,
     },
 }
 
@@ -71,7 +71,7 @@ impl Drivers {
     }
 
     /// Returns when the next driver will have been away for too long.
-    pub fn next_expiry(&self) -> Option<Instant> {
+    pub fn next_expiry(&self) -> Option<Moment> {
         let until = |p: &Presence| match p {
             Presence::Here { .. } => None,
             Presence::Away { until } => Some(until.due()),
@@ -80,7 +80,7 @@ impl Drivers {
     }
 
     /// Returns the drivers that have been away for too long.
-    pub fn overdue(&self, now: Instant) -> Vec<Driver> {
+    pub fn overdue(&self, now: Moment) -> Vec<Driver> {
         let over = |p: &Presence| matches!(p, Presence::Away { until } if until.due() <= now);
         let overdue = self.0.iter().filter(|(_, p)| over(p));
         overdue.map(|(d, _)| d.clone()).collect()
@@ -90,7 +90,7 @@ impl Drivers {
 impl Membership {
     /// Notes that a client is connected, for the first time or again, and holds these leases, of which at most `HELD`
     /// count. Its other leases end.
-    pub fn resume(
+    pub(super) fn resume(
         &mut self,
         connection: ConnectionId,
         driver: Driver,
@@ -111,7 +111,7 @@ impl Membership {
     }
 
     /// Makes a client the driver of this connection. A client that did not name its leases before holds none.
-    pub fn speaks(
+    pub(super) fn speaks(
         &mut self,
         connection: ConnectionId,
         driver: Driver,
@@ -124,7 +124,7 @@ impl Membership {
 
     /// Handles a member that closed its connection itself. All leases and plans of a client end; a worker holds no
     /// lease any more.
-    pub fn left(&mut self, now: Instant, connection: ConnectionId) {
+    pub(super) fn left(&mut self, now: Moment, connection: ConnectionId) {
         if let Some(driver) = self.drivers.on(connection).cloned() {
             self.forget_driver(&driver);
             for lease in self.leases.of_driver(&driver) {
@@ -140,7 +140,7 @@ impl Membership {
     }
 
     /// Marks the client of a broken connection as away: it may return.
-    pub(super) fn driver_away(&mut self, now: Instant, connection: ConnectionId) {
+    pub(super) fn driver_away(&mut self, now: Moment, connection: ConnectionId) {
         let driver = self.drivers.on(connection).cloned();
         if let Some(driver) = driver.as_ref().filter(|_| mutant!("away-is-gone")) {
             let leases = self.leases.of_driver(driver);

@@ -18,10 +18,11 @@ use convoke_common::identity::TokenId;
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::mutant;
 use convoke_common::rpc::{HeldLease, LeaseStatus};
-use tokio::time::Instant;
 
 use super::member::{LONGEST_TEXT, Life};
-use super::{Command, ConnectionId, Driver, InstallOrder, Membership, MembershipError, Offer};
+use super::{
+    Command, ConnectionId, Driver, InstallOrder, Membership, MembershipError, Moment, Offer,
+};
 use crate::plan::PartMemory;
 
 /// Most leases that a restarted coordinator takes over from one worker, and that a returning driver may name: far more
@@ -263,7 +264,7 @@ impl Membership {
 
     /// Notes that the worker on this connection dropped these leases, either on request or because it lost their
     /// driver.
-    pub fn dropped(&mut self, connection: ConnectionId, leases: &[LeaseId]) {
+    pub(super) fn dropped(&mut self, connection: ConnectionId, leases: &[LeaseId]) {
         let of = |(name, m): (&String, &super::Member)| {
             let there = m.connection() == Some(connection);
             Some((name.clone(), m.living()?.incarnation)).filter(|_| there)
@@ -289,9 +290,9 @@ impl Membership {
 
     /// Begins to install a plan. The caller then calls exactly one of [`Membership::installed`] and
     /// [`Membership::abandon`]. Fails if a node of the plan is quarantined by now, or as [`Membership::plan`] does.
-    pub fn grant(
+    pub(super) fn grant(
         &mut self,
-        now: Instant,
+        now: Moment,
         driver: ConnectionId,
         id: PlanId,
         lease: LeaseId,
@@ -325,7 +326,7 @@ impl Membership {
     }
 
     /// Notes that all workers acknowledged the install. Fails if the driver gave the lease up meanwhile.
-    pub fn installed(&mut self, lease: LeaseId) -> Result<(), MembershipError> {
+    pub(super) fn installed(&mut self, lease: LeaseId) -> Result<(), MembershipError> {
         match self.leases.0.get_mut(&lease) {
             Some(entry) if !entry.has_ended() || mutant!("given-up-unheeded") => {
                 entry.state = LeaseState::Granted;
@@ -341,7 +342,7 @@ impl Membership {
     }
 
     /// Ends a lease whose install failed, or whose caller went away.
-    pub fn abandon(&mut self, lease: LeaseId) {
+    pub(super) fn abandon(&mut self, lease: LeaseId) {
         if let Some(entry) = self.leases.0.get_mut(&lease) {
             entry.state = LeaseState::Ended;
             // This is done even if the lease was given up before: a worker may have acknowledged the install after it
@@ -351,7 +352,11 @@ impl Membership {
     }
 
     /// Releases a lease for its driver. A lease that has already ended is no error.
-    pub fn release(&mut self, driver: ConnectionId, lease: LeaseId) -> Result<(), MembershipError> {
+    pub(super) fn release(
+        &mut self,
+        driver: ConnectionId,
+        lease: LeaseId,
+    ) -> Result<(), MembershipError> {
         match self.leases.0.get(&lease) {
             Some(l) if self.drivers.on(driver) != Some(&l.driver) => {
                 Err(MembershipError::NotDriver { lease })
@@ -367,7 +372,7 @@ impl Membership {
     }
 
     /// Ends the leases of a plan whose driver stopped waiting for its install, and may not know whether it was granted.
-    pub fn give_up(&mut self, driver: ConnectionId, plan: PlanId) {
+    pub(super) fn give_up(&mut self, driver: ConnectionId, plan: PlanId) {
         if let Some(driver) = self.drivers.on(driver).cloned() {
             for lease in self.leases.of_plan(&driver, plan) {
                 self.end_lease(lease);

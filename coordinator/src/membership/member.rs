@@ -9,10 +9,9 @@ use convoke_common::ids::Incarnation;
 use convoke_common::mutant;
 use convoke_common::rpc::{MemberState, Registration};
 use convoke_graph::ops::{CustomOp, is_custom_name};
-use tokio::time::Instant;
 
 use super::room::KnownUse;
-use super::{ConnectionId, Fingerprint, MembershipError};
+use super::{ConnectionId, Fingerprint, MembershipError, Moment};
 
 /// How long the name of a worker that is gone is kept for its return. The status lists the worker for as long, unless
 /// it had announced that it would leave.
@@ -30,20 +29,6 @@ pub(super) const LONGEST_TEXT: usize = 256;
 
 /// Most custom ops that a worker may have kernels for.
 const MOST_OPS: usize = 1024;
-
-/// A worker's registration as it arrives.
-#[derive(Debug, Clone)]
-pub struct Newcomer {
-    pub connection: ConnectionId,
-    /// The name in the worker's certificate.
-    pub name: String,
-    pub fingerprint: Fingerprint,
-    /// The address at which other members reach the worker.
-    pub address: String,
-    pub register: Registration,
-    /// When the registration arrived: seconds since 1970, by the coordinator's calendar.
-    pub at: u64,
-}
 
 /// What a worker offers, after validation.
 #[derive(Debug, Clone, PartialEq)]
@@ -176,9 +161,9 @@ pub struct Member {
     /// Hashes of the certificates that hold the name, the newest last.
     pub fingerprints: Vec<Fingerprint>,
     /// Until when a newcomer that was just given the name may register.
-    pub reserved_until: Option<Instant>,
+    pub reserved_until: Option<Moment>,
     /// When the worker was last heard from, or when its certificate was issued.
-    pub seen: Instant,
+    pub seen: Moment,
     pub life: Life,
     /// Incarnations that had the name before, the latest last: none of them gets the name back.
     pub superseded: VecDeque<Incarnation>,
@@ -192,7 +177,7 @@ pub struct Member {
 
 impl Member {
     /// Returns the record of a name whose worker has not registered yet.
-    pub fn expected(now: Instant) -> Member {
+    pub fn expected(now: Moment) -> Member {
         Member {
             fingerprints: vec![],
             reserved_until: None,
@@ -297,7 +282,7 @@ impl Member {
     }
 
     /// Returns when the name is forgotten, unless the worker returns; `None` while it is connected or out of service.
-    pub fn forgotten_at(&self) -> Option<Instant> {
+    pub fn forgotten_at(&self) -> Option<Moment> {
         (!self.is_alive() && !self.drained).then(|| self.seen + KEPT)
     }
 }

@@ -1,8 +1,12 @@
 //! Membership: which workers are connected, what they offer, and which plans and leases they hold.
 //!
-//! A pure core: no I/O, no clock, no task. Inputs are methods that take the time; the actions to take in response come
-//! out of [`Membership::next_command`], and [`Membership::poll_timeout`] says when to call
-//! [`Membership::handle_timeout`]. Its shell is the service.
+//! A pure core: no I/O, no clock, no task, no randomness. Whatever changes it is an input ([`events`]) that is applied at
+//! a time by [`Membership::apply`]; the actions to take in response come out of [`Membership::next_command`], and
+//! [`Membership::poll_timeout`] says when [`events::Timeout`] is due. All else only reads. Its shell is the service.
+//!
+//! ```text
+//! (Moment, Event), (Moment, Event), … -- apply --> Membership -- next_command --> Command, Command, …
+//! ```
 //!
 //! Invariants
 //! 1. A name has at most one living holder. A newcomer takes it over only with the holder's own certificate, or once
@@ -10,12 +14,12 @@
 //! 2. Plans use a worker as long as the connection that it registered on is open.
 //! 3. The end of a connection ends no lease: a lease ends when its driver or its workers say so.
 //! 4. The numbers of members, of plans and of records about lost workers are bounded.
+//! 5. The same events at the same times give the same state and the same commands.
 
 mod absent;
-mod commands;
 mod drivers;
-mod error;
 mod exposure;
+mod interface;
 mod leases;
 mod links;
 mod member;
@@ -34,12 +38,11 @@ use convoke_common::grant::Participant;
 use convoke_common::ids::Incarnation;
 use convoke_common::mutant;
 use convoke_common::rpc::{LinkReport, MeasuredLink, MemberStatus, close};
-use tokio::time::Instant;
 
-pub use commands::{Command, ConnectionId, Fingerprint};
 pub use drivers::Driver;
-pub use error::MembershipError;
-pub use member::{Newcomer, Offer};
+pub use interface::events::{self, Event, Input};
+pub use interface::{Command, ConnectionId, Fingerprint, MembershipError, Moment};
+pub use member::Offer;
 pub use names::{Absence, KeptMember};
 pub use plans::{InstallOrder, Plan, PlanPart};
 pub use quarantine::{CountedDeath, Record};
@@ -68,7 +71,7 @@ pub struct Membership {
     profile: String,
     members: BTreeMap<String, Member>,
     /// When the members known to a former process of the coordinator were restored.
-    restored: Option<Instant>,
+    restored: Option<Moment>,
     drivers: Drivers,
     links: Links,
     plans: Plans,
@@ -101,6 +104,11 @@ impl Membership {
         }
     }
 
+    /// Applies an input at a time, which is not before that of any former input, and returns the answer to it.
+    pub fn apply<I: Input>(&mut self, now: Moment, input: I) -> I::Answer {
+        input.apply_to(self, now)
+    }
+
     /// Returns the sizes of the tables that are kept for clients.
     pub fn tables(&self) -> Vec<(&'static str, usize)> {
         vec![
@@ -119,8 +127,8 @@ impl Membership {
         self.commands.pop_front()
     }
 
-    /// Returns when [`Membership::handle_timeout`] is due.
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    /// Returns when [`events::Timeout`] is due.
+    pub fn poll_timeout(&self) -> Option<Moment> {
         let names = self.forgettable();
         [
             names.map(|(_, at)| at).min(),
@@ -133,7 +141,7 @@ impl Membership {
     }
 
     /// Drops names, plans and drivers whose time is over.
-    pub fn handle_timeout(&mut self, now: Instant) {
+    fn handle_timeout(&mut self, now: Moment) {
         self.plans.expire(now);
         let over = self.forgettable().filter(|(_, at)| *at <= now);
         let gone: Vec<String> = over.map(|(name, _)| name.to_owned()).collect();
@@ -151,12 +159,12 @@ impl Membership {
     }
 
     /// Registers a worker with what it offers. Returns the other workers, to which it measures its links.
-    pub fn register(
+    fn register(
         &mut self,
-        now: Instant,
-        newcomer: Newcomer,
+        now: Moment,
+        newcomer: events::Newcomer,
     ) -> Result<Vec<Participant>, MembershipError> {
-        let Newcomer {
+        let events::Newcomer {
             connection,
             name,
             fingerprint,
@@ -298,7 +306,7 @@ impl Membership {
     }
 
     /// Records the links that a worker measured.
-    pub fn reported(&mut self, now: Instant, connection: ConnectionId, reports: &[LinkReport]) {
+    fn reported(&mut self, now: Moment, connection: ConnectionId, reports: &[LinkReport]) {
         let Some(name) = self.heard(now, connection) else {
             return;
         };
@@ -311,7 +319,7 @@ impl Membership {
     }
 
     /// Notes that a worker answered. Returns its name if it is registered on that connection.
-    pub fn heard(&mut self, now: Instant, connection: ConnectionId) -> Option<String> {
+    fn heard(&mut self, now: Moment, connection: ConnectionId) -> Option<String> {
         let (name, member) = self
             .members
             .iter_mut()
@@ -321,7 +329,7 @@ impl Membership {
     }
 
     /// Handles the end of a worker's or a client's connection.
-    pub fn closed(&mut self, now: Instant, connection: ConnectionId) {
+    fn closed(&mut self, now: Moment, connection: ConnectionId) {
         self.driver_away(now, connection);
         let name = self.names_of(|m| m.connection() == Some(connection)).next();
         if let Some(name) = name {
@@ -367,7 +375,7 @@ impl Membership {
     /// that take new work, except the incarnations `avoid`.
     pub fn model(
         &self,
-        now: Instant,
+        now: Moment,
         avoid: &[(String, Incarnation)],
         asker: &Asker,
     ) -> ClusterModel {
@@ -421,7 +429,7 @@ impl Membership {
 
     /// Returns the status of all workers that have not left and are not forgotten. The caller asks the workers
     /// themselves for what only they know.
-    pub fn status(&self, now: Instant) -> Vec<MemberStatus> {
+    pub fn status(&self, now: Moment) -> Vec<MemberStatus> {
         let status = |(name, m): (&String, &Member)| {
             let offer = m.offer();
             // Of a newcomer that has yet to register only the name is known; it is omitted. The same is known of
@@ -443,8 +451,7 @@ impl Membership {
                 threads: offer.map_or(0, |o| o.threads),
                 memory: offer.map_or(0, |o| o.memory),
                 flops: offer.map_or(0.0, |o| o.flops),
-                last_seen_ms: u64::try_from(now.duration_since(m.seen).as_millis())
-                    .unwrap_or(u64::MAX),
+                last_seen_ms: u64::try_from(now.since(m.seen).as_millis()).unwrap_or(u64::MAX),
                 state: m.state(),
                 remark: m.remark().to_owned(),
                 tripwire: false,

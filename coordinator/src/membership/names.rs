@@ -5,10 +5,9 @@ use std::time::Duration;
 use convoke_common::identity::PeerName;
 use convoke_common::rpc::RETURN_BOUND;
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
 
 use super::member::{KEPT, Life, Member};
-use super::{Command, ConnectionId, Fingerprint, Membership, MembershipError, Offer};
+use super::{Command, ConnectionId, Fingerprint, Membership, MembershipError, Moment, Offer};
 
 /// A name as it is saved over a restart of the coordinator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +36,7 @@ const RESERVED: Duration = Duration::from_secs(10);
 
 impl Membership {
     /// Restores the names that were saved before a restart of the coordinator.
-    pub fn restore(&mut self, now: Instant, kept: Vec<KeptMember>) {
+    pub(super) fn restore(&mut self, now: Moment, kept: Vec<KeptMember>) {
         self.restored = Some(now);
         for kept in kept.into_iter().take(MEMBERS) {
             let KeptMember {
@@ -50,7 +49,7 @@ impl Membership {
                 ..Member::expected(now)
             };
             if let Some(Absence { ago, left }) = gone {
-                member.seen = now.checked_sub(ago.min(KEPT)).unwrap_or(now);
+                member.seen = now - ago.min(KEPT);
                 if left {
                     member.life = Life::Left;
                 }
@@ -60,7 +59,7 @@ impl Membership {
     }
 
     /// Returns the names that will be forgotten, and when: those of workers that are gone and hold no lease.
-    pub(super) fn forgettable(&self) -> impl Iterator<Item = (&str, Instant)> {
+    pub(super) fn forgettable(&self) -> impl Iterator<Item = (&str, Moment)> {
         let holders = self.leases.holders();
         self.members.iter().filter_map(move |(name, m)| {
             let holds = |o: &Offer| holders.contains(&(name.as_str(), o.incarnation));
@@ -89,7 +88,7 @@ impl Membership {
     }
 
     /// Forgets a worker that the owner does not expect to return: its name is free.
-    pub fn forget_gone(&mut self, name: &str) -> Result<(), MembershipError> {
+    pub(super) fn forget_gone(&mut self, name: &str) -> Result<(), MembershipError> {
         let name = name.to_owned();
         let Some(member) = self.members.get(&name) else {
             return Err(MembershipError::NoSuchWorker { name });
@@ -106,7 +105,7 @@ impl Membership {
 
     /// Returns until when restored workers that have not registered are waited for: none of them counts as lost before.
     /// `None` once the wait is over.
-    pub fn returning(&self, now: Instant) -> Option<Instant> {
+    pub fn returning(&self, now: Moment) -> Option<Moment> {
         let until = self.restored? + RETURN_BOUND;
         // A worker that was gone before the restart is not expected.
         let was_there = |m: &Member| self.restored.is_some_and(|at| m.seen >= at);
@@ -118,9 +117,9 @@ impl Membership {
     /// taken, or whose last process may still hold leases, is given only to a worker that proved that it holds the
     /// certificate `former`, if that certificate holds the name. Such a worker may be that last process, whose certificate
     /// ended while it was out of reach.
-    pub fn claim(
+    pub(super) fn claim(
         &mut self,
-        now: Instant,
+        now: Moment,
         wanted: Option<&PeerName>,
         former: Option<Fingerprint>,
     ) -> Result<String, MembershipError> {
@@ -157,7 +156,12 @@ impl Membership {
 
     /// Notes the certificate that was issued for a claimed name. From now on it alone holds the name, together with
     /// `former` if that certificate held the name too.
-    pub fn issued(&mut self, name: &str, fingerprint: Fingerprint, former: Option<Fingerprint>) {
+    pub(super) fn issued(
+        &mut self,
+        name: &str,
+        fingerprint: Fingerprint,
+        former: Option<Fingerprint>,
+    ) {
         let Some(member) = self.members.get_mut(name) else {
             return;
         };
@@ -176,7 +180,7 @@ impl Membership {
     }
 
     /// Notes that a worker got a new certificate for its name.
-    pub fn renewed(&mut self, connection: ConnectionId, fingerprint: Fingerprint) {
+    pub(super) fn renewed(&mut self, connection: ConnectionId, fingerprint: Fingerprint) {
         let found = self
             .members
             .iter_mut()

@@ -11,11 +11,11 @@ use convoke_common::memory::Reservation;
 use convoke_common::mutant;
 use convoke_graph::ids::{FunctionId, ParticipantIx};
 use convoke_graph::program::{Axes, HashedProgram};
-use tokio::time::Instant;
+use serde::{Deserialize, Serialize};
 
 use super::leases::Charge;
 use super::room::HELD_FOR;
-use super::{ConnectionId, Driver, Membership, MembershipError};
+use super::{ConnectionId, Driver, Membership, MembershipError, Moment};
 use crate::bodies::PlannedBody;
 use crate::plan::PartMemory;
 
@@ -27,7 +27,7 @@ const PLANS: usize = 64;
 const IDLE: Duration = Duration::from_secs(600);
 
 /// The result of partitioning, as it is kept until it is installed.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     pub model: String,
     /// The identity of the function that the client sent.
@@ -38,7 +38,7 @@ pub struct Plan {
     pub parts: Vec<PlanPart>,
     /// The workers in the order of `parts`, then the driver.
     pub participants: Vec<Participant>,
-    /// The partitioned bodies, by number from 1 on.
+    /// The partitioned bodies, in the order in which workers load them.
     pub bodies: Vec<PlannedBody>,
     pub axes: Axes,
     pub in_flight: u32,
@@ -53,7 +53,7 @@ pub struct InstallOrder {
 }
 
 /// What a plan gives to one worker.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanPart {
     pub program: HashedProgram,
     /// Bytes that the tensors of one step need.
@@ -68,7 +68,7 @@ impl Plan {
     pub fn bodies_of(&self, me: ParticipantIx) -> (Vec<BodyGrant>, Vec<&HashedProgram>) {
         let (mut grants, mut programs) = (vec![], vec![]);
         let participant = |ix: &ParticipantIx| self.participants.get(usize::from(*ix)).cloned();
-        for (number, body) in (1..).zip(&self.bodies) {
+        for body in &self.bodies {
             let at = body.workers.iter().position(|w| *w == me);
             let part = at.and_then(|at| {
                 let program = body.programs.get(at)?;
@@ -85,7 +85,7 @@ impl Plan {
             }
             let all = body.workers.iter().chain([&body.owner]);
             grants.push(BodyGrant {
-                number,
+                number: body.number,
                 within: body.within,
                 participants: all.filter_map(participant).collect(),
                 axes: body.axes.clone(),
@@ -100,12 +100,12 @@ impl Plan {
 #[derive(Debug)]
 struct StoredPlan {
     owner: Driver,
-    used: Instant,
+    used: Moment,
     /// Until when its memory counts as taken; `None` if it is not to be installed at once, or was granted.
-    held_until: Option<Instant>,
+    held_until: Option<Moment>,
     plan: Arc<Plan>,
     /// The reservation that charges the plan's memory to its client.
-    _charge: Option<Reservation>,
+    _charge: Option<Arc<Reservation>>,
 }
 
 /// The plans of all clients.
@@ -128,11 +128,11 @@ impl Plans {
     /// Keeps a plan for a client, with the reservation of its memory.
     pub fn keep(
         &mut self,
-        now: Instant,
+        now: Moment,
         owner: Driver,
         id: PlanId,
         plan: Arc<Plan>,
-        charge: Option<Reservation>,
+        charge: Option<Arc<Reservation>>,
         installs: bool,
     ) {
         self.expire(now);
@@ -161,7 +161,7 @@ impl Plans {
     }
 
     /// Returns a plan of the client, and notes that it was used.
-    pub fn get(&mut self, now: Instant, owner: &Driver, id: PlanId) -> Option<Arc<Plan>> {
+    pub fn get(&mut self, now: Moment, owner: &Driver, id: PlanId) -> Option<Arc<Plan>> {
         self.expire(now);
         let kept = self.0.get_mut(&id).filter(|kept| kept.owner == *owner)?;
         kept.used = now;
@@ -179,7 +179,7 @@ impl Plans {
     /// names by their client and function.
     pub(super) fn charges(
         &self,
-        now: Instant,
+        now: Moment,
         name: &str,
         incarnation: Incarnation,
         replaced: Option<&(Driver, FunctionId)>,
@@ -202,12 +202,12 @@ impl Plans {
     }
 
     /// Drops the plans that have been idle for too long.
-    pub fn expire(&mut self, now: Instant) {
+    pub fn expire(&mut self, now: Moment) {
         self.0.retain(|_, kept| kept.used + IDLE > now);
     }
 
     /// Returns when the next plan expires.
-    pub fn next_expiry(&self) -> Option<Instant> {
+    pub fn next_expiry(&self) -> Option<Moment> {
         self.0.values().map(|kept| kept.used + IDLE).min()
     }
 
@@ -221,13 +221,13 @@ impl Plans {
 impl Membership {
     /// Keeps a plan for the client on this connection, if the client is still connected. Where the client `installs` it
     /// at once, the memory that it needs counts as taken.
-    pub fn keep_plan(
+    pub(super) fn keep_plan(
         &mut self,
-        now: Instant,
+        now: Moment,
         owner: ConnectionId,
         id: PlanId,
         plan: Arc<Plan>,
-        charge: Option<Reservation>,
+        charge: Option<Arc<Reservation>>,
         installs: bool,
     ) {
         if let Some(owner) = self.drivers.on(owner).cloned() {
@@ -236,16 +236,16 @@ impl Membership {
     }
 
     /// Drops the plan that the client has not used for the longest time. Returns `false` if the client has no plan.
-    pub fn drop_oldest_plan(&mut self, owner: ConnectionId) -> bool {
+    pub(super) fn drop_oldest_plan(&mut self, owner: ConnectionId) -> bool {
         let owner = self.drivers.on(owner);
         owner.is_some_and(|owner| self.plans.drop_oldest(owner))
     }
 
     /// Returns a client's plan with its workers' connections. Fails if a worker no longer takes new work as the
     /// incarnation that the plan was made for.
-    pub fn plan(
+    pub(super) fn plan(
         &mut self,
-        now: Instant,
+        now: Moment,
         owner: ConnectionId,
         id: PlanId,
     ) -> Result<InstallOrder, MembershipError> {

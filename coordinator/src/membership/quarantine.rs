@@ -142,7 +142,7 @@ impl Quarantine {
 
 impl Membership {
     /// Restores the records that were saved before a restart of the coordinator.
-    pub fn restore_quarantine(&mut self, records: Vec<Record>) {
+    pub(super) fn restore_quarantine(&mut self, records: Vec<Record>) {
         let records = records.into_iter().take(NODES);
         self.quarantine.0 = records.map(|r| (r.key(), r)).collect();
     }
@@ -186,7 +186,7 @@ impl Membership {
     }
 
     /// Forgives all deaths in the nodes of this name. Returns the number of functions in which such a node was refused.
-    pub fn lift(&mut self, node: &str) -> Result<u32, MembershipError> {
+    pub(super) fn lift(&mut self, node: &str) -> Result<u32, MembershipError> {
         let mut lifted = 0;
         for record in self.quarantine.0.values_mut().filter(|r| r.node == node) {
             lifted += u32::from(record.is_refused());

@@ -29,11 +29,10 @@ use convoke_common::memory::{Purpose, TokenHolding};
 use convoke_common::rpc::{MemoryUse, RETURN_BOUND};
 use convoke_graph::ids::FunctionId;
 use convoke_graph::program::ConstantId;
-use tokio::time::Instant;
 
 use super::leases::Charge;
 use super::member::Member;
-use super::{ConnectionId, Driver, Membership, Offer};
+use super::{ConnectionId, Driver, Membership, Moment, Offer};
 use crate::place::{Holder, PresentConstants};
 use crate::plan::{PartConstants, PartMemory};
 
@@ -51,7 +50,7 @@ const REFUSALS: usize = 64;
 pub struct KnownUse {
     report: Option<Report>,
     /// The size of a lease that the worker had no room for, by the token of its client, and until when that counts.
-    refusals: BTreeMap<TokenId, (Instant, u64)>,
+    refusals: BTreeMap<TokenId, (Moment, u64)>,
 }
 
 /// A worker's report, and what the coordinator had seen when it asked for it.
@@ -166,8 +165,8 @@ enum Certainty {
 }
 
 impl Membership {
-    /// Returns the workers to be asked for their memory, and what to pass to [`Membership::reported_memory`] with the
-    /// answers.
+    /// Returns the workers to be asked for their memory, and what to pass to the core with their answers, as
+    /// [`MemoryReports::asked`](super::events::MemoryReports::asked).
     pub fn to_report(&self, avoid: &[(String, Incarnation)]) -> (Vec<(String, ConnectionId)>, u64) {
         let there = self.members.iter().filter(|(name, m)| {
             let avoided = |o: &Offer| avoid.iter().any(|(n, i)| n == *name && *i == o.incarnation);
@@ -178,7 +177,12 @@ impl Membership {
     }
 
     /// Notes how much of its memory the worker on this connection uses.
-    pub fn reported_memory(&mut self, connection: ConnectionId, asked: u64, used: MemoryUse) {
+    pub(super) fn reported_memory(
+        &mut self,
+        connection: ConnectionId,
+        asked: u64,
+        used: MemoryUse,
+    ) {
         let on = |m: &&mut Member| m.connection() == Some(connection);
         if let Some(member) = self.members.values_mut().find(on)
             && let Some(incarnation) = member.living().map(|offer| offer.incarnation)
@@ -192,7 +196,7 @@ impl Membership {
     }
 
     /// Notes that a worker had no room for its part of a lease.
-    pub fn had_no_room(&mut self, now: Instant, lease: LeaseId, worker: &str) {
+    pub(super) fn had_no_room(&mut self, now: Moment, lease: LeaseId, worker: &str) {
         let Some((token, bytes)) = self.leases.size_at(lease, worker) else {
             return;
         };
@@ -220,7 +224,7 @@ impl Membership {
     }
 
     /// Returns what is free of a worker for `asker`.
-    pub(super) fn room(&self, now: Instant, name: &str, offer: &Offer, asker: &Asker) -> Room {
+    pub(super) fn room(&self, now: Moment, name: &str, offer: &Offer, asker: &Asker) -> Room {
         let identity = &asker.identity;
         let known = self.members.get(name).map(|m| &m.memory);
         let report = known.and_then(|k| k.report.as_ref());

@@ -1,15 +1,14 @@
 //! Workers that take no new work: those that leave, those that are wedged, and those that are out of service.
 
 use convoke_common::Error;
-use tokio::time::Instant;
 
 use super::member::{Life, Member, Standing};
-use super::{Command, ConnectionId, Membership, MembershipError};
+use super::{Command, ConnectionId, Membership, MembershipError, Moment};
 
 impl Membership {
     fn stands(
         &mut self,
-        now: Instant,
+        now: Moment,
         connection: ConnectionId,
         standing: Standing,
     ) -> Option<String> {
@@ -26,18 +25,18 @@ impl Membership {
     }
 
     /// Notes that the worker on this connection is leaving: it takes no new work, finishes its steps and ends.
-    pub fn leave(&mut self, now: Instant, connection: ConnectionId) {
+    pub(super) fn leave(&mut self, now: Moment, connection: ConnectionId) {
         self.stands(now, connection, Standing::Leaving);
     }
 
     /// Notes that a kernel of the worker on this connection does not stop. The worker itself ends its steps and its
     /// process.
-    pub fn wedged(&mut self, now: Instant, connection: ConnectionId, why: &Error) {
+    pub(super) fn wedged(&mut self, now: Moment, connection: ConnectionId, why: &Error) {
         self.stands(now, connection, Standing::Wedged(why.message.clone()));
     }
 
     /// Marks a living worker as lost: plans do not use it. Its leases go on, since other members may still reach it.
-    pub(super) fn lose(&mut self, now: Instant, name: &str) {
+    pub(super) fn lose(&mut self, now: Moment, name: &str) {
         let Some(member) = self.members.get_mut(name) else {
             return;
         };
@@ -66,7 +65,7 @@ impl Membership {
     }
 
     /// Restores the names that were out of service before a restart of the coordinator.
-    pub fn restore_drained(&mut self, now: Instant, names: Vec<String>) {
+    pub(super) fn restore_drained(&mut self, now: Moment, names: Vec<String>) {
         for name in names {
             let member = self.members.entry(name);
             member.or_insert_with(|| Member::expected(now)).drained = true;
@@ -74,7 +73,7 @@ impl Membership {
     }
 
     /// Takes a worker out of service until [`Membership::undrain`]. Returns whether it is connected.
-    pub fn drain(&mut self, name: &str) -> Result<bool, MembershipError> {
+    pub(super) fn drain(&mut self, name: &str) -> Result<bool, MembershipError> {
         let member = self.known(name)?;
         member.drained = true;
         let connection = member.connection();
@@ -91,7 +90,7 @@ impl Membership {
     }
 
     /// Puts a worker back into service. Returns whether plans use it from now on: it may be gone, or about to end.
-    pub fn undrain(&mut self, name: &str) -> Result<bool, MembershipError> {
+    pub(super) fn undrain(&mut self, name: &str) -> Result<bool, MembershipError> {
         let member = self.known(name)?;
         member.drained = false;
         let serves = member.serving().is_some();

@@ -53,6 +53,15 @@ pub struct PresentConstants {
     pub own: Arc<BTreeSet<ConstantId>>,
 }
 
+impl PresentConstants {
+    /// Adds those of a part that is placed there.
+    pub fn add(&mut self, of_part: &BTreeMap<ConstantId, u64>) {
+        for ids in [&mut self.all, &mut self.own] {
+            Arc::make_mut(ids).extend(of_part.keys());
+        }
+    }
+}
+
 /// The constants of a function that a worker has.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Presence {
@@ -64,7 +73,7 @@ pub struct Presence {
 }
 
 impl Presence {
-    fn new(work: &Work, there: &PresentConstants) -> Presence {
+    pub fn new(work: &Work, there: &PresentConstants) -> Presence {
         if there.all.is_empty() {
             return Presence::default();
         }
@@ -82,6 +91,11 @@ impl Presence {
             *mine = mine.saturating_add(if *own { *size } else { 0 });
         }
         Presence { of, bytes }
+    }
+
+    /// Returns the bytes of the constants that the worker has.
+    pub fn bytes(&self) -> u64 {
+        self.bytes[0]
     }
 
     /// Returns whether the worker has none of the constants.

@@ -8,13 +8,14 @@
 //! 3. The peak of a process is lower if axes stay below their bounds, and higher by the bytes in transit: weights, for
 //!    which a worker reserves a load buffer, and tensors that cross.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use convoke_graph::artifact::{CHUNK, RIDES, chunks_of, coming};
 use convoke_graph::block::touched;
+use convoke_graph::program::ConstantId;
 
 use super::activations::activations;
-use super::cluster::{Presence, Team};
+use super::cluster::{Presence, PresentConstants, Team};
 use super::work::{ArtifactBytes, NONE, Work};
 
 /// Most bytes of crossing tensors that the transport holds in each direction; measured over loopback.
@@ -37,24 +38,23 @@ pub struct Usage {
     pub needed: u64,
     /// What is needed besides the constants that the worker has.
     pub beyond: Need,
+    /// What of that stays taken when all is loaded.
+    pub kept: Need,
     /// Bytes of the constants that the worker lacks.
     pub missing: u64,
+    /// What loading these takes.
+    pub lacking: Loading,
 }
 
-impl Usage {
-    /// Adds what another part needs of the same participant. The parts are loaded one after the other.
-    pub fn add(&mut self, other: &Usage) {
-        let add = |a: &mut u64, b: u64| *a = a.saturating_add(b);
-        self.loading = self.loading.max(other.loading);
-        add(&mut self.weights, other.weights);
-        add(&mut self.artifacts, other.artifacts);
-        add(&mut self.chunks, other.chunks);
-        add(&mut self.activations, other.activations);
-        add(&mut self.needed, other.needed);
-        add(&mut self.beyond.memory, other.beyond.memory);
-        add(&mut self.beyond.budget, other.beyond.budget);
-        add(&mut self.missing, other.missing);
-    }
+/// What loading constants takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Loading {
+    /// Bytes read from files.
+    pub artifacts: u64,
+    /// Bytes of the requested chunks, whole.
+    pub chunks: u64,
+    /// Most bytes of constants at once.
+    pub peak: u64,
 }
 
 /// What a part needs besides the constants that its worker has already.
@@ -64,6 +64,49 @@ pub struct Need {
     pub memory: u64,
     /// Bytes that the client's token is charged for: also those of constants that only others have paid for.
     pub budget: u64,
+}
+
+/// What several parts need of one worker, which loads them one after the other, each beside what those before it keep.
+#[derive(Debug, Clone, Default)]
+pub struct PartsUsage {
+    pub total: Usage,
+    /// Predicted peak of the process above its base footprint.
+    pub peak: u64,
+    /// The constants of the parts.
+    pub constants: PresentConstants,
+    /// Bytes that the parts keep, where the worker has none of their constants.
+    kept: u64,
+}
+
+impl PartsUsage {
+    /// Adds a part that is loaded next. `alone` is what it needs of a worker that has the constants of the parts before it and
+    /// no others; `there` is what it needs of the worker as it is then.
+    pub fn add(
+        &mut self,
+        alone: &Usage,
+        there: &Usage,
+        peak: u64,
+        constants: &BTreeMap<ConstantId, u64>,
+    ) {
+        let add = |a: &mut u64, b: u64| *a = a.saturating_add(b);
+        let total = &mut self.total;
+        let beside = |kept: u64, part: u64, before: u64| before.max(kept.saturating_add(part));
+        self.peak = beside(self.kept, peak, self.peak);
+        total.needed = beside(self.kept, alone.beyond.memory, total.needed);
+        let (kept, beyond) = (&mut total.kept, &mut total.beyond);
+        beyond.memory = beside(kept.memory, there.beyond.memory, beyond.memory);
+        beyond.budget = beside(kept.budget, there.beyond.budget, beyond.budget);
+        add(&mut self.kept, alone.kept.memory);
+        add(&mut kept.memory, there.kept.memory);
+        add(&mut kept.budget, there.kept.budget);
+        add(&mut total.weights, alone.missing);
+        add(&mut total.missing, there.missing);
+        add(&mut total.artifacts, alone.lacking.artifacts);
+        add(&mut total.chunks, alone.lacking.chunks);
+        add(&mut total.activations, alone.activations);
+        total.loading = total.loading.max(alone.lacking.peak);
+        self.constants.add(constants);
+    }
 }
 
 /// Predicts the usage of each participant. `order` has the positions in the order in which they run, and `homes` the participant
@@ -83,16 +126,17 @@ pub fn usage(
     each.zip(&team.workers)
         .map(|((activations, retained), worker)| {
             let weights = sum(&retained, &work.const_bytes);
-            let loading = InitFootprint::new(work, &retained);
+            let loading = Loading::of(work, &retained);
             let steps = activations.saturating_mul(u64::from(in_flight.max(1)));
             let needed = loading.peak.max(weights.saturating_add(steps));
-            let (beyond, missing) = match worker.presence.is_empty() {
+            let both = |bytes: u64| Need {
+                memory: bytes,
+                budget: bytes,
+            };
+            let (beyond, kept, missing, lacking) = match worker.presence.is_empty() {
                 true => {
-                    let all = Need {
-                        memory: needed,
-                        budget: needed,
-                    };
-                    (all, weights)
+                    let kept = weights.saturating_add(steps);
+                    (both(needed), both(kept), weights, loading)
                 }
                 false => beyond(work, &worker.presence, &retained, steps),
             };
@@ -104,27 +148,37 @@ pub fn usage(
                 activations,
                 needed,
                 beyond,
+                kept,
                 missing,
+                lacking,
             }
         })
         .collect()
 }
 
-/// Returns what is needed besides the constants that the worker has, and the bytes of the others among `retained`.
-fn beyond(work: &Work, presence: &Presence, retained: &[bool], steps: u64) -> (Need, u64) {
+/// Returns what is needed besides the constants that the worker has, what of that is kept, the bytes of the others among
+/// `retained`, and what loading those takes.
+fn beyond(
+    work: &Work,
+    presence: &Presence,
+    retained: &[bool],
+    steps: u64,
+) -> (Need, Need, u64, Loading) {
     let each = || retained.iter().copied().enumerate();
     let lacks: Vec<bool> = each().map(|(c, kept)| kept && !presence.has(c)).collect();
     let unpaid: Vec<bool> = each()
         .map(|(c, kept)| kept && presence.has(c) && !presence.is_paid(c))
         .collect();
     let missing = sum(&lacks, &work.const_bytes);
-    let loading = InitFootprint::new(work, &lacks);
-    let memory = loading.peak.max(missing.saturating_add(steps));
-    let need = Need {
+    let loading = Loading::of(work, &lacks);
+    let unpaid = sum(&unpaid, &work.const_bytes);
+    let need = |memory: u64| Need {
         memory,
-        budget: memory.saturating_add(sum(&unpaid, &work.const_bytes)),
+        budget: memory.saturating_add(unpaid),
     };
-    (need, missing)
+    let kept = missing.saturating_add(steps);
+    let all = need(loading.peak.max(kept));
+    (all, need(kept), missing, loading)
 }
 
 /// Predicts the peak of each participant's process above its base footprint, with the axes at their expected sizes.
@@ -201,19 +255,9 @@ fn sum(of: &[bool], bytes: &[u64]) -> u64 {
     each.fold(0u64, |sum, (_, b)| sum.saturating_add(*b))
 }
 
-/// The memory that the init part takes.
-struct InitFootprint {
-    /// Bytes read from files.
-    artifacts: u64,
-    /// Bytes of the requested chunks, whole.
-    chunks: u64,
-    /// Most bytes of constants at once.
-    peak: u64,
-}
-
-impl InitFootprint {
+impl Loading {
     /// Predicts the loading of everything that the `retained` constants depend on.
-    fn new(work: &Work, retained: &[bool]) -> InitFootprint {
+    fn of(work: &Work, retained: &[bool]) -> Loading {
         let needed = needed(work, retained);
         let mut uses = vec![0u32; retained.len()];
         let nodes = || needed.nodes.iter().enumerate().filter(|(_, n)| **n);
@@ -243,7 +287,7 @@ impl InitFootprint {
         for c in (0..loaded.len()).filter(|c| retained[*c] && !loaded[*c]) {
             asked.read(work.const_stored[c]);
         }
-        InitFootprint {
+        Loading {
             artifacts: asked.bytes,
             chunks: asked.chunks.saturating_mul(CHUNK),
             peak: peak.max(sum(retained, &work.const_bytes)),

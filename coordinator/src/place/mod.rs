@@ -29,6 +29,7 @@ mod too_small;
 mod work;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use convoke_common::rpc::{PlanOptions, WorkerCount};
 use convoke_common::{Code, Error, Result};
@@ -39,12 +40,13 @@ pub use cluster::{
     ASSUMED_LINK, ClusterModel, Holder, LinkSpeed, PresentConstants, Team, WorkerModel,
 };
 pub use inner::inner_bytes;
-pub use memory::{InitDependencies, Usage, needed};
+pub use memory::{InitDependencies, PartsUsage, Usage, needed};
 pub use pins::{Pins, PlacedStage, check as check_pins, is_pinned};
 pub use schedule::Schedule;
 pub use too_small::{human, no_room};
 pub use work::{MOST_BYTES, NONE, Work, bytes_of};
 
+use cluster::Presence;
 use eligibility::Eligibility;
 use search::Search;
 
@@ -82,6 +84,28 @@ impl Placed {
                 .collect()
         };
         kept.into_iter().map(of).collect()
+    }
+
+    /// Returns what each participant would need if the workers of the cluster had what `parts` keep there, by their index,
+    /// and no other constants, with the peak of its process.
+    pub fn usage_after(&self, parts: &[PartsUsage], in_flight: u32) -> Vec<(Usage, u64)> {
+        let mut team = self.team.clone();
+        for (worker, i) in team.workers.iter_mut().zip(&self.team.indices) {
+            worker.presence = Arc::new(Presence::new(&self.work, &parts[*i].constants));
+        }
+        let (work, participant) = (&self.work, &self.participant);
+        let order = &self.schedule.order;
+        let all = memory::usage(work, &team, participant, order, &self.homes, in_flight);
+        let loads = |usage: &Usage| Usage {
+            weights: usage.missing,
+            artifacts: usage.lacking.artifacts,
+            chunks: usage.lacking.chunks,
+            loading: usage.lacking.peak,
+            ..*usage
+        };
+        let loaded: Vec<Usage> = all.iter().map(loads).collect();
+        let peaks = memory::peaks(work, &team, participant, order, in_flight, &loaded);
+        all.into_iter().zip(peaks).collect()
     }
 }
 

@@ -250,9 +250,33 @@ impl<'a> Search<'a> {
                 teams.push(team);
             }
         }
+        if let Some(team) = self.by_presence(n).filter(|team| !teams.contains(team)) {
+            teams.push(team);
+        }
         teams
             .into_iter()
             .fold(None, |best, indices| better(best, self.on(&indices)))
+    }
+
+    /// Returns the `n` workers that have most of the weights, in the order in which these are read; `None` where none has any. A cut
+    /// gives each worker of a team one run of nodes, in the team's order.
+    fn by_presence(&self, n: usize) -> Option<Vec<usize>> {
+        let presence = |i: usize| &self.cluster.workers[i].presence;
+        let mut order = self.by_speed.clone();
+        order.sort_by_key(|i| std::cmp::Reverse(presence(*i).bytes()));
+        if presence(*order.first()?).is_empty() {
+            return None;
+        }
+        let first_read = |i: &usize| {
+            let has = |p: &usize| {
+                let mut weights = self.work.weights.row(*p).iter();
+                weights.any(|c| presence(*i).has(*c as usize))
+            };
+            (0..self.work.positions()).find(has).unwrap_or(usize::MAX)
+        };
+        let mut team = self.team(&order, n);
+        team.sort_by_key(first_read);
+        Some(team)
     }
 
     /// Returns the needed workers and the first others in `order`, `n` in all, ascending.

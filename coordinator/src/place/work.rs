@@ -8,11 +8,12 @@
 //!    not of the cluster.
 //! 2. Building it and every walk over it is linear in nodes and operands.
 
+use convoke_graph::DType;
 use convoke_graph::codec::CodecError;
 use convoke_graph::csr::Csr;
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Function, Literal, Node, RunsAt, TensorType, ValueId};
-use convoke_graph::ops::{self, Cost, HandleOp};
+use convoke_graph::ops::{self, Cost, HandleOp, Op, QuantisedOp};
 use convoke_graph::program::{ConstantId, constants_of_function};
 
 use super::cut::UNPINNED;
@@ -77,8 +78,8 @@ pub struct Work {
     /// For each position the one that it runs beside, or [`NONE`]: a node that hands a tensor out runs beside the node
     /// that computes it.
     pub beside: Vec<u32>,
-    /// For each position the most bytes of the values inside the functions that it runs, with the axes at their expected
-    /// sizes and at their bounds.
+    /// For each position the most bytes of the values inside the functions that it runs, and of its operands and results in f32
+    /// where its kernel computes in f32, with the axes at their expected sizes and at their bounds.
     pub inner_bytes: Vec<u64>,
     pub inner_bound: Vec<u64>,
 
@@ -109,6 +110,31 @@ pub struct Work {
 
     /// For each value of the function its index among the flows or among the constants.
     pub of_value: Vec<u32>,
+}
+
+/// The bytes of the operands among `flows` and of the results of a node in f32, where they are of 16 bits and the kernels of the host
+/// compute in f32. Packed weights are not widened as a whole.
+fn widened_bytes<'a>(
+    f: &Function,
+    node: &'a Node,
+    flows: impl Iterator<Item = &'a ValueId>,
+    at: &Bindings,
+) -> u64 {
+    let is_half = |v: &&ValueId| matches!(f.ty(**v).dtype, DType::F16 | DType::BF16);
+    if !node.outputs.iter().any(|v| is_half(&v)) {
+        return 0;
+    }
+    let in_f32 = match node.kind() {
+        Some(Op::Conv(_) | Op::Fused(_) | Op::MatMul(_) | Op::Recurrent(_) | Op::Vision(_)) => true,
+        Some(Op::Quantised(op)) => op == QuantisedOp::MatMulNBits,
+        _ => false,
+    };
+    if !in_f32 {
+        return 0;
+    }
+    let halves = flows.chain(&node.outputs).filter(is_half);
+    let bytes = halves.map(|v| bytes_of(f.ty(*v), at).unwrap_or(0).saturating_mul(2));
+    bytes.fold(0, u64::saturating_add)
 }
 
 impl Work {
@@ -216,8 +242,12 @@ impl Work {
         self.writes
             .push(node.outputs.iter().map(|v| self.of_value[v.ix()]));
         self.cost.push(cost);
-        self.inner_bytes.push(inner_bytes(node, sizes.expected));
-        self.inner_bound.push(inner_bytes(node, sizes.bounds));
+        let beside = |at: &Bindings| {
+            let flows = node.inputs.iter().flatten().filter(|v| !is_const[v.ix()]);
+            inner_bytes(node, at).saturating_add(widened_bytes(f, node, flows, at))
+        };
+        self.inner_bytes.push(beside(sizes.expected));
+        self.inner_bound.push(beside(sizes.bounds));
         let op = ops::lookup(&node.op);
         let first_is_flow = node
             .inputs

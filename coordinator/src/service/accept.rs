@@ -23,7 +23,7 @@ use super::connections::Peer;
 use super::joining::JoiningPeer;
 use super::members::{Caller, Member};
 use crate::audit::{Entry, Event};
-use crate::membership::ConnectionId;
+use crate::membership::{ConnectionId, events};
 
 /// How many handshakes run at once; each costs a signature and a little memory.
 const HANDSHAKES: usize = 128;
@@ -221,13 +221,11 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
         _ => None,
     };
     // This call fails only if the coordinator stops, which ends no lease.
-    let _ = service
-        .core
-        .call(move |core, now| match closed {
-            Some(code) if code != CLOSE_LOST => core.left(now, id),
-            _ => core.closed(now, id),
-        })
-        .await;
+    let core = &service.core;
+    let _ = match closed {
+        Some(code) if code != CLOSE_LOST => core.apply(events::Goodbye { connection: id }).await,
+        _ => core.apply(events::Disconnection { connection: id }).await,
+    };
 }
 
 /// The streams of a newcomer, which may only join.

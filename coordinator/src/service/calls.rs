@@ -16,7 +16,7 @@ use convoke_common::{Code, Error, Result};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Service;
-use crate::membership::{ConnectionId, Membership, MembershipError};
+use crate::membership::{ConnectionId, Input, MembershipError, events};
 
 /// How long a worker may take to measure its links to all peers of a round.
 const PROBE_BOUND: Duration = Duration::from_secs(60);
@@ -67,9 +67,7 @@ impl Service {
         let status = tokio::time::timeout(bound, asked)
             .await
             .map_err(|_| late())??;
-        self.core
-            .call(move |core, now| core.heard(now, connection))
-            .await?;
+        self.core.apply(events::SignOfLife { connection }).await?;
         Ok(status)
     }
 
@@ -79,7 +77,7 @@ impl Service {
         let avoid = avoid.to_vec();
         let (workers, asked) = self
             .core
-            .call(move |core, _| core.to_report(&avoid))
+            .query(move |core, _| core.to_report(&avoid))
             .await?;
         let answers = workers.into_iter().map(async |(name, connection)| {
             let answered = async {
@@ -90,12 +88,10 @@ impl Service {
             Some((connection, used))
         });
         let answers = futures::future::join_all(answers).await;
-        let note = move |core: &mut Membership, _| {
-            for (connection, used) in answers.into_iter().flatten() {
-                core.reported_memory(connection, asked, used);
-            }
-        };
-        self.core.call(note).await
+        let reports = answers.into_iter().flatten().collect();
+        self.core
+            .apply(events::MemoryReports { asked, reports })
+            .await
     }
 
     /// Frees the name of the worker on this connection if the worker does not answer: it then counts as lost. Returns
@@ -110,23 +106,23 @@ impl Service {
         );
         self.connections.close(connection, close::LOST, "no answer");
         self.core
-            .call(move |core, now| core.closed(now, connection))
+            .apply(events::Disconnection { connection })
             .await
             .is_ok()
     }
 
     /// Gives the core an input that wants a name. If the holder of the name does not answer any more, or may still
     /// serve drivers that have yet to notice its loss, the input is repeated until they must have noticed.
-    pub(super) async fn once_free<T: Send + 'static>(
+    pub(super) async fn once_free<T>(
         &self,
-        input: impl Fn(&mut Membership, Instant) -> Result<T, MembershipError> + Clone + Send + 'static,
-    ) -> convoke_common::Result<Result<T, MembershipError>> {
+        input: impl Input<Answer = Result<T, MembershipError>>,
+    ) -> Result<Result<T, MembershipError>> {
         let until = Instant::now() + RETURN_BOUND;
         let mut freed = self.freed.subscribe();
         loop {
             // What is freed from here on ends the wait below; that the core was asked does not.
             freed.mark_unchanged();
-            let result = self.core.call(input.clone()).await?;
+            let result = self.core.apply(input.clone()).await?;
             match &result {
                 Err(MembershipError::NameTaken {
                     holder: Some(holder),
@@ -166,9 +162,11 @@ impl Service {
                         failure.1
                     );
                 }
-                self.core
-                    .call(move |core, now| core.reported(now, connection, &links))
-                    .await
+                let reported = events::LinkReports {
+                    connection,
+                    reports: links,
+                };
+                self.core.apply(reported).await
             }
             Err(error) => Err(error),
         };
@@ -180,7 +178,7 @@ impl Service {
     /// Informs all workers that a token was revoked, within [`REVOKE_BOUND`]. A worker that cannot be reached learns it
     /// when it registers.
     pub(super) async fn push_revoked(self: &Arc<Self>, id: TokenId) -> Result<()> {
-        let workers = self.core.call(|core, _| core.connections()).await?;
+        let workers = self.core.query(|core, _| core.connections()).await?;
         let tell = workers.into_iter().map(|(name, connection)| {
             let id = id.clone();
             async move {

@@ -7,61 +7,114 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use super::Service;
-use crate::membership::Membership;
+use crate::membership::{Input, Membership, Moment, events};
 
-/// How many inputs may wait. Each takes microseconds, and its sender waits for the answer.
+/// How many inputs and queries may wait. Each takes microseconds, and its sender waits for the answer.
 const MAILBOX: usize = 256;
 
-type Input = Box<dyn FnOnce(&mut Membership, Instant) + Send>;
+/// An input or a query, which sends its own answer.
+type Call = Box<dyn FnOnce(&mut Membership, Moment) + Send>;
 
 /// The handle of the core's task; clones share it.
 #[derive(Clone)]
-pub struct Core(mpsc::Sender<Input>);
+pub struct Core {
+    calls: mpsc::Sender<Call>,
+    clock: Clock,
+}
 
 /// The receiving end of [`Core`].
-pub struct Mailbox(mpsc::Receiver<Input>);
+pub struct Mailbox {
+    calls: mpsc::Receiver<Call>,
+    clock: Clock,
+}
 
-impl Core {
-    /// Returns a mailbox and its handle.
-    pub fn new() -> (Core, Mailbox) {
-        let (tx, rx) = mpsc::channel(MAILBOX);
-        (Core(tx), Mailbox(rx))
+/// Converts between the runtime's time and the core's.
+#[derive(Clone, Copy)]
+struct Clock {
+    /// [`Moment::START`].
+    start: Instant,
+}
+
+impl Clock {
+    fn moment(self, at: Instant) -> Moment {
+        Moment::START + at.duration_since(self.start)
     }
 
-    /// Runs `input` on the core and returns its result. The commands that the core then gives are begun before the next
-    /// input.
-    pub async fn call<T: Send + 'static>(
+    fn instant(self, at: Moment) -> Instant {
+        self.start + at.since(Moment::START)
+    }
+
+    fn now(self) -> Moment {
+        self.moment(Instant::now())
+    }
+}
+
+impl Core {
+    /// Returns a mailbox and its handle. The core's time begins now.
+    pub fn new() -> (Core, Mailbox) {
+        let (tx, rx) = mpsc::channel(MAILBOX);
+        let start = Instant::now();
+        let clock = Clock { start };
+        (Core { calls: tx, clock }, Mailbox { calls: rx, clock })
+    }
+
+    /// Applies an input to the core and returns the core's answer. The commands that the core then gives are begun before
+    /// the next input or query.
+    pub async fn apply<I: Input>(&self, input: I) -> Result<I::Answer> {
+        self.call(move |core, now| core.apply(now, input)).await
+    }
+
+    /// Reads from the core, after the inputs before and the beginning of their commands.
+    pub async fn query<T: Send + 'static>(
         &self,
-        input: impl FnOnce(&mut Membership, Instant) -> T + Send + 'static,
+        query: impl FnOnce(&Membership, Moment) -> T + Send + 'static,
+    ) -> Result<T> {
+        self.call(move |core, now| query(core, now)).await
+    }
+
+    /// Returns the core's time at an instant; the core's start if the instant is before it.
+    pub fn moment(&self, at: Instant) -> Moment {
+        self.clock.moment(at)
+    }
+
+    /// Returns the instant of the core's time; the core's start if the time is before it.
+    pub fn instant(&self, at: Moment) -> Instant {
+        self.clock.instant(at)
+    }
+
+    async fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&mut Membership, Moment) -> T + Send + 'static,
     ) -> Result<T> {
         let (answer, answered) = oneshot::channel();
-        let input: Input = Box::new(move |core, now| {
-            // The caller may have stopped waiting; the input takes effect nevertheless.
-            let _ = answer.send(input(core, now));
+        let call: Call = Box::new(move |core, now| {
+            // The caller may have stopped waiting; an input takes effect nevertheless.
+            let _ = answer.send(call(core, now));
         });
         let stopping = || Error::unreachable(None, "the coordinator is stopping");
-        self.0.send(input).await.map_err(|_| stopping())?;
+        self.calls.send(call).await.map_err(|_| stopping())?;
         answered.await.map_err(|_| stopping())
     }
 }
 
 /// Runs the core until its task is stopped.
-pub async fn run(service: Arc<Service>, mut core: Membership, mut mailbox: Mailbox) {
+pub async fn run(service: Arc<Service>, mut core: Membership, mailbox: Mailbox) {
+    let Mailbox { mut calls, clock } = mailbox;
     loop {
         let due = core.poll_timeout();
         let timeout = async {
             match due {
-                Some(due) => sleep_until(due).await,
+                Some(due) => sleep_until(clock.instant(due)).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
-            input = mailbox.0.recv() => match input {
-                Some(input) => input(&mut core, Instant::now()),
+            call = calls.recv() => match call {
+                Some(call) => call(&mut core, clock.now()),
                 None => return,
             },
-            () = timeout => core.handle_timeout(Instant::now()),
+            () = timeout => core.apply(clock.now(), events::Timeout {}),
         }
         while let Some(command) = core.next_command() {
             service.perform(command).await;

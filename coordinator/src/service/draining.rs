@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::Service;
 use super::keeping::of_worker;
 use crate::audit::{Entry, Event};
-use crate::membership::{ConnectionId, Membership};
+use crate::membership::{ConnectionId, events};
 use crate::state::State;
 use crate::tasks::blocking;
 
@@ -47,11 +47,11 @@ impl Service {
 
     async fn change_in_turn(&self, name: String, drained: bool) -> Result<bool> {
         let changed = name.clone();
-        let change = move |core: &mut Membership, _| match drained {
-            true => core.drain(&changed),
-            false => core.undrain(&changed),
+        let answer = match drained {
+            true => self.core.apply(events::Drain { name: changed }).await,
+            false => self.core.apply(events::Undrain { name: changed }).await,
         };
-        let answer = self.core.call(change).await??;
+        let answer = answer??;
         self.keep_drained(&name, drained).await?;
         Ok(answer)
     }
@@ -68,8 +68,8 @@ impl Service {
 
     /// Lifts the quarantine of the nodes of this name. Returns the number of functions in which one was lifted.
     pub async fn lift(self: &Arc<Self>, node: String) -> Result<u32> {
-        let asked = node.clone();
-        let lifted = self.core.call(move |core, _| core.lift(&asked)).await??;
+        let lift = events::QuarantineLift { node: node.clone() };
+        let lifted = self.core.apply(lift).await??;
         tracing::info!(node, functions = lifted, "quarantine lifted");
         self.audit
             .record(Entry::of(Event::QuarantineLifted).name(&node));

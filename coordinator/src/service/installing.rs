@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
 use super::Service;
-use crate::membership::{ConnectionId, InstallOrder, Membership, PlanPart};
+use crate::membership::{ConnectionId, InstallOrder, PlanPart, events};
 
 /// If a worker failed as a consequence of another failure, how long the cause may take to arrive.
 const CAUSE_BOUND: Duration = Duration::from_secs(2);
@@ -47,8 +47,12 @@ impl Service {
         plan: PlanId,
         mut answer: oneshot::Sender<Result<LeaseGrant>>,
     ) {
-        let grant = move |core: &mut Membership, now| core.grant(now, driver, plan, lease);
-        let granted = match self.core.call(grant).await {
+        let request = events::InstallRequest {
+            driver,
+            plan,
+            lease,
+        };
+        let granted = match self.core.apply(request).await {
             Ok(Ok(granted)) => granted,
             Ok(Err(error)) => return drop(answer.send(Err(error.into()))),
             Err(error) => return drop(answer.send(Err(error))),
@@ -60,7 +64,7 @@ impl Service {
         };
         let model = &granted.plan.model;
         let result = match installed {
-            Some(Ok(())) => match self.core.call(move |core, _| core.installed(lease)).await {
+            Some(Ok(())) => match self.core.apply(events::InstallSuccess { lease }).await {
                 Ok(granted) => granted.map_err(Error::from),
                 Err(error) => Err(error),
             },
@@ -68,19 +72,16 @@ impl Service {
                 let site = error.site.as_ref().and_then(|site| site.worker.clone());
                 if let Some(worker) = site.filter(|_| error.code == Code::OutOfMemory) {
                     // Further plans of this client's token look elsewhere.
-                    let full = move |core: &mut Membership, now| {
-                        core.had_no_room(now, lease, &worker);
-                    };
-                    drop(self.core.call(full).await);
+                    drop(self.core.apply(events::RoomRefusal { lease, worker }).await);
                 }
                 if !mutant!("abandoned-install") {
-                    drop(self.core.call(move |core, _| core.abandon(lease)).await);
+                    drop(self.core.apply(events::InstallFailure { lease }).await);
                 }
                 Err(error)
             }
             None => {
                 tracing::info!(%lease, model, "install cancelled by its driver");
-                drop(self.core.call(move |core, _| core.abandon(lease)).await);
+                drop(self.core.apply(events::InstallFailure { lease }).await);
                 return;
             }
         };
@@ -93,14 +94,14 @@ impl Service {
             in_flight: granted.plan.in_flight,
         });
         if answer.send(leased).is_err() {
-            drop(self.core.call(move |core, _| core.abandon(lease)).await);
+            drop(self.core.apply(events::InstallFailure { lease }).await);
         }
     }
 
     /// Ends the leases that a plan was granted: its driver no longer waits for the install.
     pub(super) async fn abandon(&self, driver: ConnectionId, plan: PlanId) -> Result<()> {
         self.core
-            .call(move |core, _| core.give_up(driver, plan))
+            .apply(events::PlanAbandonment { driver, plan })
             .await
     }
 
@@ -210,10 +211,11 @@ impl Service {
 
     /// Returns the progress of an install, summed over its workers. A worker that does not answer counts as not begun.
     pub(super) async fn progress(&self, driver: ConnectionId, plan: PlanId) -> Result<Progress> {
-        let granted = self
-            .core
-            .call(move |core, now| core.plan(now, driver, plan))
-            .await??;
+        let used = events::PlanUse {
+            owner: driver,
+            id: plan,
+        };
+        let granted = self.core.apply(used).await??;
         let asked = granted
             .connections
             .iter()

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::Service;
 use super::members::same_release;
 use crate::audit::{Entry, Event};
-use crate::membership::{Fingerprint, Membership};
+use crate::membership::{Fingerprint, events};
 
 /// The prefix of clients' names, which no other member's name has.
 const CLIENTS: &str = "client-";
@@ -201,10 +201,12 @@ impl Service {
             .issue(role, holder, token_id, budget, &csr, None);
         let (joined, fingerprint) = issued.await?;
         if role == Role::Worker {
-            let (name, former) = (name.clone(), former.map(|f| f.fingerprint));
-            self.core
-                .call(move |core, _| core.issued(&name, fingerprint, former))
-                .await?;
+            let issued = events::IssuedCertificate {
+                name,
+                fingerprint,
+                former: former.map(|f| f.fingerprint),
+            };
+            self.core.apply(issued).await?;
         }
         Ok(joined)
     }
@@ -212,8 +214,9 @@ impl Service {
     /// Claims a name for a worker, which may have held it with the certificate `former`. The name of a holder that does
     /// not answer any more is free, once the drivers that it served have noticed its loss.
     async fn claim(&self, wanted: Option<PeerName>, former: Option<Fingerprint>) -> Result<String> {
-        let claim = move |core: &mut Membership, now| core.claim(now, wanted.as_ref(), former);
-        Ok(self.once_free(claim).await??)
+        Ok(self
+            .once_free(events::NameClaim { wanted, former })
+            .await??)
     }
 }
 

@@ -8,6 +8,7 @@ use convoke_common::{Error, Result};
 
 use super::Service;
 use crate::audit::{Entry, Event};
+use crate::membership::events;
 use crate::state::State;
 use crate::state_dir;
 use crate::tasks::blocking;
@@ -59,10 +60,8 @@ impl Service {
 
     /// Forgets a worker that is gone, and returns once that is on disk.
     pub async fn forget(&self, name: String) -> Result<()> {
-        let forgotten = name.clone();
-        self.core
-            .call(move |core, _| core.forget_gone(&forgotten))
-            .await??;
+        let forgotten = events::ForgottenName { name: name.clone() };
+        self.core.apply(forgotten).await??;
         tracing::info!(worker = name, "forgotten");
         self.audit.record(of_worker(Event::Forgotten, &name));
         self.with_state(move |state| Ok(state.remove_member(&name)?))
@@ -80,7 +79,7 @@ impl Service {
             }
             let mended = async {
                 self.with_state(|state| Ok(state.check()?)).await?;
-                let names = self.core.call(|core, _| core.holders()).await?;
+                let names = self.core.query(|core, _| core.holders()).await?;
                 self.with_state(move |state| {
                     for (name, fingerprints) in &names {
                         state.put_member(name, fingerprints)?;

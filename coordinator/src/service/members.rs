@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::Service;
 use crate::audit::{Entry, Event};
-use crate::membership::{ConnectionId, Driver, Membership, Newcomer};
+use crate::membership::{ConnectionId, Driver, events};
 
 /// How many characters of a peer's text a message repeats.
 const LONGEST_SHOWN: usize = 64;
@@ -80,27 +80,30 @@ impl Coordinator for Member {
 
     async fn leave(self, _: Context) -> Result<()> {
         self.caller.must_be(Role::Worker, "leave")?;
-        let id = self.caller.id;
         tracing::info!(worker = %self.caller.identity.name, "takes no new work and will end");
-        let leave = move |core: &mut Membership, now| core.leave(now, id);
-        self.service.core.call(leave).await
+        let departure = events::Departure {
+            connection: self.caller.id,
+        };
+        self.service.core.apply(departure).await
     }
 
     async fn wedged(self, _: Context, why: Error) -> Result<()> {
         self.caller.must_be(Role::Worker, "be wedged")?;
-        let id = self.caller.id;
         tracing::warn!(worker = %self.caller.identity.name, %why, "is wedged");
-        let wedged = move |core: &mut Membership, now| core.wedged(now, id, &why);
-        self.service.core.call(wedged).await
+        let wedge = events::Wedge {
+            connection: self.caller.id,
+            why,
+        };
+        self.service.core.apply(wedge).await
     }
 
     async fn dropped(self, _: Context, leases: Vec<LeaseId>) -> Result<()> {
         self.caller.must_be(Role::Worker, "drop leases")?;
-        let id = self.caller.id;
-        self.service
-            .core
-            .call(move |core, _| core.dropped(id, &leases))
-            .await
+        let dropped = events::LeaseDrop {
+            connection: self.caller.id,
+            leases,
+        };
+        self.service.core.apply(dropped).await
     }
 
     async fn failed(self, _: Context, steps: Vec<StepFailure>) -> Result<()> {
@@ -116,11 +119,11 @@ impl Coordinator for Member {
 
     async fn report_links(self, _: Context, links: Vec<LinkReport>) -> Result<()> {
         self.caller.must_be(Role::Worker, "report links")?;
-        let id = self.caller.id;
-        self.service
-            .core
-            .call(move |core, now| core.reported(now, id, &links))
-            .await
+        let reported = events::LinkReports {
+            connection: self.caller.id,
+            reports: links,
+        };
+        self.service.core.apply(reported).await
     }
 
     async fn renew(self, _: Context, csr: Vec<u8>) -> Result<JoinAnswer> {
@@ -147,11 +150,11 @@ impl Coordinator for Member {
             )
             .await?;
         if role == Role::Worker {
-            let id = caller.id;
-            service
-                .core
-                .call(move |core, _| core.renewed(id, fingerprint))
-                .await?;
+            let renewed = events::RenewedCertificate {
+                connection: caller.id,
+                fingerprint,
+            };
+            service.core.apply(renewed).await?;
         }
         tracing::info!(%name, %role, "certificate renewed");
         let entry = caller.entry(Event::Renewed);
@@ -205,10 +208,12 @@ impl Coordinator for Member {
     ) -> Result<()> {
         self.caller.must_be(Role::Client, "resume")?;
         same_release(Role::Client, self.caller.identity.name.as_str(), &version)?;
-        let driver = self.caller.driver(driver);
-        let id = self.caller.id;
-        let resumed = move |core: &mut Membership, _| core.resume(id, driver, held);
-        Ok(self.service.core.call(resumed).await??)
+        let resumption = events::Resumption {
+            connection: self.caller.id,
+            driver: self.caller.driver(driver),
+            held,
+        };
+        Ok(self.service.core.apply(resumption).await??)
     }
 
     async fn abandon(self, _: Context, plan: PlanId) -> Result<()> {
@@ -253,7 +258,7 @@ impl Service {
         let name = caller.identity.name.to_string();
         same_release(Role::Worker, &name, &register.version)?;
         let advertised = reachable(&register.advertise, caller.remote.ip())?;
-        let newcomer = Newcomer {
+        let newcomer = events::Newcomer {
             connection: caller.id,
             name: name.clone(),
             fingerprint: caller.identity.fingerprint,
@@ -263,13 +268,12 @@ impl Service {
         };
         let offer = &newcomer.register;
         let (incarnation, threads, memory) = (offer.incarnation, offer.threads, offer.memory);
-        let register = move |core: &mut Membership, now| core.register(now, newcomer.clone());
-        let peers = self.once_free(register).await??;
+        let peers = self.once_free(newcomer).await??;
         let others = peers.iter().map(|p| (&*p.name, &*p.address));
         warn_of_loopback((&name, &advertised), others);
         let asked = name.clone();
-        let is_drained = move |core: &mut Membership, _| core.is_drained(&asked);
-        let drained = self.core.call(is_drained).await?;
+        let is_drained = self.core.query(move |core, _| core.is_drained(&asked));
+        let drained = is_drained.await?;
         let (address, token) = (caller.remote, &caller.identity.token_id);
         tracing::info!(
             name, %incarnation, %address, %token, advertised, threads, memory, drained,

@@ -43,12 +43,11 @@ use convoke_common::telemetry::LineLimit;
 use convoke_common::world::{Endpoint, World};
 use convoke_graph::program::NUMERICS_PROFILE;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use self::core::Core;
 use crate::audit::Audit;
 use crate::authority::Authority;
-use crate::membership::{Command, Membership};
+use crate::membership::{Command, Membership, Moment, events};
 use crate::state::{State, StoredState};
 use crate::tasks::{Tasks, blocking};
 use connections::Connections;
@@ -132,10 +131,12 @@ impl Service {
             refused: Arc::default(),
         });
         let mut membership = Membership::new(NUMERICS_PROFILE);
-        let now = Instant::now();
-        membership.restore(now, kept.members);
-        membership.restore_drained(now, kept.drained);
-        membership.restore_quarantine(kept.deaths);
+        let restoration = events::Restoration {
+            members: kept.members,
+            drained: kept.drained,
+            deaths: kept.deaths,
+        };
+        membership.apply(Moment::START, restoration);
         tasks.spawn(self::core::run(service.clone(), membership, mailbox));
         if service.state.is_some() {
             tasks.spawn(service.clone().mend_state());

@@ -24,7 +24,7 @@ use self::fitting::{Fitted, Request};
 use self::profiles::plan_apart;
 use super::Service;
 use super::members::Caller;
-use crate::membership::{Asker, ConnectionId, Plan, PlanPart};
+use crate::membership::{Asker, ConnectionId, Plan, PlanPart, events};
 use crate::place::ClusterModel;
 use crate::plan::PlannedPrograms;
 use crate::tasks::blocking;
@@ -220,7 +220,8 @@ impl Service {
     /// Waits for the workers that a restarted coordinator knows and that have not registered again yet.
     pub(super) async fn returned(&self) -> Result<()> {
         let mut population = self.population.subscribe();
-        while let Some(until) = self.core.call(|core, now| core.returning(now)).await? {
+        while let Some(until) = self.core.query(|core, now| core.returning(now)).await? {
+            let until = self.core.instant(until);
             // Wake when another worker has registered, or when the wait is over.
             let _timer = Timer::arm(TimerKind::Return, until);
             let _ = timeout_at(until, population.changed()).await;
@@ -232,7 +233,7 @@ impl Service {
     async fn make_room(&self, caller: ConnectionId, account: &Ledger) -> Result<()> {
         let limit = account.owner().map_or(u64::MAX, |owner| owner.limit);
         while account.used_by_owner(Purpose::Plans) > limit / 2 {
-            let dropped = self.core.call(move |core, _| core.drop_oldest_plan(caller));
+            let dropped = self.core.apply(events::PlanEviction { owner: caller });
             if !dropped.await? {
                 return Ok(());
             }
@@ -256,7 +257,7 @@ impl Service {
                 Ok(charge) => return Ok(charge),
                 Err(refused) => refused,
             };
-            let dropped = self.core.call(move |core, _| core.drop_oldest_plan(caller));
+            let dropped = self.core.apply(events::PlanEviction { owner: caller });
             if !dropped.await? {
                 return Err(refused);
             }
@@ -284,14 +285,15 @@ impl Service {
         .await?;
         let function_id = function_id.map_err(|e| Error::internal(e.to_string()))?;
         self.core
-            .call(move |core, _| core.admit(&function_id))
+            .query(move |core, _| core.admit(&function_id))
             .await??;
         drop(turn);
-        let (id, me) = (caller.id, caller.driver(driver));
-        let speaks = me.clone();
-        self.core
-            .call(move |core, _| core.speaks(id, speaks))
-            .await??;
+        let me = caller.driver(driver);
+        let introduction = events::Introduction {
+            connection: caller.id,
+            driver: me.clone(),
+        };
+        self.core.apply(introduction).await??;
         let model = model_name(&function.name);
         let installs = options.intent != Intent::Explain;
         let request = Request {
@@ -336,10 +338,14 @@ impl Service {
         }
         let charge = self.charge_plan(caller.id, &account, &plan).await?;
         tracing::info!(plan = %id, model = plan.model, workers = plan.parts.len(), "planned");
-        let owner = caller.id;
-        self.core
-            .call(move |core, now| core.keep_plan(now, owner, id, plan, Some(charge), installs))
-            .await?;
+        let kept = events::KeptPlan {
+            owner: caller.id,
+            id,
+            plan,
+            charge: Some(Arc::new(charge)),
+            installs,
+        };
+        self.core.apply(kept).await?;
         Ok(PlanAnswer {
             plan: id,
             participants,

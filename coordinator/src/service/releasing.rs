@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::Service;
-use crate::membership::{ConnectionId, Membership};
+use crate::membership::{ConnectionId, events};
 
 /// For each lease the number of workers that have yet to acknowledge its end.
 #[derive(Debug, Default)]
@@ -90,10 +90,10 @@ impl ReleaseGuard {
             match told {
                 Ok(()) if mutant!("release-unconfirmed") => return,
                 Ok(()) => {
-                    let confirmed =
-                        move |core: &mut Membership, _| core.dropped(connection, &[lease]);
+                    let leases = vec![lease];
+                    let confirmed = events::LeaseDrop { connection, leases };
                     // This call fails only if the coordinator stops.
-                    let _ = service.core.call(confirmed).await;
+                    let _ = service.core.apply(confirmed).await;
                     return;
                 }
                 Err(error) => {
@@ -127,10 +127,10 @@ impl Service {
         // After a restart, workers may still have to report that they hold the lease.
         self.returned().await?;
         self.core
-            .call(move |core, _| core.release(driver, lease))
+            .apply(events::LeaseRelease { driver, lease })
             .await??;
-        // The core takes this input only after the release's commands have begun, even if the lease had ended before.
-        self.core.call(|_, _| ()).await?;
+        // The core takes this query only after the release's commands have begun, even if the lease had ended before.
+        self.core.query(|_, _| ()).await?;
         let timer = Timer::arm(TimerKind::Return, Instant::now() + RETURN_BOUND);
         let freed = timeout_at(timer.due(), self.releases.over(lease));
         if freed.await.is_err() {

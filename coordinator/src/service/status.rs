@@ -17,13 +17,13 @@ impl Service {
     pub async fn known(&self) -> Result<(Vec<MemberStatus>, Vec<LeaseStatus>)> {
         let known = self
             .core
-            .call(|core, now| (core.status(now), core.leases()));
+            .query(|core, now| (core.status(now), core.leases()));
         known.await
     }
 
     /// Returns the size of each table that is kept for clients.
     pub async fn tables(&self) -> Result<Vec<(&'static str, usize)>> {
-        let mut tables = self.core.call(|core, _| core.tables()).await?;
+        let mut tables = self.core.query(|core, _| core.tables()).await?;
         tables.push(("plans being made", self.planning.len()));
         tables.push(("loads that wait", self.queue.len()));
         tables.push(("releases", self.releases.len()));
@@ -32,7 +32,7 @@ impl Service {
 
     /// Returns the current status of the whole cluster.
     pub async fn status(&self) -> Result<ClusterStatus> {
-        let workers = self.core.call(|core, _| core.connections()).await?;
+        let workers = self.core.query(|core, _| core.connections()).await?;
         let armed: BTreeSet<String> = workers
             .iter()
             .filter(|(_, connection)| self.connections.tripwire(*connection))
@@ -45,7 +45,7 @@ impl Service {
         let at = self.world.wall.unix_seconds();
         let known = self
             .core
-            .call(move |core, now| {
+            .query(move |core, now| {
                 (
                     core.status(now),
                     core.links(),

@@ -4,7 +4,7 @@
 //! the op; a transcendental counts about ten.
 
 use super::def::{Cost, OpDef};
-use super::families::control_cost;
+use super::families::{control_cost, iterations};
 use super::kind::Op;
 use crate::dim::Bindings;
 use crate::graph::{Attrs, Function, Node, TensorType};
@@ -94,7 +94,10 @@ pub fn node_cost(f: &Function, node: &Node, bindings: &Bindings) -> Cost {
         Some(OpDef {
             op: Op::Control(op),
             ..
-        }) => control_cost(*op, &node.attrs, &inputs, &outputs, bindings),
+        }) => {
+            let runs = iterations(f, node, *op, bindings);
+            control_cost((*op, runs), &node.attrs, &inputs, &outputs, bindings)
+        }
         Some(op) => super::custom::guarded(op, || (op.cost)(&node.attrs, &inputs, &outputs))
             .unwrap_or_default(),
         None => with_flops(0., &inputs, &outputs),

@@ -10,6 +10,8 @@
 
 use std::borrow::Cow;
 
+use serde::{Deserialize, Serialize};
+
 use super::{NO_OPERAND, Program};
 use crate::artifact::{ArtifactMeta, CHUNK, chunks_of};
 use crate::codec::{self, CodecError};
@@ -17,7 +19,7 @@ use crate::graph::{Attrs, Function, Literal, RunsAt, TensorType, Value};
 use crate::tensor::{INLINE, Tensor};
 
 /// What a constant is known by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ConstantId(pub [u8; 32]);
 
 /// The identity of a value that literals and the init part define.

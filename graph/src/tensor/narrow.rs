@@ -30,6 +30,12 @@ const EXACT: NarrowRounding = NarrowRounding {
     power: PowerRounding::Down,
 };
 
+/// What ONNX's Cast does unless its attributes say otherwise.
+const OF_CAST: NarrowRounding = NarrowRounding {
+    saturate: true,
+    power: PowerRounding::Up,
+};
+
 impl Tensor {
     /// The same numbers in the dtype that [`DType::widened`] names; a tensor of another dtype as it is.
     pub fn widened(&self) -> Result<Tensor, TensorError> {
@@ -68,6 +74,17 @@ impl Tensor {
                 let back = float.decode(code);
                 exact(code, back == number || (back.is_nan() && number.is_nan()))
             }),
+        }
+    }
+
+    /// The numbers of an f32 tensor in the narrow float dtype `to`, rounded as ONNX's Cast rounds. Fails where this tensor or `to`
+    /// has another dtype.
+    pub fn rounded(&self, to: DType) -> Result<Tensor, TensorError> {
+        match narrow_of(to) {
+            Some(Narrow::Float(float)) => {
+                self.encoded(to, |number: f32| Some(float.encode(number, OF_CAST)))
+            }
+            _ => self.narrowed(to),
         }
     }
 

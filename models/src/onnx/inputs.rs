@@ -47,11 +47,18 @@ pub(super) enum GraphInput {
     Tensor(TensorType),
     Nothing,
     Sequence(Vec<TensorType>),
+    /// A map: the types of the list of its keys, and of that of its values.
+    Map(Box<[TensorType; 2]>),
 }
 
 /// The name of the tensor number `at` of the sequence `name`, which is an input or an output of the graph.
 pub(super) fn sequence_name(name: &str, at: usize) -> String {
     format!("{name}[{at}]")
+}
+
+/// The names of the lists of keys and of values of the map `name`, which is an input of the graph.
+pub(super) fn map_names(name: &str) -> [String; 2] {
+    [format!("{name}.keys"), format!("{name}.values")]
 }
 
 /// Sizes of dimensions of inputs that the model leaves open, by symbol.
@@ -94,6 +101,10 @@ pub(super) fn types<'a>(
                 return Ok((i.name(), GraphInput::Nothing));
             }
             let ty = held(i.r#type.as_ref());
+            if let Some(map) = map_type(ty) {
+                let types = map_types(i.name(), map, &symbols).map_err(unsupported)?;
+                return Ok((i.name(), GraphInput::Map(Box::new(types))));
+            }
             let sequence = sequence_type(ty);
             let t = tensor_type(if sequence.is_some() { sequence } else { ty });
             let t = t.ok_or_else(|| unsupported("is not a tensor".into()))?;
@@ -160,9 +171,9 @@ pub(super) fn given_sizes(
     agreed.filter_map(|(s, size)| Some((s, size?))).collect()
 }
 
-/// Fails where something is given for an input that cannot hold it, and where the tensor of a sequence has the name of
-/// another input. A sequence whose tensors are inputs of the model by themselves is no mistake: callers tell sequences by
-/// the names of the tensors.
+/// Fails where something is given for an input that cannot hold it, and where the tensor of a sequence, or a list of a map, has
+/// the name of another input. A sequence whose tensors are inputs of the model by themselves is no mistake: callers tell
+/// sequences by the names of the tensors.
 fn check_given(
     inputs: &[&ValueInfoProto],
     given: &BTreeMap<String, GivenInput>,
@@ -171,6 +182,13 @@ fn check_given(
         .iter()
         .map(|i| (i.name(), i.r#type.as_ref()))
         .collect();
+    let is_map = |i: &&&ValueInfoProto| map_type(held(i.r#type.as_ref())).is_some();
+    for map in inputs.iter().filter(is_map) {
+        let mut names = map_names(map.name()).into_iter();
+        if let Some(value) = names.find(|n| types.contains_key(n.as_str())) {
+            return Err(ModelError::Duplicate { value });
+        }
+    }
     for (name, given) in given {
         let wrong = |reason: String| {
             let input = name.clone();
@@ -188,6 +206,14 @@ fn check_given(
                 let first = sequence_name(name, 0);
                 return wrong(format!(
                     "is a sequence, whose tensors are '{first}' and so on"
+                ));
+            }
+            (GivenInput::Tensor(_) | GivenInput::Shape(_), Some(ty))
+                if map_type(held(ty)).is_some() =>
+            {
+                let [keys, values] = map_names(name);
+                return wrong(format!(
+                    "is a map, which is given as '{keys}' and '{values}'"
                 ));
             }
             (GivenInput::Tensor(_) | GivenInput::Shape(_), Some(_)) => {}
@@ -228,6 +254,47 @@ fn sequence_type(t: Option<&TypeProto>) -> Option<&TypeProto> {
         type_proto::Value::SequenceType(s) => s.elem_type.as_deref(),
         _ => None,
     }
+}
+
+fn map_type(t: Option<&TypeProto>) -> Option<&type_proto::Map> {
+    match t?.value.as_ref()? {
+        type_proto::Value::MapType(m) => Some(m),
+        _ => None,
+    }
+}
+
+/// The types of the keys and of the values of a map.
+fn map_types(
+    name: &str,
+    map: &type_proto::Map,
+    symbols: &HashSet<&str>,
+) -> Result<[TensorType; 2], String> {
+    let keys = tensor::dtype(map.key_type())?;
+    if !matches!(keys, DType::I64 | DType::Str) {
+        return Err(format!("has keys of {keys}"));
+    }
+    let value = tensor_type(map.value_type.as_deref());
+    let is_one = |d: &tensor_shape_proto::Dimension| {
+        matches!(
+            d.value,
+            Some(tensor_shape_proto::dimension::Value::DimValue(1))
+        )
+    };
+    let is_scalar =
+        |t: &&type_proto::Tensor| t.shape.as_ref().is_none_or(|s| s.dim.iter().all(is_one));
+    let value = value.filter(is_scalar);
+    let value = value.ok_or("is a map whose values are not single elements")?;
+    let values = tensor::dtype(value.elem_type())?;
+    let length = made_up(format!("{name}.entries"), symbols);
+    Ok([keys, values].map(|dtype| TensorType::new(dtype, vec![length.clone()])))
+}
+
+/// A symbol for an unknown dimension, which differs from those of the model.
+fn made_up(mut symbol: String, symbols: &HashSet<&str>) -> Dim {
+    while symbols.contains(symbol.as_str()) {
+        symbol.push('_');
+    }
+    Dim::sym(&symbol)
 }
 
 /// The dtype of the tensors of a declared sequence, or of an optional one.
@@ -319,13 +386,7 @@ fn shape(
             // A list may be empty.
             (None, Some(DimValue(0))) if rank == 1 => Dim::from(0i64),
             // Some exporters write an unknown dimension as -1 or 0.
-            (None, _) => {
-                let mut made_up = format!("{name}.{axis}");
-                while symbols.contains(made_up.as_str()) {
-                    made_up.push('_');
-                }
-                Dim::sym(&made_up)
-            }
+            (None, _) => made_up(format!("{name}.{axis}"), symbols),
         });
     }
     check_size(dtype, &dims)?;

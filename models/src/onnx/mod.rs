@@ -46,6 +46,8 @@ use crate::safetensors::Weights;
 pub use devices::{Annotated, Origins, annotate};
 use inputs::FixedSizes;
 pub use inputs::GivenInput;
+pub use normalize::BlockWidth;
+pub(crate) use normalize::EITHER;
 pub use outputs::OutputForm;
 
 /// Options for loading a model.
@@ -62,6 +64,9 @@ pub struct LoadOptions {
     pub inputs: BTreeMap<String, GivenInput>,
     /// Whether optional inputs that are not named are left out instead.
     pub without_others: bool,
+    /// The width of the blocks of a model that ONNX Runtime's optimizer wrote at its highest level, where the file leaves it
+    /// open.
+    pub block_width: Option<BlockWidth>,
     /// Called while files are hashed.
     pub progress: Option<OnProgress>,
 }
@@ -94,11 +99,15 @@ pub struct ImportedModel {
     pub stages: Vec<Stage>,
     /// What became of the nodes of the file.
     pub origins: Origins,
-    /// What the model has that is ignored, one sentence each.
+    /// What the model has that is ignored or has another form here, one sentence each: the matrix of a `ZipMap` instead of
+    /// maps, and the two lists that are given for a map.
     pub remarks: Vec<String>,
 }
 
 /// Imports the model at `path`.
+///
+/// An input `x` of the type map(K, V) becomes two inputs, the list `x.keys` of K and the list `x.values` of V, whose lengths
+/// are the same. The keys must be distinct, in any order.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelError> {
     let file = DataFile::open(path)?;
     let skeleton = skeleton::read(&file)?;
@@ -110,7 +119,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
             given.entry(name.into()).or_insert(GivenInput::Nothing);
         }
     }
-    let (imported, fixed) = imported(&file, &skeleton, &weights, &given)?;
+    let (imported, fixed) = imported(&file, &skeleton, &weights, &given, options.block_width)?;
     let mut origins = imported.origins(&skeleton.model);
 
     let cache = options.cache_dir.clone().or_else(default_cache_dir);
@@ -120,6 +129,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
         mut b,
         mut files,
         outputs,
+        remarks: of_import,
         ..
     } = imported;
     // Without a sidecar, types are inferred already.
@@ -137,6 +147,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
         names.retain(|name| there.contains(&**name));
     }
     let (stages, mut remarks) = devices::stages(&skeleton.model, &origins)?;
+    remarks.extend(of_import);
     if !fixed.is_empty() {
         let sizes = fixed.iter();
         let sizes: Vec<String> = sizes
@@ -179,10 +190,12 @@ fn imported<'a>(
     skeleton: &'a skeleton::Skeleton,
     weights: &'a Weights,
     given: &BTreeMap<String, GivenInput>,
+    block_width: Option<BlockWidth>,
 ) -> Result<(import::Importer<'a>, FixedSizes), ModelError> {
     let with = |fixed: &FixedSizes| {
         let files = files::Files::new(file, weights);
-        let mut i = import::import(&skeleton.model, &skeleton.payloads, files, given, fixed)?;
+        let (model, payloads) = (&skeleton.model, &skeleton.payloads);
+        let mut i = import::import(model, payloads, files, given, fixed, block_width)?;
         i.b.check_supported()?;
         i.files.check_missing()?;
         // Types that can be inferred without a sidecar are checked before files are read from end to end.

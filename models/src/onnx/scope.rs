@@ -26,6 +26,11 @@ pub(super) enum Meaning {
     Packed(Packed),
     /// An optional value of which only the run decides whether it holds something: a bool that says so, and what it holds then.
     Optional(ValueId, Box<Meaning>),
+    /// A map: two lists of one length.
+    Map {
+        keys: ValueId,
+        values: ValueId,
+    },
 }
 
 impl Meaning {
@@ -44,6 +49,10 @@ impl Meaning {
                 let has = to(has);
                 Meaning::Optional(has, Box::new(held.map(to)))
             }
+            Meaning::Map { keys, values } => Meaning::Map {
+                keys: to(keys),
+                values: to(values),
+            },
         }
     }
 }

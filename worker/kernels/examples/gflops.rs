@@ -438,6 +438,24 @@ fn main() {
             bench.conv(channels * 2, channels * 4, 1, side * 2, 1, 2);
         }
     }
+    // Those of a U-Net, of a DenseNet and of a small detector have few output channels.
+    for (ic, oc, side, stride) in [
+        (3, 32, 256, 1),
+        (32, 32, 256, 1),
+        (64, 64, 128, 1),
+        (128, 32, 56, 1),
+        (128, 32, 28, 1),
+        (128, 32, 14, 1),
+        (128, 32, 7, 1),
+        (16, 32, 160, 2),
+        (16, 16, 80, 1),
+        (32, 32, 40, 1),
+        (64, 64, 20, 1),
+        (80, 80, 10, 1),
+        (64, 128, 40, 2),
+    ] {
+        bench.conv(ic, oc, 1, side, 3, stride);
+    }
     for (channels, side, k, stride) in [
         (32, 112, 3, 1),
         (96, 112, 3, 2),

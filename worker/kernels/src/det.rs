@@ -2,13 +2,11 @@
 
 use crate::Exec;
 use crate::compiled::compiled;
+use crate::elimination::{CancelChecks, ELEMENTS, pivot, swap_rows};
 use crate::error::Result;
 use crate::math::Real;
 use crate::multiversion::multiversion;
 use crate::split::tiles2;
-
-/// Elements between two checks of the cancel flag.
-const ELEMENTS: usize = 1 << 14;
 
 fn det_any<W: Real>(exec: &Exec, n: usize, work: &mut [W], y: &mut [W]) -> Result {
     if n == 0 {
@@ -58,17 +56,11 @@ multiversion! {
 fn eliminate<W: Real>(exec: &Exec, n: usize, a: &mut [W]) -> Option<W> {
     let mut det = W::ONE;
     let rows = (ELEMENTS / n).max(1);
-    let mut since = 0;
+    let mut checks = CancelChecks::default();
     for k in 0..n {
-        let mut pivot = k;
-        for row in k + 1..n {
-            if Real::abs(a[row * n + k]) > Real::abs(a[pivot * n + k]) {
-                pivot = row;
-            }
-        }
+        let pivot = pivot(a, n, k);
         if pivot != k {
-            let (above, below) = a.split_at_mut(pivot * n);
-            above[k * n..][..n].swap_with_slice(&mut below[..n]);
+            swap_rows(a, n, k, pivot);
             det = -det;
         }
         let (above, below) = a.split_at_mut((k + 1) * n);
@@ -79,11 +71,7 @@ fn eliminate<W: Real>(exec: &Exec, n: usize, a: &mut [W]) -> Option<W> {
         }
         for part in below.chunks_mut(rows * n) {
             subtract(top, part, n, k);
-            since += part.len();
-            if since >= ELEMENTS {
-                since = 0;
-                exec.check().ok()?;
-            }
+            checks.computed(exec, part.len())?;
         }
     }
     Some(det)

@@ -1,7 +1,7 @@
 //! How a kernel runs: on which threads, and until when.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// The kernel stopped because its step was cancelled; its outputs hold garbage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +20,9 @@ pub trait Turn: Sync {
     /// How many threads a kernel that begins now may use, the other jobs using the others.
     fn width(&self) -> usize;
 
+    /// Wakes the threads that sleep. A kernel calls this when it begins to split.
+    fn wake(&self);
+
     /// The flag that is set while the kernel may stand still for an unbounded time, so that a watch over stuck threads
     /// ignores it.
     fn excused(&self) -> &AtomicBool;
@@ -34,6 +37,90 @@ impl Drop for StallExcuse<'_> {
     fn drop(&mut self) {
         if let Some(excused) = self.0 {
             excused.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The tiles of a kernel, divided among threads. Each has consecutive tiles, since these often share operands; one that has
+/// done its own takes half of what is left to another.
+struct Parts(Vec<Part>);
+
+/// The first tile of a part, and the end of it in the upper half. Threads use parts at the same time, so each has cache lines
+/// of its own.
+#[repr(align(128))]
+struct Part(AtomicU64);
+
+impl Part {
+    fn pack(tiles: Range<u32>) -> u64 {
+        u64::from(tiles.end) << 32 | u64::from(tiles.start)
+    }
+
+    /// Replaces the tiles by what `rest` leaves of them, as long as there are any; returns those there were.
+    fn take(&self, rest: impl Fn(Range<u32>) -> Range<u32>) -> Option<Range<u32>> {
+        let quiet = Ordering::Relaxed;
+        let tiles = |both: u64| both as u32..(both >> 32) as u32;
+        let less = |both: u64| {
+            let there = tiles(both);
+            (!there.is_empty()).then(|| Part::pack(rest(there)))
+        };
+        self.0.fetch_update(quiet, quiet, less).ok().map(tiles)
+    }
+}
+
+impl Parts {
+    /// Divides the tiles among `threads` of at most `most` threads.
+    fn new(tiles: u32, threads: usize, most: usize) -> Parts {
+        let start = |thread: usize| {
+            let thread = thread.min(threads) as u64;
+            (u64::from(tiles) * thread / threads as u64) as u32
+        };
+        let part = |thread| Part(AtomicU64::new(Part::pack(start(thread)..start(thread + 1))));
+        Parts((0..most).map(part).collect())
+    }
+
+    /// The next tile of a thread. Each is given once.
+    fn next(&self, thread: usize) -> Option<usize> {
+        let own = &self.0[thread];
+        if let Some(tiles) = own.take(|t| t.start + 1..t.end) {
+            return Some(tiles.start as usize);
+        }
+        let middle = |t: &Range<u32>| t.start + (t.end - t.start) / 2;
+        let (before, after) = self.0.split_at(thread);
+        let taken = after.iter().chain(before);
+        let taken = taken.filter_map(|part| part.take(|t| t.start..middle(&t)));
+        let tiles = { taken }.next()?;
+        let first = middle(&tiles);
+        // Nobody else changes a part that has no tiles.
+        let rest = Part::pack(first + 1..tiles.end);
+        own.0.store(rest, Ordering::Relaxed);
+        Some(first as usize)
+    }
+}
+
+/// Counts a thread off that helped, even when its tile panicked.
+struct Leaves<'a>(&'a AtomicUsize);
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// How often a thread that has nothing to do offers the processor to others before it sleeps: some 100 microseconds on a
+/// machine where no one else wants it. To wake a thread that sleeps takes about as long.
+const AWAKE: usize = 256;
+
+/// Does what the calling thread's pool has to do until `done`, or until there was nothing to do for a while. The thread
+/// stays awake: what comes next does not have to wait until the system has woken it.
+pub fn stay_awake(done: impl Fn() -> bool) {
+    let mut idle = 0;
+    while idle < AWAKE && !done() {
+        match rayon::yield_now() {
+            Some(rayon::Yield::Executed) => idle = 0,
+            _ => {
+                idle += 1;
+                std::thread::yield_now();
+            }
         }
     }
 }
@@ -141,26 +228,99 @@ impl<'a> Exec<'a> {
             tile(range(i));
             Ok(())
         };
-        let threads = self.threads();
-        match self.pool {
-            Some(pool) if count > 1 && threads > 1 => {
-                use rayon::prelude::*;
-                // Fewer threads than there are: each takes the next tile until none is left.
-                let next = AtomicUsize::new(0);
-                let some = |_| {
-                    while let i = next.fetch_add(1, Ordering::Relaxed)
-                        && i < count
-                    {
-                        one(i)?;
+        let threads = self.threads().min(count);
+        match (self.pool, u32::try_from(count)) {
+            (Some(pool), Ok(tiles)) if count > 1 => {
+                if threads > 1
+                    && let Some(turn) = self.turn
+                {
+                    turn.wake();
+                }
+                let most = pool.current_num_threads().min(count);
+                let parts = Parts::new(tiles, threads, most);
+                let cancelled = AtomicBool::new(false);
+                let step = |thread: usize| {
+                    let tile = parts
+                        .next(thread)
+                        .filter(|_| !cancelled.load(Ordering::Relaxed));
+                    if tile.is_some_and(|tile| one(tile).is_err()) {
+                        cancelled.store(true, Ordering::Relaxed);
                     }
-                    Ok(())
+                    tile.is_some()
                 };
-                pool.install(|| match threads < pool.current_num_threads() {
-                    true => (0..threads).into_par_iter().try_for_each(some),
-                    false => (0..count).into_par_iter().try_for_each(one),
-                })
+                let (step, helping) = (&step, &AtomicUsize::new(0));
+                pool.scope(|scope| {
+                    let help = |thread| {
+                        helping.fetch_add(1, Ordering::Relaxed);
+                        scope.spawn(move |_| {
+                            let _leaves = Leaves(helping);
+                            while step(thread) {}
+                        });
+                    };
+                    (1..threads).for_each(help);
+                    let mut used = threads;
+                    while step(0) {
+                        // Other jobs may have ended meanwhile.
+                        while used < self.threads().min(most) {
+                            help(used);
+                            used += 1;
+                        }
+                    }
+                    stay_awake(|| helping.load(Ordering::Acquire) == 0);
+                });
+                match cancelled.load(Ordering::Relaxed) {
+                    true => Err(Cancelled),
+                    false => Ok(()),
+                }
             }
             _ => (0..count).try_for_each(one),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Threads take tiles in the order of `turns`, over and over. Returns those of each.
+    fn check(tiles: u32, threads: usize, most: usize, turns: &[usize]) -> Vec<Vec<usize>> {
+        let parts = Parts::new(tiles, threads, most);
+        let mut taken = vec![vec![]; most];
+        let mut missed = 0;
+        for thread in turns.iter().cycle() {
+            match parts.next(*thread) {
+                Some(tile) => taken[*thread].push(tile),
+                None => missed += 1,
+            }
+            if missed == turns.len() {
+                break;
+            }
+        }
+        let mut all = taken.concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..tiles as usize).collect::<Vec<_>>());
+        taken
+    }
+
+    #[test]
+    fn every_tile_is_taken_once() {
+        assert_eq!(
+            check(6, 2, 2, &[0, 1]),
+            [vec![0, 1, 2], vec![3, 4, 5]],
+            "each its own"
+        );
+        assert_eq!(check(8, 2, 2, &[0])[0], [0, 1, 2, 3, 6, 7, 5, 4]);
+        assert_eq!(check(8, 2, 2, &[1])[1], [4, 5, 6, 7, 2, 3, 1, 0]);
+        // A thread that joins late takes half of what is left to another.
+        assert_eq!(
+            check(8, 1, 2, &[0, 1]),
+            [vec![0, 1, 2, 3], vec![4, 5, 6, 7]]
+        );
+        for tiles in [0, 1, 2, 7, 100] {
+            for threads in 1..=5 {
+                check(tiles, threads, 5, &[4, 0, 2, 2, 1, 3]);
+                check(tiles, threads, 5, &[3]);
+            }
         }
     }
 }

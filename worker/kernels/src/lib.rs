@@ -21,10 +21,12 @@ mod compiled;
 pub mod conv;
 pub mod det;
 pub mod element;
+mod elimination;
 pub mod error;
 pub mod exec;
 pub mod fused;
 pub mod gemm;
+pub mod inverse;
 pub mod isa;
 pub mod jpeg;
 pub mod math;
@@ -52,4 +54,4 @@ pub mod unique;
 pub mod vision;
 
 pub use error::KernelError;
-pub use exec::{Cancelled, Exec, Turn};
+pub use exec::{Cancelled, Exec, Turn, stay_awake};

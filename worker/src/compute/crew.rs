@@ -1,11 +1,11 @@
 //! A crew: threads that have at most one job, and sleep at their check points while it has no turn.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use convoke_kernels::{Exec, Turn};
+use convoke_kernels::{Exec, Turn, stay_awake};
 use tokio::time::Instant;
 
 use super::Scheduler;
@@ -27,6 +27,27 @@ const LEAVES: u8 = 3;
 thread_local! {
     /// The crew whose job this thread interprets.
     static CURRENT: RefCell<Option<Arc<Crew>>> = const { RefCell::new(None) };
+    /// Whether this thread interprets a job or stays awake for its crew.
+    static OCCUPIED: Cell<bool> = const { Cell::new(false) };
+    /// What follows when the job of this thread is over.
+    static AFTERWARDS: RefCell<Vec<Box<dyn FnOnce()>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `what`, which is brief, once the job that the calling thread interprets is over and its crew has no job; or at once where
+/// the thread has none.
+pub(crate) fn afterwards(what: impl FnOnce() + 'static) {
+    match CURRENT.with_borrow(Option::is_some) {
+        true => AFTERWARDS.with_borrow_mut(|all| all.push(Box::new(what))),
+        false => what(),
+    }
+}
+
+/// Runs what was to follow when the job of this thread was over.
+pub(super) fn follow_up() {
+    for what in AFTERWARDS.take() {
+        // As a job does, it reports its own panics.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(what));
+    }
 }
 
 /// A pool of threads with at most one job, which takes turns with the jobs of other crews.
@@ -45,6 +66,10 @@ pub(crate) struct Crew {
     /// When a check point looks for rivals next, in microseconds since [`Scheduler::epoch`].
     next_look: AtomicU64,
     woken: Condvar,
+    /// How many threads are awake and wait for work.
+    awake: AtomicUsize,
+    /// How many threads are called and have not noticed it.
+    called: AtomicUsize,
     /// Whether the crew's kernel may stand still for as long as it likes.
     excused: AtomicBool,
 }
@@ -77,6 +102,8 @@ impl Crew {
             contested: AtomicBool::new(false),
             next_look: AtomicU64::new(0),
             woken: Condvar::new(),
+            awake: AtomicUsize::new(0),
+            called: AtomicUsize::new(0),
             excused: AtomicBool::new(false),
         }))
     }
@@ -100,10 +127,48 @@ impl Crew {
     }
 
     /// Interprets jobs on the calling thread, which is one of the crew's.
+    /// The thread then stays awake for a while, since the next job may follow at once.
     pub(super) fn enter(self: &Arc<Crew>, jobs: impl FnOnce()) {
+        let was_awake = OCCUPIED.replace(true);
+        if was_awake {
+            self.awake.fetch_sub(1, Ordering::Relaxed);
+        }
         CURRENT.set(Some(self.clone()));
         jobs();
         CURRENT.set(None);
+        OCCUPIED.set(was_awake);
+        match was_awake {
+            true => drop(self.awake.fetch_add(1, Ordering::Relaxed)),
+            false => self.stays_awake(),
+        }
+    }
+
+    /// Lets the calling thread, which is one of the crew's, wait for work without sleeping, unless it is occupied.
+    fn stays_awake(&self) {
+        if OCCUPIED.replace(true) {
+            return;
+        }
+        self.awake.fetch_add(1, Ordering::Relaxed);
+        stay_awake(|| self.is_contested());
+        self.awake.fetch_sub(1, Ordering::Relaxed);
+        OCCUPIED.set(false);
+    }
+
+    /// Calls threads of the crew that sleep.
+    #[cold]
+    fn call(&self, missing: usize) {
+        let quiet = Ordering::Relaxed;
+        let first = self.called.compare_exchange(0, missing, quiet, quiet);
+        let (Ok(_), Some(me)) = (first, self.me.upgrade()) else {
+            return;
+        };
+        for _ in 0..missing {
+            let me = me.clone();
+            self.pool.spawn(move || {
+                me.called.fetch_sub(1, Ordering::Relaxed);
+                me.stays_awake();
+            });
+        }
     }
 
     /// The ids of the crew's threads, as the system numbers them, and their names.
@@ -169,6 +234,16 @@ impl Turn for Crew {
     #[inline]
     fn width(&self) -> usize {
         self.width.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn wake(&self) {
+        let missing = self
+            .width()
+            .saturating_sub(self.awake.load(Ordering::Relaxed) + 1);
+        if missing > 0 && !self.is_contested() && self.called.load(Ordering::Relaxed) == 0 {
+            self.call(missing);
+        }
     }
 
     #[inline]

@@ -36,7 +36,7 @@ use convoke_common::world::{
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-pub(crate) use self::crew::Crew;
+pub(crate) use self::crew::{Crew, afterwards};
 use self::stuck::Watch;
 use crate::health::measure::{Speed, measure};
 
@@ -265,7 +265,9 @@ impl Scheduler {
                 };
                 // A job reports its own panics; one that escapes it must not end the loop.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-                match self.over(crew) {
+                let follows = self.over(crew);
+                crew::follow_up();
+                match follows {
                     Some(fresh) => next = fresh,
                     None => return,
                 }

@@ -335,3 +335,49 @@ fn brief_work_is_admitted_as_long_as_nobody_waits_or_its_part_lasts() {
     loops.iter().for_each(Loop::end);
     check_idle(&t);
 }
+
+#[test]
+fn what_follows_a_job_finds_its_threads_free() {
+    let t = Threads::start("t", 2).unwrap();
+    let (tell, told) = mpsc::channel();
+    let again = t.clone();
+    let job = Box::new(move || {
+        afterwards(move || {
+            let crews = again.shared.lock().crews;
+            let idle = again.shared.lock().idle.len();
+            tell.send((crews, idle)).unwrap();
+        });
+    });
+    assert!(t.submit(&share("one"), 0, job).is_ok());
+    assert_eq!(told.recv_timeout(BOUND), Ok((1, 1)));
+    check_idle(&t);
+}
+
+#[test]
+fn a_kernel_takes_the_threads_that_others_leave() {
+    let t = Threads::start("t", 2).unwrap();
+    let other = Loop::begin(&t, "other");
+    let (tell, told) = mpsc::channel();
+    let job = Box::new(move || {
+        let crew = Crew::current().unwrap();
+        let (cancel, start) = (AtomicBool::new(false), Instant::now());
+        let seen = Mutex::new(std::collections::HashSet::new());
+        // As many tiles as it takes until two threads have one.
+        let ended = crew.exec(&cancel).tiles(usize::MAX >> 33, 1, |tile| {
+            let mut seen = seen.lock().unwrap();
+            seen.insert(std::thread::current().id());
+            if tile.start == 0 {
+                tell.send(0).unwrap();
+            }
+            let enough = seen.len() > 1 || start.elapsed() > BOUND;
+            cancel.store(enough, Ordering::Relaxed);
+        });
+        assert!(ended.is_err());
+        tell.send(seen.lock().unwrap().len()).unwrap();
+    });
+    assert!(t.submit(&share("kernel"), 0, job).is_ok());
+    assert_eq!(told.recv_timeout(BOUND), Ok(0));
+    other.end();
+    assert_eq!(told.recv_timeout(2 * BOUND), Ok(2));
+    check_idle(&t);
+}

@@ -12,13 +12,14 @@ use convoke_kernels::fused::{
     ChainInput, ChainKernels, Coding, ConvertedElements, ElementFunction, MOST_TILES, Source,
     Stage, chain, chain_cast, chain_reduced,
 };
+use convoke_kernels::quantised::{CodeParameters, SumOfCodes, add_codes};
 use convoke_kernels::reduce::Reduce;
 use convoke_kernels::shape::Operand;
 use convoke_kernels::split::GRAIN;
 use convoke_kernels::unary::FloatUnary;
 use smallvec::SmallVec;
 
-use super::call::{Spec, one, operand, write};
+use super::call::{Spec, one, operand, write, write_bits};
 use super::dispatch::by_dtype;
 use super::families;
 use super::{Kernel, KernelFailure, Launch, Operands, Outputs};
@@ -170,6 +171,7 @@ pub fn fuse(
             ElementFunction::Binary(_, a, _) => lies(a),
         }
     }
+    let sum = sum_of_codes(heads, steps, &tail).filter(|_| operands.len() == 2);
     let kernel = by_dtype!(float dtype, T => {
         let reads = |v: &u32| match head(v) {
             Some(h) => by_dtype!(any h.from, A => converted::<A, T> as ReadFunction<T>).map(Some),
@@ -185,7 +187,15 @@ pub fn fuse(
     })?;
     let given = |v: &u32| head(v).map_or(*v, |h| h.input);
     Some(FusedChain {
-        kernel,
+        kernel: match sum {
+            Some((how, to, add)) => Box::new(CodesSum {
+                how,
+                to,
+                add,
+                chain: kernel,
+            }),
+            None => kernel,
+        },
         operands: operands.iter().map(given).collect(),
     })
 }
@@ -414,6 +424,105 @@ impl<T: Element> Chain<T> {
         let mut y = pool.tensor(T::DTYPE, shape)?;
         write::<T>(&mut y)?.copy_from_slice(given.as_slice()?);
         Ok(y)
+    }
+}
+
+/// A function that adds two tensors of codes of certain dtypes.
+type AddsCodes =
+    fn(&Exec<'_>, (&Tensor, &Tensor), &SumOfCodes, &mut Tensor) -> Result<(), KernelFailure>;
+
+fn codes_added<
+    A: Element + element::Element + CastTo<f32>,
+    B: Element + element::Element + CastTo<f32>,
+>(
+    exec: &Exec<'_>,
+    (a, b): (&Tensor, &Tensor),
+    how: &SumOfCodes,
+    y: &mut Tensor,
+) -> Result<(), KernelFailure> {
+    let operands = (a.as_slice::<A>()?, b.as_slice::<B>()?);
+    Ok(add_codes(exec, operands, how, write_bits(y)?)?)
+}
+
+/// The sum of two tensors of codes that a chain computes, with the dtype of the result; `None` where it computes anything
+/// else.
+fn sum_of_codes(
+    heads: &[Head],
+    steps: &[Step<'_>],
+    tail: &Tail,
+) -> Option<(SumOfCodes, DType, AddsCodes)> {
+    let (Tail::Cast(to @ (DType::I8 | DType::U8)), [first, second, add, rest @ ..]) = (tail, steps)
+    else {
+        return None;
+    };
+    let decoded = |step: &Step<'_>| match (step.function, step.inputs) {
+        (Elementwise::Coding(Coding::Decode { scale, zero }), [x]) => {
+            let head = heads.iter().find(|h| h.output == *x)?;
+            Some((CodeParameters { scale, zero }, head.from))
+        }
+        _ => None,
+    };
+    let ((a, a_dtype), (b, b_dtype)) = (decoded(first)?, decoded(second)?);
+    let (one, other) = (first.output, second.output);
+    let adds = add.function == Elementwise::Fold(Arith::Add)
+        && (*add.inputs == [one, other] || *add.inputs == [other, one]);
+    let (relu, encode, sum) = match rest {
+        [encode] => (false, encode, add.output),
+        [relu, encode]
+            if relu.function == Elementwise::Unary(FloatUnary::Relu)
+                && *relu.inputs == [add.output] =>
+        {
+            (true, encode, relu.output)
+        }
+        _ => return None,
+    };
+    let Elementwise::Coding(Coding::Encode {
+        scale,
+        zero,
+        low,
+        high,
+    }) = encode.function
+    else {
+        return None;
+    };
+    if !adds || *encode.inputs != [sum] {
+        return None;
+    }
+    let run = by_dtype!([I8 i8, U8 u8] a_dtype, A => {
+        by_dtype!([I8 i8, U8 u8] b_dtype, B => codes_added::<A, B> as AddsCodes)
+    })??;
+    let how = SumOfCodes {
+        operands: [a, b],
+        relu,
+        result: CodeParameters { scale, zero },
+        range: (low, high),
+    };
+    Some((how, *to, run))
+}
+
+/// The sum of two tensors of codes, which a kernel of its own computes where the tensors have one shape.
+struct CodesSum {
+    how: SumOfCodes,
+    /// The dtype of the result.
+    to: DType,
+    add: AddsCodes,
+    /// The same sum for tensors that are broadcast.
+    chain: Box<dyn Kernel>,
+}
+
+impl Kernel for CodesSum {
+    fn launch(&self, launch: &mut Launch<'_>) -> Result<Outputs, KernelFailure> {
+        let alike = match (launch.inputs.get(0), launch.inputs.get(1)) {
+            (Some(a), Some(b)) => (a.shape() == b.shape()).then_some((a, b)),
+            _ => None,
+        };
+        let Some((a, b)) = alike else {
+            return self.chain.launch(launch);
+        };
+        launch.exec.check()?;
+        let mut y = launch.pool.tensor(self.to, a.shape())?;
+        (self.add)(&launch.exec, (a, b), &self.how, &mut y)?;
+        one(y)
     }
 }
 

@@ -7,22 +7,41 @@ use std::time::Duration;
 use convoke_common::error::{Code, Error};
 use convoke_common::mutant;
 use convoke_kernels::Exec;
+use tracing::Span;
 
 use super::device::{AHEAD, Enqueued};
 use super::handles::HandleAccess;
 use super::pace::Stopwatch;
 use super::run::{FollowUp, Runner};
 use super::{Executor, NO_NODE, partial};
-use crate::compute::Crew;
+use crate::compute::{self, Crew};
 use crate::cpu::{Operands, Outputs};
 use crate::program::code::InstrKind;
+
+/// What a runner leaves to be done at its end.
+struct Remainder {
+    span: Span,
+    after: FollowUp,
+    /// Whether the time slice is over, so that another job goes on. Until then the step has no other runner.
+    goes_on: bool,
+}
+
+impl Remainder {
+    fn run(self, executor: &Executor, n: u64) {
+        let _entered = self.span.enter();
+        executor.finish(n, self.after);
+        if self.goes_on {
+            executor.start_runner(n);
+        }
+    }
+}
 
 impl Executor {
     pub(super) fn start_runner(&self, n: u64) {
         let Some(me) = self.me.upgrade() else { return };
         if self.runs_here() {
             if me.begun(n) {
-                me.interpret(n, true);
+                me.interpret(n, true).run(&me, n);
             }
             return;
         }
@@ -33,8 +52,12 @@ impl Executor {
         let (lease, runner) = (self.lease(), me.clone());
         let begin = Box::new(move || runner.begun(n));
         let job = Box::new(move || {
-            let _lease = lease;
-            me.interpret(n, false);
+            let last = me.interpret(n, false);
+            // Its client may begin the next step at once, for which the threads are to be free.
+            compute::afterwards(move || {
+                let _lease = lease;
+                last.run(&me, n);
+            });
         });
         let submitted = self
             .engine
@@ -77,8 +100,8 @@ impl Executor {
     }
 
     /// The runner: interprets ready instructions until there are none, or its time slice is over. With `brief` it runs
-    /// outside of a compute job.
-    fn interpret(&self, n: u64, brief: bool) {
+    /// outside of a compute job. Returns what remains to be done, without compute threads.
+    fn interpret(&self, n: u64, brief: bool) -> Remainder {
         let mut slice = match brief {
             true => usize::MAX,
             false => self.engine.compute.slice(),
@@ -89,7 +112,11 @@ impl Executor {
             let mut run = entry.lock();
             if run.n != n || run.runner != Runner::Active {
                 // The step ended before a thread had the job.
-                return;
+                return Remainder {
+                    span: Span::none(),
+                    after: FollowUp::default(),
+                    goes_on: false,
+                };
             }
             // The runner looks at the entry below, whatever has set the flag.
             entry.stirred.store(true, Ordering::Relaxed);
@@ -103,7 +130,7 @@ impl Executor {
                 flow,
             )
         };
-        let _entered = span.enter();
+        let entered = span.enter();
         // A brief step may run within the job of another worker of this process, or under a lock, and so takes no
         // turns.
         let crew = if brief { None } else { Crew::current() };
@@ -121,6 +148,9 @@ impl Executor {
                 let mut run = entry.lock();
                 entry.stirred.store(false, Ordering::Relaxed);
                 let goes_on = run.look(x, &mut flow, &mut after);
+                if !goes_on {
+                    after.sends.clear();
+                }
                 run.sending += after.outgoing();
                 if !goes_on || flow.is_idle() || ahead {
                     run.spent += time.map_or(Duration::ZERO, |t| t.read()) * threads;
@@ -139,15 +169,22 @@ impl Executor {
                     if !goes_on {
                         self.recall();
                     }
-                    return self.finish(n, after);
+                    drop(entered);
+                    return Remainder {
+                        span,
+                        after,
+                        goes_on: false,
+                    };
                 }
                 if slice == 0 {
                     run.spent += time.map_or(Duration::ZERO, |t| t.read()) * threads;
                     run.rest(flow, Runner::Queued);
-                    drop(run);
-                    self.finish(n, after);
-                    // This thread is still the step's only runner: the job that follows goes on from here.
-                    return self.start_runner(n);
+                    drop((run, entered));
+                    return Remainder {
+                        span,
+                        after,
+                        goes_on: true,
+                    };
                 }
                 drop(run);
                 self.finish_within(n, &mut after, &mut time);
@@ -189,7 +226,8 @@ impl Executor {
             match launched {
                 Ok(made) => {
                     flow.ended(code, i, made, &mut after);
-                    if after.sends.is_empty() {
+                    // What is sent last is sent when the job is over.
+                    if after.sends.is_empty() || flow.is_idle() {
                         continue;
                     }
                     let mut run = entry.lock();

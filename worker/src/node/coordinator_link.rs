@@ -213,10 +213,8 @@ impl CoordinatorLink {
         let registered = async {
             let (client, carrier) =
                 rpc::stay_connected(&holdings.world, watched.connection()).await?;
-            // The registration lists the held leases, which makes reports of dropped ones superfluous.
-            drop(holdings.dropped.take());
             let register = Registration {
-                leases: holdings.leases(),
+                leases: holdings.leases_to_register(),
                 ..self.register.clone()
             };
             let answer = client.register(call(), register).await;
@@ -281,8 +279,8 @@ impl CoordinatorLink {
                     }
                 }
                 () = tokio::time::sleep(TELL_AGAIN), if untold => standing.mark_changed(),
-                () = self.holdings.dropped.more(), if !mutant!("dropped-untold") => {
-                    let leases = self.holdings.dropped.take();
+                () = self.holdings.more_dropped(), if !mutant!("dropped-untold") => {
+                    let leases = self.holdings.take_dropped();
                     let answer = client.dropped(call(), leases.clone()).await;
                     if let Err(e) = rpc::answer(None, answer) {
                         // The next registration lists the held leases.

@@ -1,15 +1,15 @@
 //! What a worker holds: leases, links to peers, and its status.
 
 mod bodies;
+mod core;
 mod installing;
 mod links;
 mod status;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ use crate::weights::loader::LoadedBytes;
 use crate::weights::store::WeightStore;
 pub use status::resident;
 
-use installing::{EarlyReleases, RunningInstall};
+use self::core::{Command, Core};
 
 /// How long an install waits for the memory of released leases: kernels notice their end within milliseconds.
 const SETTLE_BOUND: Duration = Duration::from_secs(1);
@@ -76,6 +76,16 @@ impl InstalledLease {
     fn each(&self) -> impl Iterator<Item = &InstalledLease> {
         std::iter::once(self).chain(&self.bodies)
     }
+
+    /// What tells, once the lease was released, whether anything of it is still in use.
+    fn remains(&self) -> Vec<EndingLease> {
+        let remains = self.each().map(|part| EndingLease {
+            lease: Arc::downgrade(&part.lease),
+            executor: Arc::downgrade(&part.executor),
+            queue: part.executor.queue().map(Arc::downgrade),
+        });
+        remains.collect()
+    }
 }
 
 /// A lease that was released. Its memory is free once nothing holds any of its parts.
@@ -93,33 +103,15 @@ impl EndingLease {
     }
 }
 
-/// Leases that this worker dropped and has yet to report to the coordinator.
+/// What a worker holds that changes, under one lock. No kernel, no peer and no destructor of a lease runs under it.
 #[derive(Default)]
-pub struct DroppedLeases {
-    untold: Mutex<BTreeSet<LeaseId>>,
-    more: Notify,
+struct HoldingsState {
+    leases: LeaseCore,
+    /// The clients of this process, by name, with what reads their artifacts.
+    local_clients: BTreeMap<String, Arc<dyn ArtifactSource>>,
 }
 
-impl DroppedLeases {
-    fn untold(&self) -> MutexGuard<'_, BTreeSet<LeaseId>> {
-        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn note(&self, lease: LeaseId) {
-        self.untold().insert(lease);
-        self.more.notify_one();
-    }
-
-    /// Takes the leases that the coordinator has yet to hear of; the caller reports them.
-    pub fn take(&self) -> Vec<LeaseId> {
-        std::mem::take(&mut *self.untold()).into_iter().collect()
-    }
-
-    /// Returns when there may be further dropped leases to report.
-    pub async fn more(&self) {
-        self.more.notified().await;
-    }
-}
+type LeaseCore = Core<Arc<InstalledLease>, Vec<EndingLease>>;
 
 /// The state of a worker: its leases and installs, sessions, links, memory and counts.
 pub struct Holdings {
@@ -150,14 +142,9 @@ pub struct Holdings {
     load_buffer: Arc<LoadBuffer>,
     weights: Arc<WeightStore>,
     programs: Arc<ProgramStore>,
-    held: Mutex<BTreeMap<LeaseId, InstalledLease>>,
-    /// Released leases whose memory a kernel may still use.
-    ending: Mutex<Vec<EndingLease>>,
-    installing: Mutex<BTreeMap<LeaseId, Arc<RunningInstall>>>,
-    forgone: Mutex<EarlyReleases>,
-    /// Leases that this worker dropped by itself, to be reported to the coordinator.
-    pub dropped: DroppedLeases,
-    local_clients: Mutex<BTreeMap<String, Arc<dyn ArtifactSource>>>,
+    state: Mutex<HoldingsState>,
+    /// Told of each lease that this worker dropped by itself, which the coordinator is to hear of.
+    dropped: Notify,
 }
 
 impl Holdings {
@@ -205,28 +192,50 @@ impl Holdings {
             load_buffer: Arc::new(load_buffer),
             weights,
             programs,
-            held: Mutex::default(),
-            ending: Mutex::default(),
-            installing: Mutex::default(),
-            forgone: Mutex::default(),
-            dropped: DroppedLeases::default(),
-            local_clients: Mutex::default(),
+            state: Mutex::default(),
+            dropped: Notify::new(),
         });
         node.eager.attach(&node);
         node
     }
 
-    fn held(&self) -> MutexGuard<'_, BTreeMap<LeaseId, InstalledLease>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, HoldingsState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the core of an event, and does what follows once the lock is released.
+    fn tell_leases<R>(&self, event: impl FnOnce(&mut LeaseCore) -> R) -> R {
+        let mut state = self.state();
+        let result = event(&mut state.leases);
+        let commands = state.leases.commands();
+        drop(state);
+        commands.into_iter().for_each(|c| self.perform(c));
+        result
+    }
+
+    fn perform(&self, command: Command<Arc<InstalledLease>>) {
+        match command {
+            Command::Retire(lease) => self.retire(&lease),
+            Command::Unlist(lease) => self.unlist(&lease),
+            Command::Report => self.dropped.notify_one(),
+            Command::Wake => self.ledger.freed().notify_waiters(),
+        }
+    }
+
+    /// The leases that are held. They may have been released by the time the caller looks at them.
+    fn held(&self) -> Vec<Arc<InstalledLease>> {
+        self.state().leases.all_held().cloned().collect()
+    }
+
+    fn held_lease(&self, id: LeaseId) -> Option<Arc<InstalledLease>> {
+        self.state().leases.held(id).cloned()
     }
 
     /// Links a client of this process, whose artifacts are read by calling `source`.
     pub fn add_local_client(&self, client: &Arc<Hub>, source: Arc<dyn ArtifactSource>) {
-        let mut local = self
-            .local_clients
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        local.insert(client.me.name.clone(), source);
+        let name = client.me.name.clone();
+        let former = self.state().local_clients.insert(name, source);
+        drop(former);
         Link::join_local(&self.hub, client);
     }
 
@@ -236,57 +245,65 @@ impl Holdings {
         self.served.end(&self.revoked);
     }
 
-    fn ending(&self) -> MutexGuard<'_, Vec<EndingLease>> {
-        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Frees a lease because its driver is done with it or lost. The coordinator is told once it can be reached.
     fn drop_lease(&self, id: LeaseId) {
-        self.release(id);
-        self.dropped.note(id);
+        self.tell_leases(|leases| leases.driver_gone(id));
+        self.settling();
+    }
+
+    /// Returns when there may be further dropped leases to report.
+    pub async fn more_dropped(&self) {
+        self.dropped.notified().await;
+    }
+
+    /// Takes the leases that this worker dropped and that the coordinator has yet to hear of; the caller reports them.
+    pub fn take_dropped(&self) -> Vec<LeaseId> {
+        self.tell_leases(LeaseCore::take_dropped)
     }
 
     /// Frees a lease; its steps in flight end.
     pub fn release(&self, id: LeaseId) {
-        let installing = self.installing().get(&id).cloned();
-        if let Some(underway) = installing.as_ref().filter(|_| !mutant!("release-outrun")) {
-            underway.released.store(true, Ordering::Relaxed);
-        }
-        let Some(held) = self.held().remove(&id) else {
-            if installing.is_none() {
-                self.forgone().note(id);
-            }
-            return;
-        };
+        self.tell_leases(|leases| leases.release(id));
+        self.settling();
+    }
+
+    /// Number of released leases whose memory is still in use. Those of which nothing is left are let go of.
+    fn settling(&self) -> usize {
+        let in_use = |parts: &Vec<EndingLease>| parts.iter().any(EndingLease::is_held);
+        let settle = |leases: &mut LeaseCore| (leases.settle(in_use), leases.settling());
+        self.tell_leases(settle).1
+    }
+
+    /// Ends the steps of a lease that was released, and has its frames refused from now on.
+    fn retire(&self, lease: &InstalledLease) {
+        let id = lease.lease.id;
         let error = Error::new(Code::LeaseRetired, format!("{id} was released"));
         if mutant!("release-keeps-memory") {
-            std::mem::forget(held.lease.clone());
+            std::mem::forget(lease.lease.clone());
         }
-        let ending = held.each().map(|held| EndingLease {
-            lease: Arc::downgrade(&held.lease),
-            executor: Arc::downgrade(&held.executor),
-            queue: held.executor.queue().map(Arc::downgrade),
-        });
-        self.has_settled();
-        self.ending().extend(ending);
-        for held in held.each() {
-            held.executor.abort_all(&error);
-            drop(self.hub.remove_lease(held.lease.id));
+        for part in lease.each() {
+            part.executor.abort_all(&error);
         }
+        self.unlist(lease);
         tracing::info!(lease = %id, "released");
+    }
+
+    fn unlist(&self, lease: &InstalledLease) {
+        for part in lease.each() {
+            drop(self.hub.remove_lease(part.lease.id));
+        }
     }
 
     /// The executor of a lease, if this client is its driver.
     pub(crate) fn executor_of(&self, lease: LeaseId, client: &Peer) -> Option<Arc<Executor>> {
-        let held = self.held();
-        let held = held.get(&lease)?;
+        let held = self.held_lease(lease)?;
         let driver = held.lease.participants.last()?;
         (Peer::of(driver, Role::Client) == *client).then(|| held.executor.clone())
     }
 
     fn executors(&self) -> Vec<Arc<Executor>> {
         let held = self.held();
-        let all = held.values().flat_map(InstalledLease::each);
+        let all = held.iter().flat_map(|h| h.each());
         all.map(|h| h.executor.clone()).collect()
     }
 
@@ -300,12 +317,9 @@ impl Holdings {
 
     /// Marks the worker as wedged by a compute thread that has stopped for good while it worked for this share.
     pub fn stands_still(&self, thread: &str, share: &Share) {
-        let held = self.held();
-        let executors = held.get(&share.lease()).into_iter();
-        let executors = executors.flat_map(InstalledLease::each);
-        let executors: Vec<_> = executors.map(|h| h.executor.clone()).collect();
-        drop(held);
-        let node = executors.iter().find_map(|e| e.node_at_work());
+        let held = self.held_lease(share.lease());
+        let mut parts = held.iter().flat_map(|h| h.each());
+        let node = parts.find_map(|h| h.executor.node_at_work());
         let doing = node.unwrap_or_else(|| share.lease().to_string());
         let (worker, client) = (&self.me.name, share.member());
         let msg = format!(
@@ -333,10 +347,7 @@ impl Holdings {
             tracing::warn!("not all peers have read what was sent to them");
         }
         self.eager.end();
-        let all = std::mem::take(&mut *self.held());
-        for held in all.values().flat_map(InstalledLease::each) {
-            drop(self.hub.remove_lease(held.lease.id));
-        }
+        self.tell_leases(LeaseCore::end);
     }
 }
 

@@ -111,19 +111,27 @@ fn given(
         return Err(Failure::Usage(msg));
     }
     let mut sizes = Bindings::new();
-    for (name, shape) in arrays.shapes() {
+    for (name, array) in arrays.inputs() {
+        let shape = &*array.shape;
         let of = |param: &&ValueId| *function.value(**param).name == *name;
         let Some(param) = function.params.iter().find(of) else {
             let params = function.params.iter();
             let names = params.map(|p| format!("'{}'", Printable(&function.value(*p).name)));
-            let msg = format!("the model has no input '{}'", Printable(name));
+            let msg = format!("the model has no input '{}'", Printable(&name));
             let advice = match joined(names) {
                 names if names.is_empty() => "it has no inputs".to_owned(),
                 names => format!("its inputs are {names}"),
             };
             return Err(Error::new(Code::InvalidInput, msg).advise(advice).into());
         };
-        let declared = &function.ty(*param).shape;
+        let wanted = function.ty(*param);
+        if array.dtype != wanted.dtype {
+            let msg = format!("input '{}' is {array}, expected {wanted}", Printable(&name));
+            return Err(Error::new(Code::InvalidInput, msg)
+                .advise("give arrays of the dtype that the model declares")
+                .into());
+        }
+        let declared = &wanted.shape;
         let before = sizes.clone();
         if !Axes::unify(declared, shape, &mut sizes) {
             let known = declared.iter().filter_map(|d| {
@@ -135,7 +143,7 @@ fn given(
             let with = if known.is_empty() { "" } else { " with " };
             let msg = format!(
                 "input '{}' has the shape {}, expected {}{with}{known}",
-                Printable(name),
+                Printable(&name),
                 shape_text(shape),
                 shape_text(declared),
             );

@@ -1,8 +1,10 @@
 //! Text and tokens: the tokenizer of a model, the prompt, and the files beside the model that say where texts end.
 
+use std::cell::Cell;
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use convoke::{Code, Error};
 use serde_json::Value;
@@ -35,11 +37,29 @@ fn bad(msg: String) -> Error {
     Error::new(Code::InvalidArgument, msg)
 }
 
-/// Runs a call of the tokenizer, which panics on some files that contradict themselves.
+thread_local! {
+    /// Whether this thread runs a call of the tokenizer.
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a call of the tokenizer, which panics on some damaged files. What such a panic prints says nothing to a user, so that
+/// nothing is printed.
 fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(call)) {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !GUARDED.get() {
+                before(panic);
+            }
+        }));
+    });
+    GUARDED.set(true);
+    let called = catch_unwind(AssertUnwindSafe(call));
+    GUARDED.set(false);
+    match called {
         Ok(made) => made.map_err(|e| e.to_string()),
-        Err(_) => Err("the tokenizer contradicts itself".into()),
+        Err(_) => Err("it is damaged, or contradicts itself".into()),
     }
 }
 

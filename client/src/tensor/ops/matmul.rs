@@ -44,6 +44,17 @@ impl Tensor {
         call::one("Gemm", attrs, &operands)
     }
 
+    /// Inverses of the matrices X \[.., M, M\]: \[.., M, M\]. Where a pivot is zero, elements are not
+    /// finite; rounding may hide that a matrix is singular.
+    ///
+    /// - `self`: operand X, floats
+    #[track_caller]
+    pub fn inverse(&self) -> Result<Tensor> {
+        let attrs = call::attrs([]);
+        let operands = [call::strict(self)];
+        call::one("Inverse", attrs, &operands)
+    }
+
     /// A \[.., M, K\] times B \[.., K, N\], batches broadcast: \[.., M, N\].
     ///
     /// - `self`: operand A, numbers

@@ -114,4 +114,34 @@ impl Tensor {
         ];
         call::one("TfIdfVectorizer", attrs, &operands)
     }
+
+    /// The tokens of each string of X \[C\] or \[N, C\] along a new last axis, filled up to the most that a
+    /// string has.
+    ///
+    /// - `self`: operand X, string
+    /// - `mark`: the characters U+0002 and U+0003 stand before and after the tokens of a string
+    /// - `mincharnum`: the fewest characters of a token
+    /// - `pad_value`: what stands behind the last token of a string
+    /// - `separators`: regular expressions that are applied in turn; one empty text makes each character a
+    ///   token; by default none
+    /// - `tokenexp`: the regular expression of tokens, where there are no separators; by default none
+    #[track_caller]
+    pub fn tokenizer<'a>(
+        &self,
+        mark: bool,
+        mincharnum: i64,
+        pad_value: &str,
+        separators: Vec<String>,
+        tokenexp: impl Into<Option<&'a str>>,
+    ) -> Result<Tensor> {
+        let attrs = call::attrs([
+            ("mark", call::flag(mark)),
+            ("mincharnum", call::int(mincharnum)),
+            ("pad_value", call::text(pad_value)),
+            ("separators", call::texts(separators)),
+            ("tokenexp", call::text(tokenexp)),
+        ]);
+        let operands = [call::strict(self)];
+        call::one("Tokenizer", attrs, &operands)
+    }
 }

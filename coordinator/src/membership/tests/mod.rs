@@ -3,6 +3,7 @@
 mod joining;
 mod leases;
 mod plans;
+mod replaying;
 mod restarting;
 mod room;
 
@@ -16,6 +17,7 @@ use convoke_common::rpc::{HeldLease, RETURN_BOUND, Registration};
 use convoke_graph::ids::FunctionId;
 use convoke_graph::program::{Axes, HashedProgram, Program};
 
+use super::events::Newcomer;
 use super::*;
 use crate::plan::PartMemory;
 
@@ -27,7 +29,7 @@ const FUNCTION: FunctionId = FunctionId([3; 32]);
 /// A core with a clock that tests move by hand.
 pub(super) struct Rig {
     pub(super) core: Membership,
-    pub(super) now: Instant,
+    pub(super) now: Moment,
     /// The function that the client of [`Rig::model_for`] wants to install.
     wants: Option<FunctionId>,
 }
@@ -35,7 +37,7 @@ pub(super) struct Rig {
 pub(super) fn rig() -> Rig {
     Rig {
         core: Membership::new("p1"),
-        now: Instant::now(),
+        now: Moment::START,
         wants: None,
     }
 }
@@ -159,23 +161,9 @@ impl Rig {
 
     /// Grants a plan of the client over `w0` and `w1`.
     pub(super) fn granted(mut self) -> Rig {
-        let plan = Plan {
-            model: "m".into(),
-            function: FUNCTION,
-            token: TokenId::direct(),
-            parts: [1, 2].map(part).into(),
-            participants: vec![
-                participant("w0", 1, 0),
-                participant("w1", 2, 1),
-                participant("me", 9, 0),
-            ],
-            bodies: vec![],
-            axes: Axes::default(),
-            in_flight: 1,
-        };
         self.core.resume(CLIENT, me(), vec![]).unwrap();
         self.core
-            .keep_plan(self.now, CLIENT, PLAN, Arc::new(plan), None, true);
+            .keep_plan(self.now, CLIENT, PLAN, Arc::new(plan()), None, true);
         let granted = self.core.grant(self.now, CLIENT, PLAN, LEASE).unwrap();
         assert_eq!(granted.connections, [ConnectionId(0), ConnectionId(1)]);
         assert_eq!(self.commands(), []);
@@ -198,6 +186,24 @@ fn me() -> Driver {
     Driver {
         name: "me".into(),
         incarnation: Incarnation(9),
+    }
+}
+
+/// A plan of the client over `w0` and `w1`.
+fn plan() -> Plan {
+    Plan {
+        model: "m".into(),
+        function: FUNCTION,
+        token: TokenId::direct(),
+        parts: [1, 2].map(part).into(),
+        participants: vec![
+            participant("w0", 1, 0),
+            participant("w1", 2, 1),
+            participant("me", 9, 0),
+        ],
+        bodies: vec![],
+        axes: Axes::default(),
+        in_flight: 1,
     }
 }
 

@@ -348,6 +348,20 @@ fn what_a_session_lends_takes_none_of_the_steps_memory() {
     assert_eq!(bytes(false), bytes(true) + 4096);
 }
 
+#[test]
+fn what_a_kernel_widens_is_there_in_both_dtypes() {
+    let check = |op: &str, want: u64| {
+        let text = format!("param x: f16[64, 64]\nparam y: f16[64, 64]\nz = {op}(x, y)\nresult z");
+        let f = parse(&text);
+        let placed = check(&f, &cluster(1, 1 << 20), &options(&f, WorkerCount::Auto));
+        assert_eq!(placed.usage[0].activations, want, "{op}");
+    };
+    const HALVES: u64 = 2 * 64 * 64;
+    // A sum takes the place of an operand.
+    check("Add", 2 * HALVES);
+    check("MatMul", 3 * HALVES + 3 * 2 * HALVES);
+}
+
 /// Returns a [`chain`] with a custom op for the products at these indices.
 fn custom_chain(layers: usize, side: usize, at: &[usize]) -> Function {
     let mut f = chain(layers, side);

@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout_at};
 use super::profiles::permitted;
 use super::queue::QueuePlace;
 use super::{RequestGuard, compute, for_what_is_left, lacks_workers};
-use crate::membership::{Asker, ConnectionId, Membership};
+use crate::membership::{Asker, ConnectionId};
 use crate::place::{ClusterModel, WorkerModel, no_room};
 use crate::plan::PlannedPrograms;
 use crate::service::Service;
@@ -182,12 +182,13 @@ impl Service {
     ) -> Result<(ClusterModel, Option<Instant>)> {
         let avoid = request.options.avoid.clone();
         self.ask_memory(&avoid).await?;
-        let asker = request.asker.clone();
-        let look = move |core: &mut Membership, now| {
+        let (asker, patience) = (request.asker.clone(), self.core.moment(patience));
+        let look = self.core.query(move |core, now| {
             let cluster = core.model(now, &avoid, &asker);
             (cluster, core.absent(now, patience, &avoid))
-        };
-        self.core.call(look).await
+        });
+        let (cluster, absent) = look.await?;
+        Ok((cluster, absent.map(|until| self.core.instant(until))))
     }
 
     /// Waits for the turn of a request that queues. Returns its place, and until when it waits for memory.
@@ -283,8 +284,10 @@ impl Service {
         held: Arc<RequestGuard>,
     ) -> Result<PlannedPrograms> {
         let asker = request.asker.clone();
-        let model = move |core: &mut Membership, now| core.model(now, &[], &asker);
-        let (all, options) = (self.core.call(model).await?, request.options.clone());
+        let model = self
+            .core
+            .query(move |core, now| core.model(now, &[], &asker));
+        let (all, options) = (model.await?, request.options.clone());
         self.computed(function, all, options, held).await
     }
 

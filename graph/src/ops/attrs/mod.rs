@@ -25,7 +25,9 @@ pub use random::{NormalAttrs, UniformAttrs};
 pub use recurrent::{CellActivation, RecurrentAttrs, RecurrentDirection, packed_recurrent_len};
 pub use resize::{AspectRatio, BY_SCALE, Coordinates, Interpolation, Nearest, ResizeAttrs};
 pub use signal::{DftAttrs, FoldAttrs};
-pub use text::{CaseChange, GramAttrs, GramMode, NormalizerAttrs};
+pub use text::{
+    CaseChange, GramAttrs, GramMode, NormalizerAttrs, TokenizerAttrs, Tokens, check_pattern,
+};
 pub use vision::{
     DeformAttrs, GridMode, GridOutside, GridSampleAttrs, PixelFormat, RoiAttrs, unpooled_len,
 };

@@ -12,6 +12,23 @@ pub const MOST_COLUMNS: usize = 1 << 24;
 /// The most items of a gram.
 pub const LONGEST_GRAM: usize = 64;
 
+/// The longest pattern of `RegexFullMatch` and of `Tokenizer`, in bytes.
+pub const LONGEST_PATTERN: usize = 4 << 10;
+
+/// The most separators of `Tokenizer`. Each is compiled.
+pub const MOST_SEPARATORS: usize = 32;
+
+/// Fails where a pattern is longer than 4 KiB.
+pub fn check_pattern(attr: &'static str, pattern: &str) -> Result<(), OpError> {
+    match pattern.len() <= LONGEST_PATTERN {
+        true => Ok(()),
+        false => Err(bad(
+            attr,
+            format!("must have at most {LONGEST_PATTERN} bytes"),
+        )),
+    }
+}
+
 /// What `StringNormalizer` does with the case of letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CaseChange {
@@ -55,6 +72,79 @@ impl NormalizerAttrs {
             change,
             case_sensitive: flag(attrs, "is_case_sensitive", false),
             stop_words,
+        })
+    }
+}
+
+/// What the tokens of `Tokenizer` are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tokens {
+    /// Each character is a token.
+    Characters,
+    /// What lies between matches of these patterns, which are applied in turn.
+    Between(Vec<Arc<str>>),
+    /// What matches this pattern.
+    Matching(Arc<str>),
+}
+
+/// Attributes of `Tokenizer`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenizerAttrs {
+    pub tokens: Tokens,
+    /// Whether the characters U+0002 and U+0003 stand before and after the tokens of a string.
+    pub mark: bool,
+    /// What stands in the places behind the last token of a string.
+    pub pad: Arc<str>,
+    /// The fewest characters of a token.
+    pub least: usize,
+}
+
+impl TokenizerAttrs {
+    /// Reads the attributes of a node.
+    pub fn new(attrs: &Attrs) -> Result<TokenizerAttrs, OpError> {
+        let separators = match attrs.get("separators") {
+            Some(Attr::Strs(all)) => Some(all.clone()),
+            _ => None,
+        };
+        // As in ONNX Runtime, separators go before a pattern of tokens, and "." stands for all characters.
+        let tokens = match (separators, attrs.str("tokenexp", "")) {
+            (Some(all), _) if all.is_empty() => {
+                return Err(bad("separators", "must not be empty"));
+            }
+            (Some(all), _) if all.len() > MOST_SEPARATORS => {
+                let why = format!("must have at most {MOST_SEPARATORS} patterns");
+                return Err(bad("separators", why));
+            }
+            (Some(all), _) if *all == ["".into()] => Tokens::Characters,
+            (Some(all), _) => {
+                all.iter()
+                    .try_for_each(|pattern| check_pattern("separators", pattern))?;
+                Tokens::Between(all)
+            }
+            (None, "") => return Err(bad("tokenexp", "must be given, or separators")),
+            (None, ".") => Tokens::Characters,
+            (None, pattern) => {
+                check_pattern("tokenexp", pattern)?;
+                Tokens::Matching(pattern.into())
+            }
+        };
+        let least = usize::try_from(attrs.int("mincharnum", 0)).unwrap_or(0);
+        let most = match tokens {
+            Tokens::Characters => 1,
+            _ => usize::MAX,
+        };
+        if !(1..=most).contains(&least) {
+            let why = match most {
+                1 => "must be 1 where each character is a token",
+                _ => "must be above zero",
+            };
+            return Err(bad("mincharnum", why));
+        }
+        Ok(TokenizerAttrs {
+            tokens,
+            mark: flag(attrs, "mark", false),
+            pad: attrs.str("pad_value", "").into(),
+            least,
         })
     }
 }

@@ -32,8 +32,8 @@ const ROUNDS: usize = 4;
 const MOST_OUTPUTS: usize = 255;
 /// The functions of an `If`.
 const BRANCHES: [&str; 2] = ["then_branch", "else_branch"];
-/// How many iterations the cost of a `Loop` assumes.
-const ITERATIONS: f64 = 1000.0;
+/// How many iterations the cost of a `Loop` assumes where only a run decides that.
+pub const ITERATIONS: u32 = 1000;
 
 /// How many operands of a loop are carried, and how many captured.
 pub fn split_loop(attrs: &Attrs, operands: usize) -> Result<(usize, usize), OpError> {
@@ -496,24 +496,41 @@ fn times(n: f64, cost: Cost) -> Cost {
     }
 }
 
-/// How many runs of a function the cost of a node of control flow assumes.
-pub fn iterations(op: ControlOp, attrs: &Attrs, ins: &[Option<&TensorType>]) -> f64 {
+/// How many times a node of control flow of `f` runs its function at most, where the graph and the sizes of its axes say it.
+pub fn known_iterations(f: &Function, node: &Node, op: ControlOp, axes: &Bindings) -> Option<i64> {
     match op {
-        ControlOp::If => 1.0,
-        ControlOp::Loop => ITERATIONS,
+        ControlOp::If => Some(1),
+        ControlOp::Loop => {
+            let most = f.inline((*node.inputs.first()?)?)?;
+            let most = most.as_slice::<i64>().ok()?.first().copied()?;
+            // Loops that a condition ends are given the largest number there is.
+            (most < i64::from(i32::MAX)).then_some(most.max(0))
+        }
         ControlOp::Scan => {
-            let over = split_scan(attrs, ins.len()).ok();
-            let over = over.and_then(|(carried, ..)| ins.get(carried).copied().flatten());
-            let length = over.and_then(|t| t.shape.first()?.as_const()).unwrap_or(0);
-            length.max(0) as f64
+            let (carried, ..) = split_scan(&node.attrs, node.inputs.len()).ok()?;
+            slices(f.ty((*node.inputs.get(carried)?)?), axes)
         }
     }
 }
 
-/// The cost of a node of control flow whose operands and results have these types, and whose functions declare sizes in
-/// terms of `axes`.
+/// How many slices a scanned operand of this type has.
+fn slices(scanned: &TensorType, axes: &Bindings) -> Option<i64> {
+    scanned.shape.first()?.eval(axes)
+}
+
+/// How many runs of its function the cost of a node of control flow of `f` assumes.
+pub fn iterations(f: &Function, node: &Node, op: ControlOp, axes: &Bindings) -> f64 {
+    match (known_iterations(f, node, op, axes), op) {
+        (Some(n), _) => n as f64,
+        (None, ControlOp::Scan) => 0.0,
+        (None, _) => f64::from(ITERATIONS),
+    }
+}
+
+/// The cost of a node of control flow whose operands and results have these types, which runs its function so many times, and whose
+/// functions declare sizes in terms of `axes`.
 pub fn control_cost(
-    op: ControlOp,
+    (op, runs): (ControlOp, f64),
     attrs: &Attrs,
     ins: &[Option<&TensorType>],
     outs: &[&TensorType],
@@ -526,21 +543,26 @@ pub fn control_cost(
             false => no,
         };
     }
-    let mut all = times(iterations(op, attrs, ins), of_body(attrs, "body", axes));
+    let mut all = times(runs, of_body(attrs, "body", axes));
     all.bytes += moved(ins, outs);
     all
 }
 
 fn if_cost(attrs: &Attrs, ins: &[Option<&TensorType>], outs: &[&TensorType]) -> Cost {
-    control_cost(ControlOp::If, attrs, ins, outs, &Bindings::new())
+    control_cost((ControlOp::If, 1.0), attrs, ins, outs, &Bindings::new())
 }
 
 fn loop_cost(attrs: &Attrs, ins: &[Option<&TensorType>], outs: &[&TensorType]) -> Cost {
-    control_cost(ControlOp::Loop, attrs, ins, outs, &Bindings::new())
+    let runs = (ControlOp::Loop, f64::from(ITERATIONS));
+    control_cost(runs, attrs, ins, outs, &Bindings::new())
 }
 
 fn scan_cost(attrs: &Attrs, ins: &[Option<&TensorType>], outs: &[&TensorType]) -> Cost {
-    control_cost(ControlOp::Scan, attrs, ins, outs, &Bindings::new())
+    let axes = Bindings::new();
+    let over = split_scan(attrs, ins.len()).ok();
+    let over = over.and_then(|(carried, ..)| ins.get(carried).copied().flatten());
+    let runs = over.and_then(|ty| slices(ty, &axes)).unwrap_or(0).max(0) as f64;
+    control_cost((ControlOp::Scan, runs), attrs, ins, outs, &axes)
 }
 
 family! {

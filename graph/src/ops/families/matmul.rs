@@ -90,6 +90,25 @@ fn det(i: &Infer<'_>) -> Rule {
     }
 }
 
+fn inverse(i: &Infer<'_>) -> Rule {
+    let x = i.shape(0)?;
+    match x {
+        [.., rows, columns] => {
+            unify(rows, columns, "sides of a square matrix")?;
+            one(i.dtype(0)?, x.to_vec())
+        }
+        other => Err(OpError::shape(format!("{other:?} is no matrix"))),
+    }
+}
+
+/// Twice the cube of a side for each matrix.
+fn inverse_cost(_: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorType]) -> Cost {
+    let x = inputs.first().copied().flatten();
+    let side = x.and_then(|x| x.shape.last()?.as_const()).unwrap_or(0) as f64;
+    let flops = x.map_or(0., elements) * side * 2.;
+    with_flops(flops, inputs, outputs)
+}
+
 /// Two thirds of the cube of a side for each matrix.
 fn det_cost(_: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorType]) -> Cost {
     let x = inputs.first().copied().flatten();
@@ -99,8 +118,8 @@ fn det_cost(_: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorType]) 
 }
 
 family! {
-    /// Products of matrices, and determinants.
-    MatMulOp in MatMul { Det, MatMul, Gemm }
+    /// Products of matrices, determinants, and inverses.
+    MatMulOp in MatMul { Det, Inverse, MatMul, Gemm }
 }
 
 /// Definitions of this family.
@@ -112,6 +131,13 @@ pub(super) const OPS: &[OpDef] = &[
         det,
     )
     .cost(det_cost),
+    OpDef::of(
+        Op::MatMul(MatMulOp::Inverse),
+        "Inverses of the matrices X [.., M, M]: [.., M, M]. Where a pivot is zero, elements are not finite; rounding may hide that a matrix is singular.",
+        &[operand("X", FLOATS)],
+        inverse,
+    )
+    .cost(inverse_cost),
     OpDef::of(
         Op::MatMul(MatMulOp::MatMul),
         "A [.., M, K] times B [.., K, N], batches broadcast: [.., M, N].",

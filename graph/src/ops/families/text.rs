@@ -1,14 +1,11 @@
 //! Ops on strings that other ops do not have.
 
 use crate::Dim;
-use crate::ops::attrs::{GramAttrs, NormalizerAttrs, bad};
+use crate::ops::attrs::{GramAttrs, NormalizerAttrs, TokenizerAttrs, check_pattern};
 use crate::ops::cost::{per_element, per_input_element};
 use crate::ops::def::*;
 use crate::ops::kind::{Op, family};
 use crate::ops::shapes::*;
-
-/// The longest pattern of `RegexFullMatch`, in bytes.
-const LONGEST_PATTERN: usize = 4 << 10;
 
 fn concat(i: &Infer<'_>) -> Rule {
     one(Str, broadcast(i.shape(0)?, i.shape(1)?)?)
@@ -25,10 +22,7 @@ fn split(i: &Infer<'_>) -> Rule {
 }
 
 fn full_match(i: &Infer<'_>) -> Rule {
-    if i.attrs.str("pattern", "").len() > LONGEST_PATTERN {
-        let why = format!("must have at most {LONGEST_PATTERN} bytes");
-        return Err(bad("pattern", why));
-    }
+    check_pattern("pattern", i.attrs.str("pattern", ""))?;
     one(Bool, i.shape(0)?.to_vec())
 }
 
@@ -69,11 +63,22 @@ fn count_grams(i: &Infer<'_>) -> Rule {
     }
 }
 
+fn tokenize(i: &Infer<'_>) -> Rule {
+    TokenizerAttrs::new(i.attrs)?;
+    let x = i.shape(0)?;
+    if !(1..=2).contains(&x.len()) {
+        return Err(OpError::shape(format!("X {x:?} must have rank 1 or 2")));
+    }
+    let mut tokens = x.to_vec();
+    tokens.push(i.fresh(0, x.len()));
+    one(Str, tokens)
+}
+
 const TEXT: &[crate::DType] = &[Str];
 
 family! {
     /// Ops on strings.
-    TextOp in Text { RegexFullMatch, StringConcat, StringNormalizer, StringSplit, TfIdfVectorizer }
+    TextOp in Text { RegexFullMatch, StringConcat, StringNormalizer, StringSplit, TfIdfVectorizer, Tokenizer }
 }
 
 /// Definitions of this family.
@@ -137,4 +142,19 @@ pub(super) const OPS: &[OpDef] = &[
         required("ngram_counts", AttrKind::Ints),
     ])
     .cost(per_input_element::<100>),
+    OpDef::of(
+        Op::Text(TextOp::Tokenizer),
+        "The tokens of each string of X [C] or [N, C] along a new last axis, filled up to the most that a string has.",
+        &[operand("X", TEXT)],
+        tokenize,
+    )
+    .attrs(&[
+        required("mark", AttrKind::Int),
+        required("mincharnum", AttrKind::Int),
+        required("pad_value", AttrKind::Str),
+        attr("separators", AttrKind::Strs),
+        attr("tokenexp", AttrKind::Str),
+    ])
+    .sized_by_data()
+    .cost(per_input_element::<200>),
 ];

@@ -11,7 +11,34 @@ fn strings() {
             ("max_gram_length", int(2)),
         ]
     };
+    let tokens = |least: i64, by: (&'static str, Attr)| {
+        vec![
+            ("mark", int(1)),
+            ("mincharnum", int(least)),
+            ("pad_value", text("")),
+            by,
+        ]
+    };
+    let words = || ("tokenexp", text("[a-z]+"));
+    let separators = |all: &[&str]| {
+        (
+            "separators",
+            Attr::Strs(all.iter().map(|s| (*s).into()).collect()),
+        )
+    };
     for (op, attrs, inputs, want) in [
+        (
+            "Tokenizer",
+            tokens(2, words()),
+            "string[n, c]",
+            "string[n, c, new02]",
+        ),
+        (
+            "Tokenizer",
+            tokens(1, separators(&[""])),
+            "string[c]",
+            "string[c, new01]",
+        ),
         (
             "StringConcat",
             vec![],
@@ -68,6 +95,18 @@ fn strings() {
         check(op, &attrs, inputs, want);
     }
     for (op, attrs, inputs) in [
+        ("Tokenizer", tokens(1, words()), "string[]"),
+        ("Tokenizer", tokens(1, words()), "string[1, 2, 3]"),
+        ("Tokenizer", tokens(0, words()), "string[c]"),
+        ("Tokenizer", tokens(2, separators(&[""])), "string[c]"),
+        ("Tokenizer", tokens(1, separators(&[])), "string[c]"),
+        ("Tokenizer", tokens(1, separators(&["a"; 33])), "string[c]"),
+        (
+            "Tokenizer",
+            tokens(1, separators(&["a", &"b".repeat(5000)])),
+            "string[c]",
+        ),
+        ("Tokenizer", tokens(1, ("tokenexp", text(""))), "string[c]"),
         ("StringConcat", vec![], "string[2]; string[3]"),
         ("StringConcat", vec![], "string[2]; f32[2]"),
         (

@@ -64,6 +64,8 @@ fn vision() {
         ),
         ("Det", &[], "f32[n, 3, 3]", "f32[n]"),
         ("Det", &[], "f16[s, s]", "f16[]"),
+        ("Inverse", &[], "f32[n, 3, 3]", "f32[n, 3, 3]"),
+        ("Inverse", &[], "f16[s, s]", "f16[s, s]"),
         (
             "Unique",
             &[],
@@ -143,6 +145,8 @@ fn vision() {
         ),
         ("Det", &[], "f32[3]"),
         ("Det", &[], "f32[n, 3, 2]"),
+        ("Inverse", &[], "f32[3]"),
+        ("Inverse", &[], "f32[n, 3, 2]"),
         ("Unique", &[("axis", int(2))], "f32[2, s]"),
     ] {
         check_err(op, attrs, inputs);

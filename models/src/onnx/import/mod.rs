@@ -1,19 +1,20 @@
 //! Builds a function from the decoded messages of a model.
 
+mod maps;
 mod names;
 mod node;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use convoke_graph::Dim;
 use convoke_graph::graph::{TensorType, ValueId};
+use convoke_graph::{Dim, Printable};
 use prost::Message as _;
 
 use super::builder::Builder;
 use super::devices::{self, Origins};
 use super::files::Files;
-use super::inputs::{self, FixedSizes, GivenInput, GraphInput, sequence_name};
-use super::normalize::{self, Block};
+use super::inputs::{self, FixedSizes, GivenInput, GraphInput, map_names, sequence_name};
+use super::normalize::{self, Block, BlockWidth};
 use super::outputs::OutputForm;
 use super::proto::{ModelProto, NodeProto};
 use super::scope::{Functions, Meaning, Scope, functions, opsets};
@@ -68,6 +69,8 @@ pub(super) struct Importer<'a> {
     most: u64,
     /// How the model's outputs are made of the function's results.
     pub(super) outputs: Vec<OutputForm>,
+    /// What is not as the model has it, one sentence each.
+    pub(super) remarks: Vec<String>,
     /// The dimensions that must be 1, since the rank of a tensor was taken for that size.
     pub(super) assumed_ones: Vec<Dim>,
     /// The dimensions that must not be 1, for the same reason.
@@ -94,6 +97,7 @@ pub(super) fn import<'a>(
     files: Files<'a>,
     given: &BTreeMap<String, GivenInput>,
     fixed: &FixedSizes,
+    block_width: Option<BlockWidth>,
 ) -> Result<Importer<'a>, ModelError> {
     let Some(graph) = &model.graph else {
         return Err(ModelError::NoOpset);
@@ -152,11 +156,12 @@ pub(super) fn import<'a>(
         came_from: vec![],
         symbols: 0,
         read,
-        block: normalize::block_of(graph),
+        block: normalize::block_of(graph, block_width),
         count: 0,
         left: most,
         most,
         outputs: vec![],
+        remarks: vec![],
         assumed_ones: vec![],
         assumed_others: vec![],
     };
@@ -168,6 +173,22 @@ pub(super) fn import<'a>(
                 let each = types.into_iter().enumerate();
                 let each = each.map(|(at, ty)| i.b.param(&sequence_name(name, at), ty));
                 Meaning::Sequence(each.collect())
+            }
+            GraphInput::Map(types) => {
+                let names = map_names(name);
+                let [a, b] = &names;
+                let remark = format!(
+                    "input '{}' is a map, which is given as two lists of one length: its keys '{}' and its values '{}'",
+                    Printable(name),
+                    Printable(a),
+                    Printable(b)
+                );
+                let further =
+                    "further inputs are maps, which are given as their keys and their values";
+                i.remark("is a map, which", remark, further);
+                let [key, value] = *types;
+                let (keys, values) = (i.b.param(a, key), i.b.param(b, value));
+                Meaning::Map { keys, values }
             }
         };
         scope.define_as(name, meaning)?;
@@ -184,6 +205,7 @@ pub(super) fn import<'a>(
             return Err(names::undefined(o.name(), user));
         }
         i.refuse_single(&meaning, o.name(), "the graph's output");
+        let meaning = i.refuse_map(meaning, o.name(), "the graph's output");
         i.output(o.name(), meaning);
     }
     Ok(i)
@@ -200,7 +222,21 @@ pub(super) fn check_opset(found: i64) -> Result<(), ModelError> {
     })
 }
 
+/// The most remarks of one kind, before one that speaks of all others.
+const MOST_REMARKS: usize = 16;
+
 impl<'a> Importer<'a> {
+    /// Adds a remark of the kind whose remarks have the words `kind`, once. `further` stands for those beyond the first ones.
+    pub(super) fn remark(&mut self, kind: &str, remark: String, further: &str) {
+        let alike = self.remarks.iter().filter(|r| r.contains(kind)).count();
+        let is_known = |remark: &str| self.remarks.iter().any(|r| r == remark);
+        match alike < MOST_REMARKS {
+            _ if is_known(&remark) || is_known(further) => {}
+            true => self.remarks.push(remark),
+            false => self.remarks.push(further.to_owned()),
+        }
+    }
+
     pub(super) fn scope(&mut self) -> &mut Scope<'a> {
         let last = self.scopes.len() - 1;
         &mut self.scopes[last]

@@ -44,7 +44,7 @@ impl<'a> Importer<'a> {
         Err(undefined(name, user))
     }
 
-    /// The sequence or optional value that `name` stands for; `None` where it is a tensor or nothing.
+    /// The sequence, map or optional value that `name` stands for; `None` where it is a tensor or nothing.
     pub(in crate::onnx) fn compound(&mut self, name: &str) -> Option<Meaning> {
         for s in (0..self.scopes.len()).rev() {
             let scope = &self.scopes[s];
@@ -131,7 +131,7 @@ impl<'a> Importer<'a> {
                     add(name, false);
                 }
             }
-            Meaning::Nothing | Meaning::Optional(..) => {}
+            Meaning::Nothing | Meaning::Optional(..) | Meaning::Map { .. } => {}
         }
     }
 

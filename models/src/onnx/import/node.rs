@@ -11,8 +11,9 @@ use super::super::scope::domain;
 use super::super::{attrs, lengths, sort, tensor};
 use super::Importer;
 use crate::error::{COMPUTED_RANK, ModelError, UNKNOWN_RANK};
+
 /// The domain of classical models.
-const LEARN: &str = "ai.onnx.ml";
+pub(super) const LEARN: &str = "ai.onnx.ml";
 
 /// Attributes of ops of ONNX that only Convoke's own programs and passes may set.
 const OWN_ATTRS: [&str; 3] = ["kept", "packed_input_size", "refuse_empty"];
@@ -35,7 +36,7 @@ impl<'a> Importer<'a> {
             let inputs = inputs.collect::<Result<_, _>>()?;
             return self.call(f, &name, inputs, bound, outputs);
         }
-        if self.of_sequences(&name, n, &bound)? {
+        if self.of_maps(&name, n, &bound, outputs)? || self.of_sequences(&name, n, &bound)? {
             return Ok(());
         }
         let mut inputs = Vec::with_capacity(n.input.len());
@@ -98,7 +99,11 @@ impl<'a> Importer<'a> {
         self.define_all(outputs, out)
     }
 
-    fn define_all(&mut self, outputs: &'a [String], ids: Vec<ValueId>) -> Result<(), ModelError> {
+    pub(super) fn define_all(
+        &mut self,
+        outputs: &'a [String],
+        ids: Vec<ValueId>,
+    ) -> Result<(), ModelError> {
         for (o, id) in outputs.iter().zip(ids).filter(|(o, _)| !o.is_empty()) {
             self.scope().define(o, Some(id))?;
         }
@@ -185,7 +190,7 @@ impl<'a> Importer<'a> {
     }
 
     /// As [`Self::attributes`], with tensors of any size, which are read from the model's file.
-    fn whole_attributes(
+    pub(super) fn whole_attributes(
         &mut self,
         bound: &[(&str, &AttributeProto)],
     ) -> Result<Attrs, ImportFailure> {
@@ -209,6 +214,12 @@ impl<'a> Importer<'a> {
         Ok(attributes)
     }
 
+    /// The version of an operator set that the model imports.
+    pub(super) fn version(&self, domain: &str) -> Result<i64, ImportFailure> {
+        let missing = || ImportFailure::Unsupported("its operator set is not imported".into());
+        self.opset(domain).ok_or_else(missing)
+    }
+
     fn op(
         &mut self,
         domain: &str,
@@ -218,14 +229,7 @@ impl<'a> Importer<'a> {
         bound: &[(&str, &AttributeProto)],
         outputs: &[String],
     ) -> Outputs {
-        let version = match self.opset(domain) {
-            Some(v) => v,
-            None => {
-                return Err(ImportFailure::Unsupported(
-                    "its operator set is not imported".into(),
-                ));
-            }
-        };
+        let version = self.version(domain)?;
         let custom = match domain {
             "" | "com.microsoft" | "com.microsoft.nchwc" => None,
             LEARN => ops::lookup(&format!("{domain}.{op}")),
@@ -275,7 +279,7 @@ impl<'a> Importer<'a> {
     }
 
     /// The version of the operator set of `domain` in the current scope; a branch uses that of the enclosing graph.
-    fn opset(&self, domain: &str) -> Option<i64> {
+    pub(super) fn opset(&self, domain: &str) -> Option<i64> {
         for s in self.scopes.iter().rev() {
             if let Some(v) = s.opsets.get(domain) {
                 return Some(*v);

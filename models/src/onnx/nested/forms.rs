@@ -184,7 +184,8 @@ impl Importer<'_> {
 
     pub(super) fn form(&self, meaning: &Meaning) -> Form {
         match meaning {
-            Meaning::Nothing => Form::Nothing,
+            // A node that reads a map is refused before, and so is a graph that yields one.
+            Meaning::Nothing | Meaning::Map { .. } => Form::Nothing,
             Meaning::Tensor(id) => {
                 Form::Tensor(self.b.ty(*id).map(|ty| (ty.dtype, ty.shape.len())))
             }

@@ -44,6 +44,7 @@ impl<'a> Importer<'a> {
                 }
                 Meaning::Sequence(_) | Meaning::Packed(_) => "its body yields a sequence",
                 Meaning::Nothing | Meaning::Optional(..) => "its body yields an optional value",
+                Meaning::Map { .. } => "its body yields a map",
             };
             self.b.unsupported(name, op, Some(reason.into()));
             ids.extend(self.b.stand_ins(&[format!("{name}/nothing")]));
@@ -83,7 +84,8 @@ impl<'a> Importer<'a> {
         self.nodes(nodes, outputs.clone())?;
         let mut results = Vec::new();
         for output in outputs {
-            results.push(self.meaning(output, name)?);
+            let meaning = self.meaning(output, name)?;
+            results.push(self.refuse_map(meaning, name, "the output of a nested graph"));
         }
         self.scopes.pop();
         Ok(results)

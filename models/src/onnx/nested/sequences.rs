@@ -79,6 +79,7 @@ impl<'a> SequenceNode<'a, '_> {
             Some(Meaning::Optional(..)) => {
                 Err(self.error(format!("operand {i} is an optional value")))
             }
+            Some(Meaning::Map { .. }) => Err(self.error(format!("operand {i} is a map"))),
             Some(Meaning::Nothing) | None => Err(self.error(format!("operand {i} is missing"))),
         }
     }

@@ -262,7 +262,9 @@ pub(super) fn standard(b: &mut Builder, mut c: ImportedNode) -> Outputs {
 }
 
 pub(super) use attention::{Flex, FlexAttention};
+pub use contrib::BlockWidth;
+pub(crate) use contrib::EITHER;
 pub(super) use contrib::{Block, block_of, blocked, dynamic_lstm, microsoft};
 pub(super) use expansion::{Expansion, Made, axis_of, without_axes};
 pub(super) use grams::tf_idf;
-pub(super) use learn::learned;
+pub(super) use learn::{learned, of_map};

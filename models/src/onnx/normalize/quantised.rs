@@ -445,17 +445,100 @@ fn matmul_n_bits(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     if c.take_int("accuracy_level")? == Some(4) {
         c.attrs = std::mem::take(&mut c.attrs).with("accuracy_level", Attr::Int(4));
     }
-    if c.input(4).is_some() {
-        return Err(unsupported("'g_idx', an order of the weights' rows"));
-    }
     let weights = c.take_int("weight_prepacked")?.unwrap_or(0);
     if weights != 0 {
         return Err(unsupported("weights that are packed for a device"));
+    }
+    if let Some(groups) = c.input(4) {
+        return matmul_of_groups(b, c, groups);
     }
     let bias = c.input(5);
     c.inputs.truncate(4);
     c.set(4, bias);
     c.emit(b)
+}
+
+/// Imports MatMulNBits whose operand `g_idx` [K] says to which block each row of the weights belongs, as GPTQ orders them. The weights
+/// become numbers once, at install:
+///
+/// ```text
+/// B ── codes [N, K] ── less zero points [N, blocks] at g_idx ── times scales [N, blocks] at g_idx ── [N, K]ᵀ
+/// ```
+fn matmul_of_groups(b: &mut Builder, mut c: ImportedNode, groups: ValueId) -> Outputs {
+    let needed = |c: &mut ImportedNode, attr: &str| match c.take_int(attr)? {
+        Some(n) if n > 0 => Ok(n),
+        _ => Err(c.wrong(attr, "a number above zero")),
+    };
+    let (k, n) = (needed(&mut c, "K")?, needed(&mut c, "N")?);
+    let block = needed(&mut c, "block_size")?;
+    let bits = c.take_int("bits")?.unwrap_or(4);
+    if bits != 4 && bits != 8 {
+        return Err(unsupported(format!("codes of {bits} bits with 'g_idx'")));
+    }
+    c.take_int("accuracy_level")?;
+    c.no_more_attributes()?;
+    if c.follows_a_refusal(b) {
+        return Ok(b.stand_ins(&c.outputs));
+    }
+    let blocks = (k - 1) / block + 1;
+    let filled = blocks.checked_mul(block).and_then(|f| f.checked_mul(n));
+    if filled.is_none_or(|f| f > i64::MAX / 8) {
+        return Err(c.error("has too large weights").into());
+    }
+    let (a, packed, scales) = (c.need(0)?, c.need(1)?, c.need(2)?);
+    let (zeros, bias) = (c.input(3), c.input(5));
+    let mut e = Expansion { b, c: &c };
+    let e = &mut e;
+    let stated = e.shape(groups)?;
+    match stated.as_slice() {
+        // It may be as long as the blocks, the last of which may be filled up.
+        [len] if len.as_const().is_none_or(|l| l == k || l == blocks * block) => {}
+        _ => {
+            let reason = format!("'g_idx' must be a list of {k} numbers of blocks");
+            return Err(c.error(reason).into());
+        }
+    }
+    let groups = e.slice(groups, 0, 0, k, 1)?;
+    let numbers = |e: &mut Expansion<'_>, packed: ValueId, columns: i64| {
+        let bytes = (columns * bits + 7) / 8;
+        let packed = e.reshaped(packed, &[n, bytes])?;
+        let codes = match bits {
+            4 => unpacked(e, packed, First::Low)?,
+            _ => packed,
+        };
+        e.cast(codes, DType::F32)
+    };
+    let codes = numbers(e, packed, blocks * block)?;
+    let codes = e.slice(codes, 1, 0, k, 1)?;
+    let of_rows = |e: &mut Expansion<'_>, x: ValueId| e.op("Gather", axis_of(1), &[x, groups]);
+    let zeros = match zeros {
+        None => e.float("zero", DType::F32, f64::from(1u8 << (bits - 1)))?,
+        Some(zeros) if e.ty(zeros)?.dtype == DType::U8 => {
+            let zeros = numbers(e, zeros, blocks)?;
+            let zeros = e.slice(zeros, 1, 0, blocks, 1)?;
+            of_rows(e, zeros)?
+        }
+        Some(zeros) => {
+            let zeros = e.reshaped(zeros, &[n, blocks])?;
+            let zeros = e.cast(zeros, DType::F32)?;
+            of_rows(e, zeros)?
+        }
+    };
+    let scales = e.reshaped(scales, &[n, blocks])?;
+    let scales = e.cast(scales, DType::F32)?;
+    let scales = of_rows(e, scales)?;
+    let weights = e.plain("Sub", &[codes, zeros])?;
+    let weights = e.plain("Mul", &[weights, scales])?;
+    let dtype = e.ty(a)?.dtype;
+    let weights = e.cast(weights, dtype)?;
+    let weights = e.transposed(weights, &[1, 0])?;
+    Ok(vec![match bias {
+        None => e.last(0, "MatMul", Attrs::default(), &[a, weights])?,
+        Some(bias) => {
+            let product = e.plain("MatMul", &[a, weights])?;
+            e.last(0, "Add", Attrs::default(), &[product, bias])?
+        }
+    }])
 }
 
 /// Rows of weights that are quantised in blocks along an axis.

@@ -1,6 +1,7 @@
 //! Tests of ONNX Runtime's own ops, beside those that cases of ONNX Runtime cover.
 
 use super::*;
+use crate::onnx::BlockWidth;
 
 /// A model of nodes of `domain` on inputs, written as `value` takes them, and constants.
 fn of(domain: &str, x: &[&str], weights: Vec<TensorProto>, nodes: Vec<NodeProto>) -> ModelProto {
@@ -142,6 +143,22 @@ fn the_width_of_blocks_follows_from_weights() {
     let weights = vec![zeros("w", &[32, 16, 1, 1])];
     let m = of(BLOCKED, &["n", "16", "5", "5"], weights, nodes);
     refused(&m, "may be of 8 or 16 channels");
+    for (width, shape) in [
+        (BlockWidth::Eight, &[4, 2, 1, 1, 8, 8]),
+        (BlockWidth::Sixteen, &[2, 1, 1, 1, 16, 16]),
+    ] {
+        let s = Scratch::new();
+        let given = LoadOptions {
+            block_width: Some(width),
+            ..options(&s)
+        };
+        let f = load(&s.write("m.onnx", &m.encode_to_vec()), &given)
+            .unwrap()
+            .function;
+        let transpose = f.nodes.iter().find(|n| &*n.op == "Transpose").unwrap();
+        let operand = f.ty(transpose.inputs[0].unwrap());
+        assert_eq!(operand.fixed_shape().unwrap(), shape);
+    }
 }
 
 #[test]
@@ -198,6 +215,31 @@ fn distances_of_rows() {
         assert_eq!(&*f.nodes.last().unwrap().op, op);
     }
     refused(&m("cosine"), "the metric cosine");
+}
+
+#[test]
+fn tokens_and_inverses_are_ops_of_the_registry() {
+    let n = node("Inverse", "x", "y", vec![]);
+    let f = import(&of(MICROSOFT, &["n", "3", "3"], vec![], vec![n]));
+    assert_eq!(f.ty(f.results[0].1).to_string(), "f32[n, 3, 3]");
+    let tokens = |least: i64| {
+        let attrs = vec![
+            int("mark", 0),
+            int("mincharnum", least),
+            text("pad_value", ""),
+            text("tokenexp", "[a-z]+"),
+        ];
+        let n = node("Tokenizer", "x", "y", attrs);
+        let mut m = of(MICROSOFT, &[], vec![], vec![n]);
+        const STRING: i32 = 8;
+        let g = m.graph.as_mut().unwrap();
+        g.input = vec![value("x", STRING, &["n", "c"])];
+        m
+    };
+    let f = import(&tokens(2));
+    let ty = f.ty(f.results[0].1).to_string();
+    assert!(ty.starts_with("string[n, c, "), "{ty}");
+    refused(&tokens(0), "mincharnum");
 }
 
 #[test]
@@ -345,6 +387,28 @@ fn of_packed_experts(
     let attrs = [attrs, vec![int("expert_weight_bits", bits)]].concat();
     let n = node("QMoE", "x r w1 s1 _ w2 s2 _ _ _ _ z1", "y", attrs);
     of(MICROSOFT, &["4", "16"], weights, vec![n])
+}
+
+#[test]
+fn blocks_of_rows_are_as_many_as_the_rows() {
+    let of = |groups: i64| {
+        let weights = vec![
+            raw("w", U8, &[16, 2, 16], vec![0; 16 * 2 * 16]),
+            zeros("s", &[16 * 2]),
+            raw("g", I32, &[groups], vec![0; 4 * groups as usize]),
+        ];
+        let attrs = vec![int("K", 40), int("N", 16), int("block_size", 32)];
+        let n = node("MatMulNBits", "x w s _ g", "y", attrs);
+        of(MICROSOFT, &["2", "40"], weights, vec![n])
+    };
+    // The last block may be filled up.
+    for groups in [40, 64] {
+        let f = import(&of(groups));
+        assert_eq!(f.ty(f.results[0].1).to_string(), "f32[2, 16]");
+    }
+    for groups in [1, 41] {
+        refused(&of(groups), "'g_idx' must be a list of 40 numbers");
+    }
 }
 
 #[test]

@@ -100,16 +100,34 @@ fn trees_that_are_none_are_refused() {
 }
 
 #[test]
-fn maps_are_refused_and_zipped_scores_stay() {
-    let f = import(&learned(node(
-        "ZipMap",
-        "x",
-        "y",
-        vec![ints("classlabels_int64s", &[0, 1])],
-    )));
+fn zipped_scores_stay_a_matrix() {
+    let zipped = |columns: &str, labels: AttributeProto| {
+        let mut m = learned(node("ZipMap", "x", "y", vec![labels]));
+        let g = m.graph.as_mut().unwrap();
+        g.input = vec![value("x", F32, &["b", columns])];
+        try_import(&m)
+    };
+    let made = zipped("2", ints("classlabels_int64s", &[0, 5])).unwrap();
+    let f = &made.function;
     assert_eq!(f.ty(f.results[0].1).to_string(), "f32[b, 2]");
+    let says = "output 'y' is a matrix instead of a list of maps; its columns are: ";
+    assert_eq!(made.remarks, [format!("{says}0, 5")]);
+    let made = zipped("c", words("classlabels_strings", &["no", "y\nes"])).unwrap();
+    assert_eq!(made.remarks, [format!("{says}'no', 'y\\nes'")]);
+    let made = zipped("20", ints("classlabels_int64s", &Vec::from_iter(0..20))).unwrap();
+    assert!(
+        made.remarks[0]
+            .ends_with(": 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, and 4 more")
+    );
+    let e = zipped("3", ints("classlabels_int64s", &[0, 5])).unwrap_err();
+    assert!(
+        e.to_string().contains("2 class labels for other columns"),
+        "{e}"
+    );
+    let e = zipped("2", text("other", "")).unwrap_err();
+    assert!(e.to_string().contains("no class labels"), "{e}");
     let e = try_import(&learned(node("CastMap", "x", "y", vec![]))).unwrap_err();
-    assert!(e.to_string().contains("maps are not supported"), "{e}");
+    assert!(e.to_string().contains("its operand is no map"), "{e}");
     let e = try_import(&learned(node("Guess", "x", "y", vec![]))).unwrap_err();
     assert!(e.to_string().contains("ai.onnx.ml.Guess"), "{e}");
     // The registry's own forms are no ops of ONNX.
@@ -119,6 +137,126 @@ fn maps_are_refused_and_zipped_scores_stay() {
         node("TreeEnsemble", "x", "y", vec![]),
     ));
     assert!(e.unwrap_err().to_string().contains("TreeEnsemble"));
+}
+
+const STR: i32 = 8;
+const F64: i32 = 11;
+
+/// A model of one node that reads the map `x`.
+fn of_map(keys: i32, values: i32, n: NodeProto) -> ModelProto {
+    let mut m = learned(n);
+    let value_type = value("", values, &[]).r#type.map(Box::new);
+    let map = type_proto::Map {
+        key_type: Some(keys),
+        value_type,
+    };
+    let value = Some(type_proto::Value::MapType(Box::new(map)));
+    let g = m.graph.as_mut().unwrap();
+    g.input = vec![ValueInfoProto {
+        name: Some("x".into()),
+        r#type: Some(TypeProto { value }),
+    }];
+    m
+}
+
+#[test]
+fn a_map_is_two_lists() {
+    let check = |keys, values, n: NodeProto, want: &[&str], ty: &str| {
+        let made = try_import(&of_map(keys, values, n)).unwrap();
+        let f = &made.function;
+        let names: Vec<&str> = f.params.iter().map(|p| &*f.value(*p).name).collect();
+        assert_eq!(names, ["x.keys", "x.values"]);
+        assert_eq!(lines(f), want);
+        assert_eq!(f.ty(f.results[0].1).to_string(), ty);
+        let says = "input 'x' is a map, which is given as two lists of one length: its keys 'x.keys' and its values 'x.values'";
+        assert_eq!(made.remarks, [says]);
+    };
+    let cast = |attrs: Vec<AttributeProto>| node("CastMap", "x", "y", attrs);
+    let want = [
+        "Shape(x.keys)",
+        "TopK(x.keys, y_node/Shape)",
+        "Gather(x.values, y_node/TopK.1)",
+        "Unsqueeze(y_node/Gather, [0])",
+    ];
+    check(I64, F32, cast(vec![]), &want, "f32[1, x.entries]");
+    let want = [
+        "Cast(x.values)",
+        "Min(x.keys, 3)",
+        "Less(x.keys, 0)",
+        "Where(y_node/Less, 4, y_node/Min)",
+        "Expand(string[], [4])",
+        "ScatterElements(y_node/Expand, y_node/Where, y_node/Cast)",
+        "Slice(y_node/ScatterElements, [0], [3], [0])",
+        "Unsqueeze(y_node/Slice, [0])",
+    ];
+    let sparse = |columns| {
+        let form = [text("map_form", "SPARSE"), text("cast_to", "TO_STRING")];
+        cast(form.into_iter().chain([int("max_map", columns)]).collect())
+    };
+    check(I64, F32, sparse(3), &want, "string[1, 3]");
+    // Each column of a word that stands twice in the vocabulary has its value.
+    let of_words = words("string_vocabulary", &["b", "a", "b"]);
+    let want = [
+        "LabelEncoder(x.keys, string[2], [0, 1], 2)",
+        "Expand([0.0], [3])",
+        "ScatterElements(y_node/Expand, y_node/LabelEncoder, x.values)",
+        "Gather(y_node/ScatterElements, [1, 0, 1])",
+        "Unsqueeze(y_node/Gather, [0])",
+    ];
+    let n = node("DictVectorizer", "x", "y", vec![of_words]);
+    check(STR, F32, n, &want, "f32[1, 3]");
+    let n = node(
+        "DictVectorizer",
+        "x",
+        "y",
+        vec![ints("int64_vocabulary", &[7])],
+    );
+    let f = import(&of_map(I64, STR, n));
+    assert_eq!(f.ty(f.results[0].1).to_string(), "string[1, 1]");
+}
+
+#[test]
+fn other_readers_of_a_map_are_refused() {
+    let refused = |m: &ModelProto, why: &str| {
+        let e = try_import(m).expect_err(why).to_string();
+        assert!(e.contains(why), "{e}");
+    };
+    let reads = |op: &str, attrs: Vec<AttributeProto>| of_map(I64, F32, node(op, "x", "y", attrs));
+    refused(&reads("Scaler", vec![]), "can read a map");
+    let mut m = reads("Identity", vec![]);
+    m.graph.as_mut().unwrap().node[0].domain = None;
+    refused(&m, "can read a map");
+    // The map itself as an output of the graph, or of a branch.
+    let mut m = reads("CastMap", vec![]);
+    let g = m.graph.as_mut().unwrap();
+    g.output = vec![value("x", F32, &[])];
+    refused(&m, "can read a map");
+    let cast = |name: &str, v: &str| reads("CastMap", vec![text(name, v)]);
+    refused(&cast("cast_to", "TO_INT8"), "cast_to");
+    refused(&cast("map_form", "LOOSE"), "map_form");
+    let sparse = |n| {
+        reads(
+            "CastMap",
+            vec![text("map_form", "SPARSE"), int("max_map", n)],
+        )
+    };
+    refused(&sparse(0), "max_map");
+    refused(&sparse(i64::MAX), "max_map");
+    refused(
+        &of_map(STR, F32, node("CastMap", "x", "y", vec![])),
+        "keys of string",
+    );
+    refused(&reads("DictVectorizer", vec![]), "no vocabulary");
+    let words = words("string_vocabulary", &["a"]);
+    refused(&reads("DictVectorizer", vec![words]), "for keys of i64");
+    refused(
+        &of_map(F64, F32, node("CastMap", "x", "y", vec![])),
+        "keys of f64",
+    );
+    let mut m = reads("CastMap", vec![]);
+    let g = m.graph.as_mut().unwrap();
+    g.input.push(value("x.keys", F32, &[]));
+    refused(&m, "x.keys");
 }
 
 #[test]

@@ -28,6 +28,7 @@ use crate::error::ModelError;
 use crate::testing::Scratch;
 
 const F32: i32 = 1;
+const I32: i32 = 6;
 const I64: i32 = 7;
 const F16: i32 = 10;
 

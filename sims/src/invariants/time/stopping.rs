@@ -106,7 +106,7 @@ fn look(view: &View<'_>, key: Key, since: Duration) -> StopVerdict {
     if running.peek().is_none() {
         return StopVerdict::Over;
     }
-    match running.find(|w| view.now > latest(view, lease, since, **w)) {
+    match running.find(|w| view.now > latest(view, key, lease, since, **w)) {
         Some(late) => StopVerdict::Late(*late),
         None => StopVerdict::Wait,
     }
@@ -122,10 +122,28 @@ fn runs(lease: &Lease, step: &Step, worker: Host) -> bool {
     !ended && !step.done.contains_key(&worker)
 }
 
+/// When the other steps of a lease were done whose work may lie before a failed step's in the queue of a worker's device.
+/// A step is over only after an event behind all that it enqueued.
+fn queued_before(view: &View<'_>, (lease, n): Key, since: Duration, worker: Host) -> Duration {
+    let on_device = |at| {
+        let spec = view.scenario.workers.get(usize::from(at));
+        spec.is_some_and(|w| w.simgpu)
+    };
+    if !matches!(worker, Host::Worker(at) if on_device(at)) {
+        return since;
+    }
+    let steps = view.steps.steps.range((lease, 0)..=(lease, u64::MAX));
+    let others = steps.filter(|((_, other), step)| {
+        *other != n && step.started.get(&worker).is_some_and(|at| *at <= since)
+    });
+    let done = others.map(|(_, step)| step.done.get(&worker).copied().unwrap_or(view.now));
+    done.fold(since, Duration::max)
+}
+
 /// The latest time by which a worker has stopped a step that failed.
-fn latest(view: &View<'_>, lease: &Lease, since: Duration, worker: Host) -> Duration {
+fn latest(view: &View<'_>, key: Key, lease: &Lease, since: Duration, worker: Host) -> Duration {
     let concerns = |host: Host| lease.participants.contains(&host);
-    let mut from = since;
+    let mut from = queued_before(view, key, since, worker);
     let mut bound = STOP;
     let injuries = view.injuries(since.saturating_sub(STOP_HARMED), view.now);
     for i in injuries.filter(|i| concerns(i.host) || i.other.is_some_and(concerns)) {

@@ -120,7 +120,7 @@ pub(super) fn plain(product: MatMulOp, op: &DeviceOp<'_>) -> Option<Box<dyn Temp
     let gemm = match product {
         MatMulOp::MatMul => None,
         MatMulOp::Gemm => Some(GemmAttrs::new(op.attrs)),
-        MatMulOp::Det => return None,
+        MatMulOp::Det | MatMulOp::Inverse => return None,
     };
     made(op, gemm, None, activation::NONE)
 }

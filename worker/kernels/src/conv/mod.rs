@@ -11,12 +11,16 @@
 //! 2. Winograd and FFT algorithms are not used, since they change the chain. The only allocation is the bounded block
 //!    of scratch for each thread.
 
+mod axis;
+mod bands;
 mod depthwise;
 mod shape;
+mod taps;
 #[cfg(test)]
 mod tests;
 mod unfold;
 
+pub(crate) use axis::Axis;
 pub use shape::{ConvShape, ConvShapeError, ConvSizes};
 pub(crate) use unfold::Im2col;
 
@@ -142,7 +146,12 @@ pub(crate) fn conv_on(
         }
     };
     // SAFETY: the instruction set is available and the sizes were checked above.
-    unsafe { unfolded(isa, exec, shape, input, weights, 0..chain, head, output) }
+    unsafe {
+        match bands::Bands::new(shape, weights, exec.threads()) {
+            Some(bands) => bands.run(isa, exec, input, head, output),
+            None => unfolded(isa, exec, shape, input, weights, 0..chain, head, output),
+        }
+    }
 }
 
 /// A convolution of numbers of 16 bits that widens them, and rounds its results once, within itself. The bits are those of

@@ -172,6 +172,98 @@ fn deep_and_pointwise() {
     });
 }
 
+/// Sizes of convolutions that are copied in bands.
+const BANDS: [ConvSizes<'static>; 6] = [
+    // Two bands on one thread, whose last panels of places and of output channels are not full.
+    ConvSizes {
+        in_channels: 24,
+        out_channels: 20,
+        input: &[70, 50],
+        ..PLAIN
+    },
+    // Lines that are shorter than the widest vector.
+    ConvSizes {
+        batch: 2,
+        in_channels: 8,
+        out_channels: 12,
+        groups: 2,
+        input: &[30, 11],
+        ..PLAIN
+    },
+    // A plane for each remainder; the last line and the last place have padding after them.
+    ConvSizes {
+        in_channels: 3,
+        out_channels: 16,
+        input: &[41, 150],
+        kernel: &[5, 5],
+        strides: &[2, 3],
+        pads_begin: &[2, 0],
+        pads_end: &[1, 5],
+        ..PLAIN
+    },
+    // All places of taps have one remainder.
+    ConvSizes {
+        input: &[33, 40],
+        kernel: &[4, 4],
+        strides: &[2, 2],
+        dilations: &[2, 4],
+        pads_begin: &[3, 4],
+        pads_end: &[0, 4],
+        ..PLAIN
+    },
+    // More padding than input.
+    ConvSizes {
+        input: &[2, 3],
+        pads_begin: &[9, 20],
+        pads_end: &[7, 30],
+        ..PLAIN
+    },
+    // Filters of one line, of which each reaches far.
+    ConvSizes {
+        in_channels: 2,
+        out_channels: 9,
+        input: &[1, 1000],
+        kernel: &[1, 40],
+        pads_begin: &[0, 20],
+        pads_end: &[0, 19],
+        ..PLAIN
+    },
+];
+
+#[test]
+fn copied_in_bands() {
+    for sizes in &BANDS {
+        let s = ConvShape::new(sizes).unwrap();
+        let packed = vec![0.0f32; s.weights_len()];
+        assert!(bands::Bands::new(&s, ConvWeights::packed(&packed), 1).is_some());
+        check(sizes);
+    }
+}
+
+#[test]
+fn weights_of_16_bits_in_bands() {
+    for sizes in &BANDS {
+        let s = ConvShape::new(sizes).unwrap();
+        let x = noise(s.input_len(), 1);
+        let w = noise(s.weights_len(), 2)
+            .into_iter()
+            .map(half::bf16::from_f32);
+        let w: Vec<half::bf16> = w.collect();
+        let wide: Vec<f32> = w.iter().map(|w| w.to_f32()).collect();
+        let want = reference(&s, &x, &wide, &ConvEpilogue::NONE);
+        let mut packed = vec![half::bf16::default(); w.len()];
+        pack_conv_weights_into(&mut packed, &w, s.out_channels, s.groups);
+        for isa in Isa::all_available() {
+            on_threads(|exec, threads| {
+                let mut out = vec![f32::NAN; s.output_len()];
+                let weights = ConvWeights::packed(&packed);
+                conv_on(isa, exec, &s, &x, weights, &ConvEpilogue::NONE, &mut out).unwrap();
+                assert_bits(&out, &want, &format!("{s:?} {isa:?} {threads} threads"));
+            });
+        }
+    }
+}
+
 #[test]
 fn one_and_three_dimensions() {
     let one: &[usize] = &[1];

@@ -13,8 +13,8 @@ use crate::isa::Isa;
 use crate::{Cancelled, Exec};
 use std::ops::Range;
 
-/// Least work of a tile, in multiply-adds: some microseconds, against the cost of waking a thread.
-const TILE_WORK: f64 = 1e6;
+/// Least work of a tile, in multiply-adds: some microseconds, against the cost of handing it to a thread that is awake.
+pub(crate) const TILE_WORK: f64 = 2.5e5;
 /// How many multiply-adds take as long as reading an element of B from memory.
 const READ_WORK: f64 = 3.0;
 

@@ -28,10 +28,10 @@ mod tile;
 mod vector;
 
 pub use activation::Activation;
-pub(crate) use epilogue::Post;
 pub use epilogue::{Addend, Epilogue};
+pub(crate) use epilogue::{OutputTile, Post, finish_tile};
 pub use generic::{ChainElement, gemm_generic};
-pub(crate) use micro::{MR, NR, unroll};
+pub(crate) use micro::{MR, NR, RegEpilogue, unroll};
 pub use pack::{
     Elements, PackSource, Packed, PackedA, PackedB, Strided, pack_a_into, pack_b_into, pack_b_on,
     packed_a_len, packed_b_len,

@@ -115,7 +115,7 @@ per_isa! {
     ///
     /// # Safety
     /// `isa` is available; both have that many elements.
-    pub(super) unsafe fn widen(dst: *mut f32, src: Elements<'_>, at: usize, len: usize) => widen_body
+    pub(crate) unsafe fn widen(dst: *mut f32, src: Elements<'_>, at: usize, len: usize) => widen_body
 }
 
 #[inline(always)]

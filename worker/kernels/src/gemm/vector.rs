@@ -13,7 +13,7 @@ use crate::{Cancelled, Exec};
 
 /// Least work of a tile, in multiply-adds. It is that of other products, since a recurrent layer calls for each of its steps,
 /// with weights that stay in the cache.
-const TILE_WORK: usize = 1 << 20;
+const TILE_WORK: usize = 1 << 18;
 /// Vectors of columns that belong together.
 const VECTORS: usize = 3;
 /// How many such columns are computed at once.

@@ -5,6 +5,7 @@
 //! codes ── dequantise without a scale ──> whole f32 ── product ──> add_exact ──> i32 ── requantise ──> codes
 //! codes of eight bits ── product_of_bytes, conv_of_bytes ──> i32                       where the processor has the means
 //! codes of eight bits, few filters a group ── grouped_conv_of_bytes ──> i32 or codes
+//! two tensors of codes of eight bits ── add_codes ──> codes
 //! ```
 //!
 //! Invariants
@@ -26,6 +27,7 @@ mod layout;
 mod linear;
 mod numbers;
 mod requantise;
+mod sum;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -36,7 +38,7 @@ pub use blocks::{
 };
 pub use bytes::{
     Bytes, BytesConv, DEEPEST, Destination, PackedRows, Zeros, conv_of_bytes, is_packed,
-    multiplies_bytes, pack_rows, packed_row, product_of_bytes, sum_rows,
+    multiplies_bytes, needs_row_sums, pack_rows, packed_row, product_of_bytes, sum_rows,
 };
 pub use exact::{add_exact, exact_depth};
 pub use grouped::{GroupedConv, grouped_conv_of_bytes};
@@ -46,3 +48,4 @@ pub use linear::{
 };
 pub use numbers::{Format, Numbers};
 pub use requantise::{Requantisation, SumBias, requantise};
+pub use sum::{CodeParameters, SumOfCodes, add_codes};

@@ -206,6 +206,84 @@ fn numbers_of_codes_become_codes_in_one_kernel() {
     check(Tensor::scalar(200u8), [0.5, f32::INFINITY, 0.01], 0.);
 }
 
+/// Sums of codes of one shape have a kernel of their own, and those of other shapes are chains.
+#[test]
+fn sums_of_codes_have_the_bits_of_their_functions() {
+    let of = |op: &str, attrs: Attrs, inputs: &[&Tensor]| testing::one(op, attrs, inputs).unwrap();
+    let check = |[zero, other, to]: [Tensor; 3], scales: [f32; 3], relu: bool, row: bool| {
+        let cast = |t: &Tensor, to: &Tensor| {
+            let attrs = Attrs::default().with("to", Attr::DType(to.dtype()));
+            of("Cast", attrs, &[t])
+        };
+        let shape: &[usize] = if row { &[700] } else { &[4, 700] };
+        let (x, y) = (
+            cast(&f32s(&[4, 700], -9.), &zero),
+            cast(&f32s(shape, -3.), &other),
+        );
+        let scales = scales.map(Tensor::scalar);
+        let plain = |op: &str, inputs: &[&Tensor]| of(op, Attrs::default(), inputs);
+        let a = plain("DequantizeLinear", &[&x, &scales[0], &zero]);
+        let b = plain("DequantizeLinear", &[&y, &scales[1], &other]);
+        let mut sum = plain("Add", &[&a, &b]);
+        if relu {
+            sum = plain("Relu", &[&sum]);
+        }
+        let want = plain("QuantizeLinear", &[&sum, &scales[2], &to]);
+
+        let function = |op: &str, from: DType, scale: &Tensor, zero: &Tensor| {
+            let spec = Spec {
+                def: convoke_graph::ops::lookup(op).unwrap(),
+                attrs: &Attrs::default(),
+                operands: &[Some(from)],
+            };
+            Elementwise::Coding(coding(&spec, Some(scale), Some(zero)).unwrap().0)
+        };
+        let head = |input: u32, from: DType| Head {
+            input,
+            output: 10 + input,
+            from,
+        };
+        let heads = [head(0, zero.dtype()), head(1, other.dtype())];
+        let decode =
+            |scale: &Tensor, zero: &Tensor| function("DequantizeLinear", zero.dtype(), scale, zero);
+        let mut steps = vec![
+            (decode(&scales[0], &zero), &[10][..], 3),
+            (decode(&scales[1], &other), &[11], 4),
+            (Elementwise::Fold(Add), &[4, 3], 5),
+        ];
+        if relu {
+            steps.push((Elementwise::Unary(FloatUnary::Relu), &[5], 6));
+        }
+        let last: &[u32] = if relu { &[6] } else { &[5] };
+        steps.push((
+            function("QuantizeLinear", DType::F32, &scales[2], &to),
+            last,
+            7,
+        ));
+        let steps: Vec<Step<'_>> = steps
+            .into_iter()
+            .map(|(function, inputs, output)| Step {
+                function,
+                inputs,
+                output,
+            })
+            .collect();
+        let tail = Tail::Cast(to.dtype());
+        assert!(sum_of_codes(&heads, &steps, &tail).is_some());
+        let fused = fuse(DType::F32, &heads, &steps, tail, |_| false).unwrap();
+        let given = [&x, &y].map(|t| Some(t.clone()));
+        let sizes = [(to.dtype(), want.shape().into())].into_iter().collect();
+        assert_eq!(launched(&fused, given.into(), Some(&sizes)), want);
+    };
+    let (u, i) = (|z: u8| Tensor::scalar(z), |z: i8| Tensor::scalar(z));
+    for (relu, row) in [(false, false), (true, false), (true, true)] {
+        check([u(3), u(7), u(128)], [0.05, 0.125, 0.25], relu, row);
+        check([i(-7), u(200), i(5)], [0.5, -2., 0.01], relu, row);
+        check([i(0), i(1), u(0)], [0.5, f32::NAN, 0.01], relu, row);
+        check([u(0), i(1), i(-3)], [0.5, f32::INFINITY, 0.01], relu, row);
+    }
+}
+
 #[test]
 fn only_one_parameter_for_all_codes_joins_chains() {
     let check = |op: &str, dtype: DType, scale: Tensor, zero: Option<Tensor>, want: bool| {

@@ -19,6 +19,7 @@ use crate::cpu::{KernelFailure, Outputs};
 pub(super) fn find(op: MatMulOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {
         MatMulOp::Det => super::vision::det(spec),
+        MatMulOp::Inverse => super::vision::inverse(spec),
         MatMulOp::MatMul => matmul(spec),
         MatMulOp::Gemm => gemm(spec),
     }

@@ -1,4 +1,4 @@
-//! Ops of vision models, and determinants. Halves are computed in f32 and rounded once, at the end.
+//! Ops of vision models, determinants and inverses. Halves are computed in f32 and rounded once, at the end.
 
 use convoke_common::Error;
 use convoke_graph::ops::attrs::{
@@ -6,13 +6,13 @@ use convoke_graph::ops::attrs::{
 };
 use convoke_graph::ops::{OpError, VisionOp};
 use convoke_graph::{DType, Element, Tensor};
-use convoke_kernels::det::DetKernels;
 use convoke_kernels::pooling::max_unpool;
 use convoke_kernels::vision::{
     Deform, DeformKernels, DeformOperands, GridKernels, GridPadding, GridSample, RoiAlign,
     RoiKernels, RoiMode, Sampling, Suppression, deform_conv, grid_sample, max_roi_pool, roi_align,
     suppress,
 };
+use convoke_kernels::{Exec, KernelError};
 
 use crate::cpu::call::{
     FamilyAnswer, KernelBody, KernelCall, Spec, bits, body, one, write, write_bits,
@@ -44,7 +44,20 @@ pub(super) fn find(op: VisionOp, spec: &Spec<'_>) -> FamilyAnswer {
 
 /// Makes the kernel of determinants.
 pub(super) fn det(spec: &Spec<'_>) -> FamilyAnswer {
-    computed(spec, determinants::<f32>, determinants::<f64>)
+    computed(
+        spec,
+        |call| of_matrices(call, convoke_kernels::det::det::<f32>),
+        |call| of_matrices(call, convoke_kernels::det::det::<f64>),
+    )
+}
+
+/// Makes the kernel of inverses.
+pub(super) fn inverse(spec: &Spec<'_>) -> FamilyAnswer {
+    computed(
+        spec,
+        |call| of_matrices(call, convoke_kernels::inverse::inverse::<f32>),
+        |call| of_matrices(call, convoke_kernels::inverse::inverse::<f64>),
+    )
 }
 
 /// A kernel that computes in one type.
@@ -318,14 +331,19 @@ fn suppression(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
     one(y)
 }
 
-fn determinants<W: Element + DetKernels>(
+/// A kernel of square matrices of one size, which are overwritten.
+type MatrixKernel<W> = fn(&Exec<'_>, usize, &mut [W], &mut [W]) -> Result<(), KernelError>;
+
+/// The results of a kernel for the matrices of operand 0.
+fn of_matrices<W: Element>(
     call: &KernelCall<'_, '_>,
+    kernel: MatrixKernel<W>,
 ) -> Result<Outputs, KernelFailure> {
     let x = given::<W>(call, 0)?;
     let side = x.shape().last().copied().unwrap_or(0);
     let mut work = call.scratch::<W>(x.elements())?;
     write::<W>(&mut work)?.copy_from_slice(x.as_slice()?);
     let mut y = made::<W>(call)?;
-    convoke_kernels::det::det::<W>(&call.launch.exec, side, write(&mut work)?, write(&mut y)?)?;
+    kernel(&call.launch.exec, side, write(&mut work)?, write(&mut y)?)?;
     finish(call, y)
 }

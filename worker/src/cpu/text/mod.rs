@@ -16,6 +16,7 @@ mod moved;
 pub(super) mod ops;
 mod pattern;
 mod sort;
+mod tokens;
 
 use convoke_common::Error;
 use convoke_common::memory::Pool;

@@ -4,17 +4,10 @@ use convoke_graph::ops::attrs::{CaseChange, NormalizerAttrs};
 use convoke_graph::ops::{OpError, TextOp};
 use convoke_graph::text::Strings;
 use convoke_graph::{DType, Tensor};
-use regex::{Regex, RegexBuilder};
 
-use super::{PIECE, grams, made, of_strings, pattern, places, strings};
+use super::{PIECE, grams, made, of_strings, pattern, places, strings, tokens};
 use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write};
 use crate::cpu::{KernelFailure, Outputs};
-
-/// Most memory of a compiled pattern in bytes, and the longest string that it is matched with: a match cannot be cancelled,
-/// and takes a time that is at most the product of both.
-const SIZES: [(usize, usize); 2] = [(1 << 18, 1 << 16), (1 << 21, 1 << 13)];
-/// Deepest nesting of a pattern.
-const DEEPEST_PATTERN: u32 = 50;
 
 pub(in crate::cpu) fn find(op: TextOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {
@@ -33,6 +26,7 @@ pub(in crate::cpu) fn find(op: TextOp, spec: &Spec<'_>) -> FamilyAnswer {
             body(move |call| split(&call, &delimiter, most.unwrap_or(usize::MAX)))
         }
         TextOp::TfIdfVectorizer => body(|call| grams::counted(&call)),
+        TextOp::Tokenizer => tokens::find(spec),
     }
 }
 
@@ -48,41 +42,19 @@ fn joined(call: &KernelCall<'_, '_>) -> Result<Tensor, KernelFailure> {
 }
 
 fn full_match(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
-    let (pattern, longest) =
-        compiled(spec.attrs.str("pattern", "")).map_err(|why| spec.bad_attr("pattern", why))?;
+    let whole = |pattern: &str, size| pattern::regex(&format!(r"\A(?:{pattern})\z"), size);
+    let (pattern, longest) = pattern::compiled(spec.attrs.str("pattern", ""), whole)
+        .map_err(|why| spec.bad_attr("pattern", why))?;
     body(move |call| {
         let mut y = call.output(0)?;
         let all = strings(&call, 0)?.iter().enumerate();
         for (y, (i, string)) in write::<u8>(&mut y)?.iter_mut().zip(all) {
             call.launch.exec.check()?;
-            if string.len() > longest {
-                return Err(KernelFailure::values(format!(
-                    "string {i} has {} bytes; with this pattern, at most {longest} are matched",
-                    string.len()
-                )));
-            }
+            pattern::check_length(i, string, longest)?;
             *y = u8::from(pattern.is_match(string));
         }
         one(y)
     })
-}
-
-/// The expression that matches whole strings, and the longest string that it is matched with.
-fn compiled(pattern: &str) -> Result<(Regex, usize), String> {
-    // The pattern is read alone first: with a parenthesis too many, it could end the group that it is put into.
-    let pattern = pattern::from_re2(pattern, DEEPEST_PATTERN)?;
-    let whole = format!(r"\A(?:{pattern})\z");
-    let mut last = String::new();
-    for (size, longest) in SIZES {
-        let mut builder = RegexBuilder::new(&whole);
-        builder.size_limit(size).dfa_size_limit(size);
-        // The groups around the pattern, and those that replace its classes, are three levels at most.
-        match builder.nest_limit(DEEPEST_PATTERN + 3).build() {
-            Ok(whole) => return Ok((whole, longest)),
-            Err(e) => last = e.to_string(),
-        }
-    }
-    Err(last)
 }
 
 fn normalized(call: &KernelCall<'_, '_>, attrs: &NormalizerAttrs) -> Result<Tensor, KernelFailure> {
@@ -282,7 +254,7 @@ mod tests {
         ] {
             assert!(matches(refused).is_err(), "{refused}");
         }
-        let long = "a".repeat(SIZES[0].1 + 1);
+        let long = "a".repeat(pattern::SIZES[0].1 + 1);
         let e = one(
             "RegexFullMatch",
             named("pattern", "a*"),

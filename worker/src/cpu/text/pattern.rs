@@ -6,14 +6,63 @@
 
 use std::ops::Range;
 
+use regex::{Regex, RegexBuilder};
 use regex_syntax::ast::parse::ParserBuilder;
 use regex_syntax::ast::{
     self, AssertionKind, Ast, ClassPerl, ClassPerlKind, ClassSetBinaryOp, ClassSetItem, Flag,
     Flags, FlagsItemKind, Span, Visitor,
 };
 
+use crate::cpu::KernelFailure;
+
+/// Most memory of a compiled pattern in bytes, and the longest string that it is matched with: a match cannot be cancelled,
+/// and takes a time that is at most the product of both.
+pub(super) const SIZES: [(usize, usize); 2] = [(1 << 18, 1 << 16), (1 << 21, 1 << 13)];
+/// Deepest nesting of a pattern in the syntax of RE2.
+const DEEPEST_PATTERN: u32 = 50;
+/// Deepest nesting of what becomes of a pattern: the group around it, and those that replace its classes, are three levels at
+/// most.
+pub(super) const DEEPEST: u32 = DEEPEST_PATTERN + 3;
+
+/// What `compile` makes of a pattern in the syntax of RE2, and the longest string that it is matched with. `compile` is given the
+/// pattern in the syntax of the `regex` crate, and the most memory in bytes.
+pub(super) fn compiled<T>(
+    pattern: &str,
+    compile: impl Fn(&str, usize) -> Result<T, String>,
+) -> Result<(T, usize), String> {
+    // The pattern is read alone first: with a parenthesis too many, it could end the group that it is put into.
+    let pattern = from_re2(pattern, DEEPEST_PATTERN)?;
+    let mut last = String::new();
+    for (size, longest) in SIZES {
+        match compile(&pattern, size) {
+            Ok(made) => return Ok((made, longest)),
+            Err(why) => last = why,
+        }
+    }
+    Err(last)
+}
+
+/// An expression in the syntax of the `regex` crate that takes at most `size` bytes.
+pub(super) fn regex(pattern: &str, size: usize) -> Result<Regex, String> {
+    let mut builder = RegexBuilder::new(pattern);
+    builder.size_limit(size).dfa_size_limit(size);
+    let built = builder.nest_limit(DEEPEST).build();
+    built.map_err(|e| e.to_string())
+}
+
+/// Fails where string `i` is longer than those that a pattern is matched with.
+pub(super) fn check_length(i: usize, string: &str, longest: usize) -> Result<(), KernelFailure> {
+    match string.len() <= longest {
+        true => Ok(()),
+        false => Err(KernelFailure::values(format!(
+            "string {i} has {} bytes; with this pattern, at most {longest} are matched",
+            string.len()
+        ))),
+    }
+}
+
 /// The pattern in the syntax of the `regex` crate. Groups may lie in at most `deepest` others.
-pub(super) fn from_re2(pattern: &str, deepest: u32) -> Result<String, String> {
+fn from_re2(pattern: &str, deepest: u32) -> Result<String, String> {
     let mut parser = ParserBuilder::new().nest_limit(deepest).build();
     let tree = parser.parse(pattern).map_err(|e| e.to_string())?;
     let visitor = Replacements {

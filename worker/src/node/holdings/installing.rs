@@ -1,13 +1,11 @@
-//! Installs of leases: what is under way, what is waited for, and what was released before it came.
+//! Installs of leases: what they wait for, and what they make.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::grant::{Grant, MOST_BODIES, Participant};
 use convoke_common::identity::Role;
-use convoke_common::ids::{LeaseId, PlanId, StepKey};
+use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_common::rpc::InstallAnswer;
 use convoke_common::world::Share;
@@ -17,37 +15,14 @@ use convoke_rendezvous::{Lease, Link, RecvSpec, StepHandler, step_event};
 use futures::future::select_all;
 
 use super::bodies::BodyDriver;
+use super::core::BeginRefusal;
 use super::links::{gone, lends};
-use super::{DIVIDED, EndingLease, Holdings, InstalledLease, LOWERED, SETTLE_BOUND};
+use super::{DIVIDED, Holdings, InstalledLease, LOWERED, SETTLE_BOUND};
 use crate::device::{OwnedDevice, copy_constants};
 use crate::executor::{DrivenBodies, DrivenBody, Executor};
 use crate::node::records::{Records, account_of, share_of};
 use crate::program::install::{self, Counter};
 use crate::weights::loader::{ClientSource, Loader};
-
-/// An install that is under way.
-pub(super) struct RunningInstall {
-    pub(super) plan: PlanId,
-    pub(super) counter: Arc<Counter>,
-    /// Whether the lease was released while its install runs.
-    pub(super) released: AtomicBool,
-}
-
-/// The latest leases that were released before their install came: each call has a stream of its own, and one may
-/// overtake another.
-#[derive(Default)]
-pub(super) struct EarlyReleases(VecDeque<LeaseId>);
-
-impl EarlyReleases {
-    const MOST: usize = 256;
-
-    pub(super) fn note(&mut self, lease: LeaseId) {
-        if self.0.len() == Self::MOST {
-            self.0.pop_front();
-        }
-        self.0.push_back(lease);
-    }
-}
 
 /// What all parts of one install have in common.
 struct InstallBase {
@@ -79,9 +54,8 @@ struct InstallListing<'a>(&'a Holdings, StepKey);
 impl Drop for InstallListing<'_> {
     fn drop(&mut self) {
         step_event!("installed", self.1);
-        self.0.installing().remove(&self.1.lease);
-        // Another install may wait for the memory that this one has freed.
-        self.0.ledger.freed().notify_waiters();
+        self.0
+            .tell_leases(|leases| leases.install_ended(self.1.lease));
     }
 }
 
@@ -108,12 +82,9 @@ impl Holdings {
                 None => return Ok(InstallAnswer::NeedsProgram),
             }
         }
-        let underway = Arc::new(RunningInstall {
-            plan: grant.plan,
-            counter: Arc::default(),
-            released: AtomicBool::new(false),
-        });
-        self.installing().insert(grant.lease, underway.clone());
+        let counter = Arc::<Counter>::default();
+        let begin = self.tell_leases(|l| l.begin(grant.lease, grant.plan, counter.clone()));
+        begin.map_err(|refusal| refused(grant.lease, refusal))?;
         // The install belongs to no step: the step number of the key has no meaning.
         let key = StepKey {
             lease: grant.lease,
@@ -122,18 +93,8 @@ impl Holdings {
         step_event!("install", key);
         // The drop ends the listing when the install is cancelled, too.
         let _listed = InstallListing(self, key);
-        let installed = self.install_counted(grant, programs, &underway).await;
+        let installed = self.install_counted(grant, programs, &counter).await;
         installed.map(|()| InstallAnswer::Installed)
-    }
-
-    pub(super) fn forgone(&self) -> MutexGuard<'_, EarlyReleases> {
-        self.forgone.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn installing(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Arc<RunningInstall>>> {
-        self.installing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns once released leases have freed their memory, or have had [`SETTLE_BOUND`] to: kernels that run for them
@@ -148,7 +109,7 @@ impl Holdings {
                 for waiter in &mut freed {
                     waiter.as_mut().enable();
                 }
-                if self.has_settled() {
+                if self.settling() == 0 {
                     return;
                 }
                 select_all(freed).await;
@@ -159,31 +120,12 @@ impl Holdings {
         }
     }
 
-    pub(super) fn has_settled(&self) -> bool {
-        self.settling() == 0
-    }
-
-    /// Number of released leases whose memory is still in use.
-    pub(super) fn settling(&self) -> usize {
-        let installing = self.installing();
-        let released = installing.values();
-        let released = released.filter(|u| u.released.load(Ordering::Relaxed));
-        let released = released.count();
-        drop(installing);
-        let mut ending = self.ending();
-        ending.retain(EndingLease::is_held);
-        ending.len() + released
-    }
-
     async fn install_counted(
         self: &Arc<Self>,
         grant: Grant,
         programs: Vec<HashedProgram>,
-        underway: &RunningInstall,
+        counter: &Arc<Counter>,
     ) -> Result<()> {
-        if self.forgone().0.contains(&grant.lease) {
-            return Err(released_early(grant.lease));
-        }
         let mut programs = programs.into_iter();
         let hashed = programs.next();
         let hashed = hashed.ok_or_else(|| Error::internal("an install without a program"))?;
@@ -206,7 +148,7 @@ impl Holdings {
         };
         let (parts, mut drivers) = self.bodies(own.lease, grant.bodies, programs).await?;
         self.settled().await;
-        if underway.released.load(Ordering::Relaxed) {
+        if !self.state().leases.is_wanted(grant.lease) {
             return Err(released_early(grant.lease));
         }
         let mut needed: Vec<Arc<Link>> = own.links.iter().flatten().cloned().collect();
@@ -232,29 +174,29 @@ impl Holdings {
             share: share_of(driver_link, &driver.name, grant.lease),
             ledger,
             loader: Arc::new(loader),
-            counter: underway.counter.clone(),
+            counter: counter.clone(),
             in_flight: grant.in_flight,
         };
         let name = own.hashed.program().name.clone();
-        let mut held = self.install_part(&base, own, &mut drivers).await?;
+        // What a plan reserves follows from this order: bodies as they are granted, what is around them last.
+        let mut bodies = Vec::with_capacity(parts.len());
         for part in parts {
-            held.bodies
-                .push(self.install_part(&base, part, &mut drivers).await?);
+            bodies.push(self.install_part(&base, part, &mut drivers).await?);
         }
-        let lease = held.lease.clone();
-        let bodies: Vec<_> = held.bodies.iter().map(|b| b.lease.clone()).collect();
-        self.held().insert(lease.id, held);
-        for lease in bodies {
-            self.hub.add_lease(lease);
+        let mut held = self.install_part(&base, own, &mut drivers).await?;
+        held.bodies = bodies;
+        let (id, remains) = (held.lease.id, held.remains());
+        // The hub knows the lease before it is held: whoever releases it takes it off the hub as well.
+        for part in held.bodies.iter().chain([&held]) {
+            self.hub.add_lease(part.lease.clone());
         }
-        self.hub.add_lease(lease.clone());
-        if underway.released.load(Ordering::Relaxed) {
-            self.release(lease.id);
-            return Err(released_early(lease.id));
+        let held = Arc::new(held);
+        if !self.tell_leases(|leases| leases.installed(id, held, remains)) {
+            return Err(released_early(id));
         }
         // A link that ended before the hub knew the lease has reported its end to no one.
         if let Some(l) = needed.iter().find(|l| l.is_closed()) {
-            self.release(lease.id);
+            self.release(id);
             let msg = format!(
                 "worker {} lost contact with {} while it installed {name}",
                 self.me.name,
@@ -262,7 +204,7 @@ impl Holdings {
             );
             return Err(gone(&l.peer().name, msg));
         }
-        tracing::info!(lease = %lease.id, model = name, "installed");
+        tracing::info!(lease = %id, model = name, "installed");
         Ok(())
     }
 
@@ -408,15 +350,22 @@ impl Holdings {
         driver: &Participant,
         links: &[Option<Arc<Link>>],
     ) -> Option<ClientSource> {
-        let local = self
-            .local_clients
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(source) = local.get(&driver.name) {
-            return Some(ClientSource::Local(source.clone()));
+        let local = self.state().local_clients.get(&driver.name).cloned();
+        if let Some(source) = local {
+            return Some(ClientSource::Local(source));
         }
         let link = links.last()?.as_ref()?;
         link.connection().map(|c| ClientSource::Remote(c.clone()))
+    }
+}
+
+fn refused(lease: LeaseId, refusal: BeginRefusal) -> Error {
+    match refusal {
+        BeginRefusal::Released => released_early(lease),
+        BeginRefusal::Present => {
+            let msg = format!("{lease} is here already, or is being installed");
+            Error::new(Code::ProtocolViolation, msg)
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a worker reports of itself.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use convoke_common::ids::PlanId;
@@ -13,11 +14,12 @@ use super::{Holdings, InstalledLease};
 impl Holdings {
     /// Number of things held for clients, by table.
     pub fn tables(&self) -> Vec<(&'static str, usize)> {
-        // These locks are taken before the list is built: a lock taken within the list is held until its end.
-        let (programs, installs) = (self.held().len(), self.installing().len());
+        let state = self.state();
+        let (held, installing) = (state.leases.all_held().count(), state.leases.installing());
+        drop(state);
         vec![
-            ("programs", programs),
-            ("installs", installs),
+            ("programs", held),
+            ("installs", installing),
             ("releases", self.settling()),
             ("sessions", self.eager.count()),
         ]
@@ -25,25 +27,21 @@ impl Holdings {
 
     /// The leases that are held, as the coordinator is told of them.
     pub fn leases(&self) -> Vec<HeldLease> {
-        let held = self.held();
-        let of = |h: &InstalledLease| {
-            let driver = h.lease.participants.last()?;
-            Some(HeldLease {
-                lease: h.lease.id,
-                model: h.name.clone(),
-                driver: (driver.name.clone(), driver.incarnation),
-            })
-        };
-        held.values().filter_map(of).collect()
+        told(&self.held())
+    }
+
+    /// Like [`Holdings::leases`], for a registration: reports of dropped leases are superfluous with it.
+    pub fn leases_to_register(&self) -> Vec<HeldLease> {
+        told(&self.tell_leases(|leases| leases.register().cloned().collect::<Vec<_>>()))
     }
 
     /// How far the install of a plan has got.
     pub fn progress(&self, plan: PlanId) -> Progress {
-        let installing = self.installing();
-        let underway = installing.values().find(|u| u.plan == plan);
-        underway.map_or(Progress::default(), |u| Progress {
-            done: u.counter.done.load(Ordering::Relaxed),
-            total: u.counter.total.load(Ordering::Relaxed),
+        let state = self.state();
+        let counter = state.leases.progress(plan);
+        counter.map_or(Progress::default(), |counter| Progress {
+            done: counter.done.load(Ordering::Relaxed),
+            total: counter.total.load(Ordering::Relaxed),
         })
     }
 
@@ -76,7 +74,7 @@ impl Holdings {
         let (resident, resident_peak) = resident(&self.world);
         let held = self.held();
         let programs = held
-            .values()
+            .iter()
             .map(|h| ProgramStatus {
                 lease: h.lease.id,
                 name: h.name.clone(),
@@ -86,7 +84,7 @@ impl Holdings {
                 shared_weights_bytes: h.each().map(|h| h.executor.shared_bytes()).sum(),
             })
             .collect();
-        let all = held.values().flat_map(InstalledLease::each);
+        let all = held.iter().flat_map(|h| h.each());
         let live_steps = all.map(|h| h.executor.live_steps()).sum();
         drop(held);
         let (live_handles, handle_bytes) = self.eager.live();
@@ -119,6 +117,18 @@ impl Holdings {
             compute: self.engine.compute.turns(),
         }
     }
+}
+
+fn told(held: &[Arc<InstalledLease>]) -> Vec<HeldLease> {
+    let of = |h: &Arc<InstalledLease>| {
+        let driver = h.lease.participants.last()?;
+        Some(HeldLease {
+            lease: h.lease.id,
+            model: h.name.clone(),
+            driver: (driver.name.clone(), driver.incarnation),
+        })
+    };
+    held.iter().filter_map(of).collect()
 }
 
 /// Resident and peak resident bytes of this process, VmRSS and VmHWM; zeros where the system does not tell.

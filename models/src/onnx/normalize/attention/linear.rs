@@ -45,8 +45,9 @@ pub(in super::super) fn linear_attention(b: &mut Builder, mut c: ImportedNode) -
         heads(&mut c, "q_num_heads")?,
         heads(&mut c, "kv_num_heads")?,
     );
-    if query_heads % heads != 0 {
-        return Err(c.wrong("q_num_heads", "a multiple of kv_num_heads").into());
+    if query_heads % heads != 0 && heads % query_heads != 0 {
+        let want = "a multiple of kv_num_heads, or a part of it";
+        return Err(c.wrong("q_num_heads", want).into());
     }
     let scale = c.take_float("scale")?.filter(|scale| *scale != 0.0);
     // This tunes implementations that compute several steps at once.
@@ -61,9 +62,21 @@ pub(in super::super) fn linear_attention(b: &mut Builder, mut c: ImportedNode) -
     if c.follows_a_refusal(b) {
         return Ok(b.stand_ins(&c.outputs));
     }
-    let (q, k, v) = (c.need(0)?, c.need(1)?, c.need(2)?);
+    let (mut q, mut k, v) = (c.need(0)?, c.need(1)?, c.need(2)?);
     let mut e = Expansion { b, c: &c };
     let dtype = e.ty(q)?.dtype;
+    let (mut query_heads, fewer) = (query_heads, heads / query_heads);
+    if fewer > 1 {
+        // Several heads of values share one of queries, and one of keys where there are as few. The columns of the values bound
+        // the number of heads.
+        per_head(&e, v, heads)?;
+        let size = per_head(&e, q, query_heads)?;
+        if per_head(&e, k, query_heads)? == size {
+            k = repeated(&mut e, k, [query_heads, fewer, size])?;
+        }
+        q = repeated(&mut e, q, [query_heads, fewer, size])?;
+        query_heads = heads;
+    }
     let (key_size, value_size) = (per_head(&e, k, heads)?, per_head(&e, v, heads)?);
     if per_head(&e, q, query_heads)? != key_size {
         return Err(c.error("heads of query and key differ in size").into());
@@ -168,6 +181,14 @@ fn per_head(e: &Expansion<'_>, x: ValueId, heads: i64) -> Result<i64, ImportFail
         }
         None => Err(unsupported("operands of a width that is not known")),
     }
+}
+
+/// A packed operand [B, T, heads * size], each head so many times.
+fn repeated(e: &mut Expansion<'_>, x: ValueId, [heads, times, size]: [i64; 3]) -> Made {
+    let x = e.reshaped(x, &[0, 0, heads, 1, size])?;
+    let shape = e.ints("times", &[1, 1, 1, times, 1])?;
+    let x = e.plain("Expand", &[x, shape])?;
+    e.reshaped(x, &[0, 0, heads * times * size])
 }
 
 /// A packed operand [B, T, ..] as f32 [T, B, sizes].

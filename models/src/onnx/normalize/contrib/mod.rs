@@ -20,6 +20,8 @@ mod state;
 pub(super) use attention::Packed;
 pub(super) use conv::{channels_first, channels_last_order, rank};
 pub(in super::super) use lstm::dynamic_lstm;
+pub use nchwc::BlockWidth;
+pub(crate) use nchwc::EITHER;
 pub(in super::super) use nchwc::{Block, block_of};
 pub(super) use norm::simplified_layer_norm;
 
@@ -49,7 +51,7 @@ pub(in super::super) fn microsoft(b: &mut Builder, c: ImportedNode) -> Outputs {
         "FusedMatMul" | "FusedMatMulActivation" | "TransposeMatMul" => product::fused_matmul(b, c),
         "GatedAdd" => elementwise::gated_add(b, c),
         "GatherND" => forms::gather_nd(b, c),
-        "Gelu" | "LayerNormalization" | "Trilu" => c.emit(b),
+        "Gelu" | "Inverse" | "LayerNormalization" | "Tokenizer" | "Trilu" => c.emit(b),
         "GemmFastGelu" => product::gemm_fast_gelu(b, c),
         "GridSample" => super::resize::grid_sample(b, c),
         "GroupNorm" | "SkipGroupNorm" => group::group_norm(b, c),

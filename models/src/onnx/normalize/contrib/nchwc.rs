@@ -29,15 +29,34 @@ const DOMAIN: &str = "com.microsoft.nchwc";
 /// The channels of a block, or why they are not known. Where nothing depends on them, a block has one channel.
 pub(in super::super::super) type Block = Result<i64, &'static str>;
 
-/// Why the channels of a block are not known.
-const EITHER: &str = "weights whose blocks may be of 8 or 16 channels";
+/// The channels of a block where a model's file leaves them open: it does not state them, and every number of channels in it is
+/// a multiple of 16. Weights that are read in blocks of the other width give wrong numbers, and no error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockWidth {
+    /// What x86 processors without AVX-512 use.
+    Eight,
+    /// What processors with AVX-512 use, and those of ARM.
+    Sixteen,
+}
 
-/// The channels of a block in a model, which the shapes of its weights may decide: the model does not state them. Nodes
-/// are in the order in which ONNX Runtime writes them.
+impl BlockWidth {
+    fn channels(self) -> i64 {
+        match self {
+            BlockWidth::Eight => 8,
+            BlockWidth::Sixteen => 16,
+        }
+    }
+}
+
+/// Why the channels of a block are not known.
+pub(crate) const EITHER: &str = "weights whose blocks may be of 8 or 16 channels";
+
+/// The channels of a block in a model, which the shapes of its weights may decide: the model does not state them. Where they
+/// do not, it is `open`. Nodes are in the order in which ONNX Runtime writes them.
 ///
 /// Without convolutions they do not matter: what fills a block is left out again where the order of channels becomes that of
 /// ONNX.
-pub(in super::super::super) fn block_of(graph: &GraphProto) -> Block {
+pub(in super::super::super) fn block_of(graph: &GraphProto, open: Option<BlockWidth>) -> Block {
     let shapes: HashMap<&str, &[i64]> = graph
         .initializer
         .iter()
@@ -80,8 +99,11 @@ pub(in super::super::super) fn block_of(graph: &GraphProto) -> Block {
         (true, true) => Err("weights in blocks of different widths"),
         (true, false) => Ok(8),
         (false, true) => Ok(16),
-        (false, false) if convolves => Err(EITHER),
-        (false, false) => Ok(1),
+        (false, false) => match open {
+            Some(width) => Ok(width.channels()),
+            None if convolves => Err(EITHER),
+            None => Ok(1),
+        },
     }
 }
 

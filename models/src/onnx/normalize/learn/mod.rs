@@ -7,15 +7,18 @@ mod encoders;
 mod ensemble;
 mod features;
 mod linear;
+mod maps;
 mod svm;
 mod trees;
+
+pub(in super::super) use maps::of_map;
 
 use convoke_graph::graph::{Attr, ValueId};
 use convoke_graph::{DType, Tensor};
 
 use super::super::import::Importer;
 use super::expansion::{Expansion, Made, axis_of, without_axes};
-use super::{Attrs, ImportFailure, ImportedNode, Outputs, unsupported};
+use super::{ImportFailure, ImportedNode, Outputs, unsupported};
 use crate::error::ModelError;
 
 /// Imports a node of the domain `ai.onnx.ml`, whose tensor attributes are there as a whole.
@@ -40,17 +43,10 @@ pub(in super::super) fn learned(i: &mut Importer<'_>, c: ImportedNode) -> Output
         "TreeEnsemble" => trees::ensemble(i, c),
         "TreeEnsembleClassifier" => trees::classifier(i, c),
         "TreeEnsembleRegressor" => trees::regressor(i, c),
-        "ZipMap" => zip_map(i, c),
-        "CastMap" | "DictVectorizer" => Err(unsupported("maps are not supported")),
+        "ZipMap" => maps::zip_map(i, c),
+        "CastMap" | "DictVectorizer" => Err(c.error("its operand is no map").into()),
         _ => Err(unsupported("")),
     }
-}
-
-/// Imports ZipMap as the identity: the result is the tensor of scores, a column for each class in the order of the class
-/// labels, and not a list of maps.
-fn zip_map(i: &mut Importer<'_>, c: ImportedNode) -> Outputs {
-    let x = c.need(0)?;
-    c.finish(&mut i.b, "Identity", Attrs::default(), vec![Some(x)])
 }
 
 /// How scores are transformed at the end.

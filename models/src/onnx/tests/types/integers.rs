@@ -4,7 +4,6 @@ use super::*;
 
 const U8: i32 = 2;
 const I8: i32 = 3;
-const I32: i32 = 6;
 
 /// A model of these nodes: `x` is u8 [2, 4], `w` i8 [4, 3], `v` i8 [3, 4], `three` i32 [3], `image` u8 [1, 4, 5, 5], `filters` i8 [6, 4, 3, 3], `bias` i32 [6];
 /// `s`, `t` and `unit` are scales, the last one the product of the others, `r` has three and `c` six; `o` is a zero point, and

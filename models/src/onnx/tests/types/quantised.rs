@@ -6,7 +6,6 @@ use super::*;
 
 const U8: i32 = 2;
 const I8: i32 = 3;
-const I32: i32 = 6;
 
 /// A model of one node of the domain `com.microsoft`: `x` and `z` are u8 [2, 4], `w` is i8 [4, 3], `f` is f32 [2, 4], `s` a
 /// scale, `h` one of f16, `r` a row of three scales, `v` four of them, `u` a list, and `o` a zero point;
@@ -236,15 +235,6 @@ fn the_operator_set_decides_the_precision_of_a_division() {
 
 #[test]
 fn what_cannot_be_expressed_is_refused_by_name() {
-    let sizes = || {
-        vec![
-            int("K", 4),
-            int("N", 2),
-            int("bits", 4),
-            int("block_size", 4),
-        ]
-    };
-    refused(node("MatMulNBits", "f x s _ o", "y", sizes()), "'g_idx'");
     refused(
         node(
             "QLinearConv",

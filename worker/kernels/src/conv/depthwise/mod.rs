@@ -13,8 +13,8 @@ use crate::gemm::{Elements, MR};
 use crate::isa::Isa;
 use crate::{Cancelled, Exec};
 
-/// Multiply-adds per tile of work: some tens of microseconds.
-const TILE_WORK: usize = 1 << 20;
+/// Multiply-adds per tile of work: some microseconds.
+const TILE_WORK: usize = 1 << 18;
 
 /// How a depthwise convolution is computed.
 #[allow(

@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::columns::{Panel, copy_few};
-use super::tile::{Dots, Part};
+use super::tile::{Dots, InRegisters, Part};
 use super::{PANEL, Product, SumRows, packed_row};
 use crate::quantised::interleave;
 
@@ -23,6 +23,7 @@ impl Dots for Avx2 {
         p: &Product<'_>,
         panel: &Panel<'_>,
         rows: Range<usize>,
+        _: Option<InRegisters<'_>>,
         to: *mut u8,
         sums: &mut [i32; PANEL],
     ) {

@@ -5,6 +5,10 @@ use std::ops::Range;
 use super::PANEL;
 use super::image::Image;
 
+/// How many rows ahead of those that are used rows of a matrix are fetched.
+#[cfg(target_arch = "x86_64")]
+const AHEAD: usize = 32;
+
 /// A matrix whose rows are read in parts.
 #[derive(Clone, Copy)]
 pub(super) enum Columns<'a> {
@@ -97,6 +101,19 @@ impl<'a> Panel<'a> {
             copy_few(from, &mut buffer[run.at..run.at + run.len]);
         }
         &buffer[..self.columns.len()]
+    }
+
+    /// Where the codes of a row lie that is used soon after row `k`, which the processor does not expect where rows are far apart.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub fn ahead(&self, k: usize) -> Option<*const u8> {
+        match self.source {
+            Columns::Matrix { codes, n } => {
+                let row = codes.as_ptr().wrapping_add((k + AHEAD) * n);
+                Some(row.wrapping_add(self.columns.start))
+            }
+            Columns::Image { .. } => None,
+        }
     }
 
     /// The panel's columns that the output has.

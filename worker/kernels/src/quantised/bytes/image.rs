@@ -22,50 +22,16 @@ use std::ops::Range;
 use super::PANEL;
 use super::columns::{Run, Runs, copy_few};
 use crate::Exec;
-use crate::conv::ConvShape;
+use crate::conv::{Axis, ConvShape};
 use crate::error::Result;
 use crate::split::{GRAIN, tiles};
-
-/// The places of taps in one dimension.
-struct Taps {
-    /// The remainders of taps' places by the stride that occur, in ascending order.
-    remainders: Vec<usize>,
-    /// The index of each tap's remainder, and the whole strides from the first tap to it.
-    places: Vec<(usize, usize)>,
-    /// The size of a plane.
-    extent: usize,
-}
-
-impl Taps {
-    fn new(shape: &ConvShape, d: usize) -> Taps {
-        let (stride, dilation) = (shape.stride[d], shape.dilation[d]);
-        let place = |tap: usize| (tap * dilation % stride, tap * dilation / stride);
-        let taps: Vec<_> = (0..shape.kernel[d]).map(place).collect();
-        let mut remainders: Vec<usize> = taps.iter().map(|(remainder, _)| *remainder).collect();
-        remainders.sort_unstable();
-        remainders.dedup();
-        let index = |remainder: usize| remainders.partition_point(|r| *r < remainder);
-        let places: Vec<_> = taps
-            .iter()
-            .map(|(r, strides)| (index(*r), *strides))
-            .collect();
-        let most = places
-            .iter()
-            .map(|(_, strides)| *strides)
-            .max()
-            .unwrap_or(0);
-        Taps {
-            places,
-            extent: shape.output[d] + most,
-            remainders,
-        }
-    }
-}
 
 /// How the input of a convolution is copied, and where the rows of its matrix lie in the copy.
 pub(super) struct Image {
     pub shape: ConvShape,
-    taps: [Taps; 3],
+    axes: [Axis; 3],
+    /// The sizes of a plane.
+    extents: [usize; 3],
     /// Codes of the copy of a channel.
     channel: usize,
     /// The first code of each row in the copy of the channels of a group.
@@ -82,22 +48,23 @@ const MOST_WIDTH: usize = 5;
 impl Image {
     /// The copy of a convolution's input; `None` where it would have more than `most` codes.
     pub fn new(shape: &ConvShape, most: usize) -> Option<Image> {
-        let taps: [Taps; 3] = std::array::from_fn(|d| Taps::new(shape, d));
+        let axes: [Axis; 3] = std::array::from_fn(|d| Axis::new(shape, d));
+        let extents: [usize; 3] = std::array::from_fn(|d| shape.output[d] + axes[d].reach);
         let product = |list: [usize; 3]| list.iter().try_fold(1usize, |n, m| n.checked_mul(*m));
-        let plane = product(std::array::from_fn(|d| taps[d].extent))?;
-        let planes = product(std::array::from_fn(|d| taps[d].remainders.len()))?;
+        let plane = product(extents)?;
+        let planes = product(std::array::from_fn(|d| axes[d].remainders.len()))?;
         let channel = plane.checked_mul(planes)?;
         let all = channel.checked_mul(shape.batch.checked_mul(shape.in_channels)?)?;
         if all > most {
             return None;
         }
-        let [_, height, width] = std::array::from_fn(|d| taps[d].extent);
-        let [_, ys, xs] = std::array::from_fn(|d| taps[d].remainders.len());
+        let [_, height, width] = extents;
+        let [_, ys, xs] = std::array::from_fn(|d| axes[d].remainders.len());
         let mut rows = Vec::with_capacity(shape.in_channels / shape.groups * shape.taps());
         for number in 0..shape.in_channels / shape.groups {
-            for (rz, z) in &taps[0].places {
-                for (ry, y) in &taps[1].places {
-                    for (rx, x) in &taps[2].places {
+            for (rz, z) in &axes[0].places {
+                for (ry, y) in &axes[1].places {
+                    for (rx, x) in &axes[2].places {
                         let of = (rz * ys + ry) * xs + rx;
                         rows.push(number * channel + of * plane + (z * height + y) * width + x);
                     }
@@ -114,7 +81,8 @@ impl Image {
             rows,
             width: if gathers { outputs } else { all },
             gathers,
-            taps,
+            extents,
+            axes,
         })
     }
 
@@ -136,7 +104,7 @@ impl Image {
 
     /// The parts of a panel of places that the output has.
     pub fn outputs(&self, columns: &Range<usize>) -> Runs {
-        let [_, height, width] = std::array::from_fn(|d| self.taps[d].extent);
+        let [_, height, width] = self.extents;
         let [_, lines, places] = self.shape.output;
         let (mut runs, mut at) = (Runs::none(), columns.start);
         while at < columns.end {
@@ -156,7 +124,7 @@ impl Image {
 
     /// The places of a panel of outputs in a plane.
     pub fn places(&self, columns: &Range<usize>) -> Runs {
-        let [_, height, width] = std::array::from_fn(|d| self.taps[d].extent);
+        let [_, height, width] = self.extents;
         let [_, lines, places] = self.shape.output;
         let (mut runs, mut at) = (Runs::none(), columns.start);
         while at < columns.end {
@@ -175,24 +143,23 @@ impl Image {
     /// Copies the input, whose padding has the code `padding`.
     pub fn copy(&self, exec: &Exec, input: &[u8], padding: u8, to: &mut [u8]) -> Result {
         assert_eq!(to.len(), self.len(), "the copy of an input");
-        let line = self.taps[2].extent;
-        let grain = (GRAIN / line).max(1);
-        tiles(exec, to, line, grain, |lines, to| {
+        let lines = self.extents[1] * self.extents[2];
+        let grain = (GRAIN / lines).max(1);
+        tiles(exec, to, lines, grain, |planes, to| {
             to.fill(padding);
-            for (number, to) in lines.zip(to.chunks_exact_mut(line)) {
-                self.copy_line(input, number, to);
+            for (number, to) in planes.zip(to.chunks_exact_mut(lines)) {
+                self.copy_lines(input, number, to);
             }
         })?;
         // A tile that saw the cancel flag is not copied.
         Ok(exec.check()?)
     }
 
-    /// Copies what the input has of a line of the copy.
-    fn copy_line(&self, input: &[u8], number: usize, to: &mut [u8]) {
-        let [zs, ys, xs] = &self.taps;
-        let s = &self.shape;
-        let (y, rest) = (number % ys.extent, number / ys.extent);
-        let (z, rest) = (rest % zs.extent, rest / zs.extent);
+    /// Copies what the input has of the lines of the copy at one depth of a plane.
+    fn copy_lines(&self, input: &[u8], number: usize, to: &mut [u8]) {
+        let [zs, ys, xs] = &self.axes;
+        let (s, [depth, _, width]) = (&self.shape, self.extents);
+        let (z, rest) = (number % depth, number / depth);
         let (rx, rest) = (rest % xs.remainders.len(), rest / xs.remainders.len());
         let (ry, rest) = (rest % ys.remainders.len(), rest / ys.remainders.len());
         let (rz, channel) = (rest % zs.remainders.len(), rest / zs.remainders.len());
@@ -200,43 +167,64 @@ impl Image {
             let at = (i * s.stride[d] + remainder).checked_sub(s.pad[d])?;
             (at < s.input[d]).then_some(at)
         };
-        let (z, y) = (
-            place(0, zs.remainders[rz], z),
-            place(1, ys.remainders[ry], y),
-        );
-        if let (Some(z), Some(y)) = (z, y) {
-            let from = (channel * s.input[0] + z) * s.input[1] + y;
-            let from = &input[from * s.input[2]..][..s.input[2]];
-            self.copy_codes(from, xs.remainders[rx], to);
+        let Some(z) = place(0, zs.remainders[rz], z) else {
+            return;
+        };
+        let from = &input[(channel * s.input[0] + z) * s.input[1] * s.input[2]..];
+        let along = self.along(xs.remainders[rx], width);
+        for (y, to) in to.chunks_exact_mut(width).enumerate() {
+            if let Some(y) = place(1, ys.remainders[ry], y) {
+                along.copy(&from[y * s.input[2]..][..s.input[2]], to);
+            }
         }
     }
 
-    /// Copies the codes of a line that are a stride apart, from the place `remainder` of the padded line on.
-    fn copy_codes(&self, from: &[u8], remainder: usize, to: &mut [u8]) {
-        let (stride, pad) = (self.shape.stride[2], self.shape.pad[2]);
-        let first = pad.saturating_sub(remainder).div_ceil(stride).min(to.len());
-        let to = &mut to[first..];
-        let start = (first * stride + remainder)
-            .saturating_sub(pad)
-            .min(from.len());
-        let from = &from[start..];
-        let there = from.len().div_ceil(stride).min(to.len());
-        let inside = &mut to[..there];
-        match stride {
-            1 if there <= PANEL => copy_few(&from[..there], inside),
-            1 => inside.copy_from_slice(&from[..there]),
+    /// What the input has of lines of `len` places of the copy, from the place `remainder` of the padded lines on.
+    fn along(&self, remainder: usize, len: usize) -> Along {
+        let (stride, pad, width) = (self.shape.stride[2], self.shape.pad[2], self.shape.input[2]);
+        let first = pad.saturating_sub(remainder).div_ceil(stride).min(len);
+        let start = (first * stride + remainder).saturating_sub(pad).min(width);
+        Along {
+            first,
+            start,
+            count: (width - start).div_ceil(stride).min(len - first),
+            stride,
+        }
+    }
+}
+
+/// The codes of lines that are copied.
+#[derive(Clone, Copy)]
+struct Along {
+    /// The place in the copy of the first one.
+    first: usize,
+    /// Its place in the input.
+    start: usize,
+    count: usize,
+    /// How far they are apart in the input.
+    stride: usize,
+}
+
+impl Along {
+    #[inline(always)]
+    fn copy(self, from: &[u8], to: &mut [u8]) {
+        let from = &from[self.start..];
+        let to = &mut to[self.first..][..self.count];
+        match self.stride {
+            1 if self.count <= PANEL => copy_few(&from[..self.count], to),
+            1 => to.copy_from_slice(&from[..self.count]),
             2 => {
                 // The last code may have no neighbour.
                 let (pairs, _) = from.as_chunks::<2>();
-                for (to, [code, _]) in inside.iter_mut().zip(pairs) {
+                for (to, [code, _]) in to.iter_mut().zip(pairs) {
                     *to = *code;
                 }
-                if let Some(last) = inside.last_mut() {
-                    *last = from[2 * (there - 1)];
+                if let Some(last) = to.last_mut() {
+                    *last = from[2 * (self.count - 1)];
                 }
             }
-            _ => {
-                for (to, code) in inside.iter_mut().zip(from.iter().step_by(stride)) {
+            stride => {
+                for (to, code) in to.iter_mut().zip(from.iter().step_by(stride)) {
                     *to = *code;
                 }
             }

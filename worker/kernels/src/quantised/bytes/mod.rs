@@ -59,8 +59,10 @@ const PANEL: usize = 64;
 const DEPTH: usize = 1024;
 /// Most rows of a panel whose sums become codes at once.
 pub const DEEPEST: usize = 8192;
-/// Least work of a tile, in multiply-adds: some 20 µs.
-const TILE_WORK: usize = 4 << 20;
+/// Least work of a tile, in multiply-adds: some microseconds.
+const TILE_WORK: usize = 1 << 20;
+/// Least codes of a tile that reads each of them once, from memory: some microseconds.
+const TILE_CODES: usize = 1 << 18;
 /// Least rows of a tile, among which the packing of a panel is shared.
 const TILE_ROWS: usize = 48;
 
@@ -138,6 +140,12 @@ impl Zeros<'_> {
             Zeros::Each(all) => all[i] as i32,
         }
     }
+}
+
+/// Whether products with this right operand depend on the sums of the left one's rows: they do not where its codes are unsigned and
+/// their zero point is zero, as that of the results of a rectifier is.
+pub fn needs_row_sums(right: Bytes<'_>, zeros: Zeros<'_>) -> bool {
+    right.signed || !matches!(zeros, Zeros::One(0))
 }
 
 /// The bytes of a packed row of `k` codes.
@@ -311,13 +319,19 @@ impl Product<'_> {
         (zero, codes.wrapping_sub((self.k as i32).wrapping_mul(zero)))
     }
 
+    /// The zero point of a column as panels have it.
+    #[cfg(target_arch = "x86_64")]
+    fn column_zero(&self, j: usize) -> i32 {
+        let moved = if self.signed { 128 } else { 0 };
+        self.zeros.at(j).wrapping_add(moved)
+    }
+
     /// The zero points of columns as panels have them, with zeros after them.
     #[cfg(target_arch = "x86_64")]
     fn column_zeros(&self, columns: &Range<usize>) -> [i32; PANEL] {
-        let moved = if self.signed { 128 } else { 0 };
         let mut all = [0; PANEL];
         for (zero, j) in all.iter_mut().zip(columns.clone()) {
-            *zero = self.zeros.at(j).wrapping_add(moved);
+            *zero = self.column_zero(j);
         }
         all
     }
@@ -342,7 +356,8 @@ unsafe fn run<'a>(
     };
     let rows = m.div_ceil(wanted).clamp(TILE_ROWS.min(m.max(1)), m.max(1));
     let blocks = m.div_ceil(rows);
-    let grain = (TILE_WORK / (rows * PANEL * k.max(1)).max(1)).max(1);
+    let work = if m == 1 { TILE_CODES } else { TILE_WORK };
+    let grain = (work / (rows * PANEL * k.max(1)).max(1)).max(1);
     exec.tiles(items * blocks * panels, grain, |range| {
         let mut i = range.start;
         while i < range.end {

@@ -29,7 +29,7 @@ impl Output<'_> {
 /// The sums of a few rows in the columns of a panel, and the codes that are made of them.
 pub(super) struct Block {
     pub sums: [[i32; PANEL]; MOST_ROWS],
-    codes: [[u8; PANEL]; MOST_ROWS],
+    pub codes: [[u8; PANEL]; MOST_ROWS],
 }
 
 impl Block {
@@ -40,23 +40,50 @@ impl Block {
         }
     }
 
-    /// Writes the first `count` rows of sums, from row `row` of the product on, to the runs of their panel, which has `width`
-    /// columns. `adds` tells that the output has the sums of the terms before.
-    ///
-    /// # Safety
-    /// The output has the rows and runs, and nobody else touches them.
-    pub unsafe fn write(
+    /// Makes codes of the first `count` rows of sums, from row `row` of the product on, where codes are the output. Their panel has
+    /// `width` columns.
+    pub fn make_codes(
         &mut self,
         p: &Product<'_>,
         runs: &[Run],
         (row, count): (usize, usize),
         width: usize,
+    ) {
+        let Output::Codes(_, how) = p.out else {
+            return;
+        };
+        let (sums, codes) = (&self.sums[..count], &mut self.codes[..count]);
+        let number = p.number + row;
+        if how.is_of_rows() {
+            let mut rows = [RowCoding::default(); MOST_ROWS];
+            for (r, coding) in rows.iter_mut().enumerate().take(count) {
+                *coding = how.coding(number + r, how.columns[0]);
+            }
+            codes_of_panel(sums, &rows, codes);
+        } else {
+            // Columns with parameters of their own are those of a matrix: they are all one run.
+            let first = runs[0].place;
+            for (r, (sums, codes)) in sums.iter().zip(codes).enumerate() {
+                how.part_of_row(number + r, first, &sums[..width], &mut codes[..width]);
+            }
+        }
+    }
+
+    /// Writes the first `count` rows of sums or codes, from row `row` of the product on, to the runs of their panel. `adds` tells
+    /// that the output has the sums of the terms before.
+    ///
+    /// # Safety
+    /// The output has the rows and runs, and nobody else touches them.
+    pub unsafe fn write(
+        &self,
+        p: &Product<'_>,
+        runs: &[Run],
+        (row, count): (usize, usize),
         adds: bool,
     ) {
-        let sums = &self.sums[..count];
         match p.out {
             Output::Sums(out) => {
-                for (r, sums) in sums.iter().enumerate() {
+                for (r, sums) in self.sums[..count].iter().enumerate() {
                     for run in runs {
                         let from = &sums[run.at..run.at + run.len];
                         // SAFETY: the caller's contract.
@@ -75,22 +102,8 @@ impl Block {
                     }
                 }
             }
-            Output::Codes(out, how) => {
-                let (codes, number) = (&mut self.codes[..count], p.number + row);
-                if how.is_of_rows() {
-                    let mut rows = [RowCoding::default(); MOST_ROWS];
-                    for (r, coding) in rows.iter_mut().enumerate().take(count) {
-                        *coding = how.coding(number + r, how.columns[0]);
-                    }
-                    codes_of_panel(sums, &rows, codes);
-                } else {
-                    // Columns with parameters of their own are those of a matrix: they are all one run.
-                    let first = runs[0].place;
-                    for (r, (sums, codes)) in sums.iter().zip(&mut *codes).enumerate() {
-                        how.part_of_row(number + r, first, &sums[..width], &mut codes[..width]);
-                    }
-                }
-                for (r, codes) in codes.iter().enumerate() {
+            Output::Codes(out, _) => {
+                for (r, codes) in self.codes[..count].iter().enumerate() {
                     for run in runs {
                         // SAFETY: the caller's contract.
                         let to = unsafe {

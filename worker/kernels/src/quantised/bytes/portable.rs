@@ -45,7 +45,8 @@ pub(super) unsafe fn tile(
         for (j, sum) in columns.clone().zip(sums) {
             *sum = sum.wrapping_sub(p.zeros.at(j).wrapping_mul(rest));
         }
+        output.make_codes(p, runs.as_slice(), (row, 1), columns.len());
         // SAFETY: the row is of the rectangle, which the caller owns.
-        unsafe { output.write(p, runs.as_slice(), (row, 1), columns.len(), false) };
+        unsafe { output.write(p, runs.as_slice(), (row, 1), false) };
     }
 }

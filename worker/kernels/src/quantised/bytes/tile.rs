@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use super::columns::Panel;
 use super::output::{Block, MOST_ROWS, Output, write_strip};
-use super::{DEPTH, PANEL, Product, SumRows};
+use super::{DEPTH, PANEL, Product, SumRows, Zeros};
 use crate::Exec;
 use crate::gemm::scratch::with_scratch;
+use crate::quantised::requantise::Requantisation;
 
 /// Blocks of rows between two looks at the cancel flag: at most a tenth of a millisecond.
 const LOOK: usize = 16;
@@ -23,12 +24,40 @@ pub(super) struct Part<'a> {
     pub column_sums: Option<&'a [i32; PANEL]>,
 }
 
+/// The order of a panel's columns where the codes of its sums are made in registers.
+#[derive(Clone, Copy)]
+pub(super) struct InRegisters<'a> {
+    /// The columns, at most [`PANEL`].
+    pub columns: usize,
+    /// The zero point of all columns, as panels have it.
+    pub zero: i32,
+    pub how: &'a Requantisation<'a>,
+}
+
+/// Makes the codes of `count` rows of sums, at most [`Dots::ROWS`], from row `row` of the product on, of a part that has all
+/// terms of them.
+///
+/// # Safety
+/// The panel was packed for this and covers the part, as the rows do, and the processor has the instruction set.
+pub(super) type MakeCodes = unsafe fn(
+    part: &Part<'_>,
+    p: &Product<'_>,
+    order: InRegisters<'_>,
+    row: usize,
+    count: usize,
+    to: &mut [[u8; PANEL]; MOST_ROWS],
+);
+
 /// The dot products of an instruction set.
 pub(super) trait Dots {
     /// Most rows whose sums are kept in registers.
     const ROWS: usize;
 
-    /// Packs rows of a panel as unsigned bytes, and adds them to the sums of the columns.
+    /// Makes codes of sums that are in registers, where the instruction set has enough of them.
+    const MAKE_CODES: Option<MakeCodes> = None;
+
+    /// Packs rows of a panel as unsigned bytes, and adds them to the sums of the columns. Columns and sums are in the order of
+    /// [`Dots::MAKE_CODES`] where codes are made in registers.
     ///
     /// # Safety
     /// `to` has room for the rows, filled up to a multiple of four; the processor has the instruction set.
@@ -36,6 +65,7 @@ pub(super) trait Dots {
         p: &Product<'_>,
         panel: &Panel<'_>,
         rows: Range<usize>,
+        order: Option<InRegisters<'_>>,
         to: *mut u8,
         sums: &mut [i32; PANEL],
     );
@@ -88,6 +118,7 @@ pub(super) unsafe fn row<D: Dots>(exec: Exec<'_>, p: &Product<'_>, columns: Rang
                         p,
                         &panel,
                         first..first + depth,
+                        None,
                         packed.as_mut_ptr(),
                         column_sums,
                     )
@@ -132,6 +163,15 @@ pub(super) unsafe fn tile<D: Dots>(
         Output::Sums(_) => DEPTH,
         Output::Codes(..) => p.k.max(1),
     };
+    let in_registers = match (D::MAKE_CODES, p.out, p.zeros) {
+        (Some(make), Output::Codes(_, how), Zeros::One(_)) if how.is_of_rows() => {
+            let zero = p.column_zero(columns.start);
+            let columns = columns.len();
+            Some((make, InRegisters { columns, zero, how }))
+        }
+        _ => None,
+    };
+    let order = in_registers.map(|(_, order)| order);
     with_scratch(most.next_multiple_of(4) * PANEL / 4, |scratch| {
         let packed = scratch.as_mut_ptr().cast::<u8>();
         let (mut column_sums, mut output) = ([0; PANEL], Block::new());
@@ -139,7 +179,10 @@ pub(super) unsafe fn tile<D: Dots>(
         for first in (0..p.k.max(1)).step_by(most) {
             let depth = most.min(p.k - first);
             // SAFETY: `packed` has room for a panel; the rest is the caller's contract.
-            unsafe { D::pack(p, &panel, first..first + depth, packed, &mut column_sums) };
+            unsafe {
+                let rows = first..first + depth;
+                D::pack(p, &panel, rows, order, packed, &mut column_sums);
+            }
             let part = Part {
                 packed,
                 first,
@@ -161,8 +204,14 @@ pub(super) unsafe fn tile<D: Dots>(
                 };
                 // SAFETY: the caller's contract; there is room for the rows, which are of the rectangle.
                 unsafe {
-                    D::add(&part, p, row, count, &columns, to);
-                    output.write(p, runs.as_slice(), (row, count), columns.len(), first > 0);
+                    match in_registers {
+                        Some((make, order)) => make(&part, p, order, row, count, &mut output.codes),
+                        None => {
+                            D::add(&part, p, row, count, &columns, to);
+                            output.make_codes(p, runs.as_slice(), (row, count), columns.len());
+                        }
+                    }
+                    output.write(p, runs.as_slice(), (row, count), first > 0);
                 }
             }
         }

@@ -2,13 +2,18 @@
 //!
 //! Within each lane of 128 bits the four vectors of a packed group have columns 0 to 3, 4 to 7, 8 to 11 and 12 to 15 of
 //! the lane's sixteen. So have the sums, until they are stored: the lanes of four vectors are transposed then, which
-//! gives four times sixteen columns in their order.
+//! gives four times sixteen columns in their order. Sums that become codes are not transposed: narrowing four vectors to bytes
+//! within their lanes puts the columns in order.
+//!
+//! Where codes are made in registers and a panel has few columns, its lanes have 4, 8 or 12 columns each, of the 64 bytes of a row,
+//! so that one, two or three vectors hold them.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::columns::Panel;
-use super::tile::{Dots, Part};
+use super::output::MOST_ROWS;
+use super::tile::{Dots, InRegisters, MakeCodes, Part};
 use super::{PANEL, Product, SumRows, packed_row};
 use crate::quantised::interleave;
 
@@ -21,16 +26,26 @@ pub(super) struct Vnni;
 
 impl Dots for Vnni {
     const ROWS: usize = 6;
+    const MAKE_CODES: Option<MakeCodes> = Some(make_codes);
 
     unsafe fn pack(
         p: &Product<'_>,
         panel: &Panel<'_>,
         rows: Range<usize>,
+        order: Option<InRegisters<'_>>,
         to: *mut u8,
         sums: &mut [i32; PANEL],
     ) {
         // SAFETY: the caller keeps the same contract.
-        unsafe { pack(p, panel, rows, to, sums) }
+        unsafe {
+            match order.map(vectors) {
+                None => pack::<VECTORS, true>(p, panel, rows, to, sums),
+                Some(1) => pack::<1, false>(p, panel, rows, to, sums),
+                Some(2) => pack::<2, false>(p, panel, rows, to, sums),
+                Some(3) => pack::<3, false>(p, panel, rows, to, sums),
+                Some(_) => pack::<VECTORS, false>(p, panel, rows, to, sums),
+            }
+        }
     }
 
     unsafe fn add(
@@ -55,12 +70,40 @@ impl Dots for Vnni {
     }
 }
 
-/// The body of [`Dots::pack`].
+/// How many vectors have the columns of a panel whose codes are made in registers.
+fn vectors(order: InRegisters<'_>) -> usize {
+    order.columns.div_ceil(16)
+}
+
+/// The words that each of a vector's four lanes gets of a row, so that `V` vectors hold its columns.
+const fn into_lanes<const V: usize>() -> [u32; 16] {
+    let mut words = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        words[i] = if i % 4 < V { V * (i / 4) + i % 4 } else { 0 } as u32;
+        i += 1;
+    }
+    words
+}
+
+/// The words of a vector whose lanes were filled by [`into_lanes`], in the order of columns.
+const fn from_lanes<const V: usize>() -> [u32; 16] {
+    let mut words = [0; 16];
+    let mut i = 0;
+    while i < 4 * V {
+        words[i] = (4 * (i / V) + i % V) as u32;
+        i += 1;
+    }
+    words
+}
+
+/// The body of [`Dots::pack`]. The first `V` vectors of each group have the columns. With `ORDERED` the sums of the columns are in
+/// their order, else as the vectors have them.
 ///
 /// # Safety
 /// The contract is that of [`Dots::pack`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn pack(
+unsafe fn pack<const V: usize, const ORDERED: bool>(
     p: &Product<'_>,
     panel: &Panel<'_>,
     rows: Range<usize>,
@@ -69,6 +112,9 @@ unsafe fn pack(
 ) {
     let flip = _mm512_set1_epi8(if p.signed { -128 } else { 0 });
     let ones = _mm512_set1_epi8(1);
+    let words = const { into_lanes::<V>() };
+    // SAFETY: sixteen words are a vector.
+    let words = unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
     let mut sums = [_mm512_setzero_si512(); VECTORS];
     for (group, first) in rows.clone().step_by(4).enumerate() {
         let mut r = [_mm512_setzero_si512(); 4];
@@ -76,13 +122,20 @@ unsafe fn pack(
             let mut buffer = [0; PANEL];
             let codes = panel.row(first + i, &mut buffer);
             let mask = u64::MAX >> (PANEL - codes.len());
+            if let Some(ahead) = panel.ahead(first + i) {
+                _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
+            }
             // SAFETY: the mask covers the codes only.
             let codes = unsafe { _mm512_maskz_loadu_epi8(mask, codes.as_ptr().cast()) };
             *r = _mm512_xor_si512(codes, flip);
+            if V < VECTORS {
+                *r = _mm512_permutexvar_epi32(words, *r);
+            }
         }
         // SAFETY: the caller's contract.
         let columns = unsafe { interleave::within_lanes_of_64(r) };
-        for (v, (column, sum)) in columns.into_iter().zip(sums.iter_mut()).enumerate() {
+        let columns = columns.into_iter().take(V);
+        for (v, (column, sum)) in columns.zip(sums.iter_mut()).enumerate() {
             // SAFETY: the caller's contract.
             unsafe { _mm512_storeu_si512(to.add(group * 4 * PANEL + v * 64).cast(), column) };
             *sum = _mm512_dpbusd_epi32(*sum, column, ones);
@@ -90,11 +143,118 @@ unsafe fn pack(
     }
     // SAFETY: the sums are four vectors.
     unsafe {
-        for (v, sum) in transposed(sums).into_iter().enumerate() {
+        let sums = match ORDERED {
+            true => transposed(sums),
+            false => sums,
+        };
+        for (v, sum) in sums.into_iter().enumerate() {
             let at = column_sums.as_mut_ptr().add(16 * v);
             let before = _mm512_loadu_si512(at.cast());
             _mm512_storeu_si512(at.cast(), _mm512_add_epi32(before, sum));
         }
+    }
+}
+
+/// Dispatches on the numbers of rows and of vectors.
+///
+/// # Safety
+/// The contract is that of [`MakeCodes`].
+unsafe fn make_codes(
+    part: &Part<'_>,
+    p: &Product<'_>,
+    order: InRegisters<'_>,
+    row: usize,
+    count: usize,
+    to: &mut [[u8; PANEL]; MOST_ROWS],
+) {
+    macro_rules! dispatch {
+        ($($r:literal),*; $vectors:tt) => {
+            match count {
+                $($r => dispatch!(@ $r, $vectors),)*
+                _ => {}
+            }
+        };
+        (@ $r:literal, ($($v:literal),*)) => {
+            match vectors(order) {
+                $($v => codes::<$r, $v>(part, p, order, row, to),)*
+                _ => {}
+            }
+        };
+    }
+    // SAFETY: the caller keeps the same contract.
+    unsafe { dispatch!(1, 2, 3, 4, 5, 6; (1, 2, 3, 4)) }
+}
+
+/// Makes the codes of `R` rows of sums in `V` vectors each: `round((sum + bias) * factor) + zero` within the range of the codes,
+/// as [`codes_of_panel`](crate::quantised::requantise) has it, with NaN as the least code.
+///
+/// # Safety
+/// The contract is that of [`MakeCodes`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn codes<const R: usize, const V: usize>(
+    part: &Part<'_>,
+    p: &Product<'_>,
+    order: InRegisters<'_>,
+    row: usize,
+    to: &mut [[u8; PANEL]; MOST_ROWS],
+) {
+    let width = packed_row(p.k);
+    let nothing = _mm512_setzero_si512();
+    let mut sums = [[nothing; V]; R];
+    // SAFETY: rows of the left operand are `width` bytes, which is a multiple of four; the panel has `groups` groups.
+    unsafe {
+        let left = p.left.packed.as_ptr().add((p.first + row) * width);
+        for group in 0..part.groups {
+            let b: [__m512i; V] = std::array::from_fn(|v| {
+                _mm512_loadu_si512(part.packed.add(group * 4 * PANEL + v * 64).cast())
+            });
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let a = left.add(r * width + 4 * group).cast::<i32>();
+                let a = _mm512_set1_epi32(a.read_unaligned());
+                for v in 0..V {
+                    sums[v] = _mm512_dpbusd_epi32(sums[v], b[v], a);
+                }
+            }
+        }
+    }
+    let most = _mm512_set1_ps(f32::from(i16::MAX));
+    let words = const { from_lanes::<V>() };
+    // SAFETY: sixteen words are a vector.
+    let words = unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
+    for (r, sums) in sums.into_iter().enumerate() {
+        let (zero, rest) = p.row_zero(row + r);
+        let coding = order.how.coding(p.number + row + r, order.how.columns[0]);
+        let add = coding.bias.wrapping_sub(rest.wrapping_mul(order.zero));
+        let (add, factor) = (_mm512_set1_epi32(add), _mm512_set1_ps(coding.factor));
+        let mut words_of = [nothing; VECTORS];
+        for (v, sum) in sums.into_iter().enumerate() {
+            let mut sum = _mm512_add_epi32(sum, add);
+            if zero != 0
+                && let Some(of_columns) = part.column_sums
+            {
+                // SAFETY: the sums of the columns are four vectors.
+                let of_columns =
+                    unsafe { _mm512_loadu_si512(of_columns.as_ptr().add(16 * v).cast()) };
+                let zero = _mm512_set1_epi32(zero);
+                sum = _mm512_sub_epi32(sum, _mm512_mullo_epi32(of_columns, zero));
+            }
+            let x = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), factor);
+            // What is too small, and NaN, which the minimum hands on, becomes the least number.
+            words_of[v] = _mm512_cvtps_epi32(_mm512_min_ps(most, x));
+        }
+        // All of it saturates, and the range of codes lies well within that of 16 bits.
+        let of_result = _mm512_set1_epi16(coding.zero as i16);
+        let low = _mm512_adds_epi16(_mm512_packs_epi32(words_of[0], words_of[1]), of_result);
+        let high = _mm512_adds_epi16(_mm512_packs_epi32(words_of[2], words_of[3]), of_result);
+        let mut codes = match coding.low < 0.0 {
+            true => _mm512_packs_epi16(low, high),
+            false => _mm512_packus_epi16(low, high),
+        };
+        if V < VECTORS {
+            codes = _mm512_permutexvar_epi32(words, codes);
+        }
+        // SAFETY: a row of codes is a vector.
+        unsafe { _mm512_storeu_si512(to[r].as_mut_ptr().cast(), codes) };
     }
 }
 

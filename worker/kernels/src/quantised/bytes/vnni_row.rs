@@ -101,6 +101,9 @@ unsafe fn add(part: &Part<'_>, sums: &mut [i32], column_sums: &mut [i32]) {
         let mut r = [_mm512_setzero_si512(); 4];
         for (i, r) in r.iter_mut().enumerate().take(part.rows.end - first) {
             let codes = &part.codes[(first + i) * part.n + part.columns.start..];
+            // The rows after these, which the processor does not expect since they are far apart.
+            let ahead = codes.as_ptr().wrapping_add(STREAMED * part.n);
+            _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
             // SAFETY: the mask covers codes of the row only.
             *r = unsafe { _mm512_maskz_loadu_epi8(mask, codes.as_ptr().cast()) };
         }

@@ -45,8 +45,8 @@ const SLACK: usize = 128;
 const MAX_COLS: usize = 1024;
 /// Most taps of a filter.
 const MAX_TAPS: usize = 512;
-/// Multiply-adds of a tile of work: some 20 µs.
-const TILE_WORK: usize = 1 << 20;
+/// Multiply-adds of a tile of work: some microseconds.
+const TILE_WORK: usize = 1 << 18;
 
 /// How taps become steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

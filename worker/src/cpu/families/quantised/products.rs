@@ -10,7 +10,8 @@ use convoke_kernels::gemm::{Epilogue, Lhs, Rhs, Strided, gemm_batched};
 use convoke_kernels::quantised::{
     Bytes, BytesConv, DEEPEST, Destination, GroupedConv, PackedRows, Parameters, Requantisation,
     SumBias, Take, Zeros, add_exact, conv_of_bytes, exact_depth, grouped_conv_of_bytes, is_packed,
-    multiplies_bytes, pack_rows, packed_row, product_of_bytes, range_of, requantise, sum_rows,
+    multiplies_bytes, needs_row_sums, pack_rows, packed_row, product_of_bytes, range_of,
+    requantise, sum_rows,
 };
 
 use super::super::conv::sizes;
@@ -116,15 +117,20 @@ struct Packed<'a> {
 }
 
 impl<'a> Packed<'a> {
+    /// The rows of `left`, `k` codes each, which are multiplied with an operand of these zero points.
     fn new(
         call: &KernelCall<'_, '_>,
         left: Bytes<'a>,
         k: usize,
+        (right, zeros): (Bytes<'_>, Zeros<'_>),
     ) -> Result<Packed<'a>, KernelFailure> {
         let (rows, exec) = (left.codes.len() / k.max(1), &call.launch.exec);
         let mut sums = call.scratch::<i32>(rows)?;
         let rows = if is_packed(left.signed, k) {
-            sum_rows(exec, left.codes, k, write(&mut sums)?)?;
+            match needs_row_sums(right, zeros) {
+                true => sum_rows(exec, left.codes, k, write(&mut sums)?)?,
+                false => clear(call, &mut sums)?,
+            }
             None
         } else {
             let mut packed = call.scratch::<u8>(rows * packed_row(k))?;
@@ -178,7 +184,8 @@ fn product_of_codes(
         && let Some(columns) = b.zeros_along(b.codes.shape().len().checked_sub(1))?
         && k > 0
     {
-        let (exec, packed) = (call.launch.exec, Packed::new(call, left, k)?);
+        let packed = Packed::new(call, left, k, (right, columns))?;
+        let exec = call.launch.exec;
         let (batch, rows) = (stack.batch(), packed.rows(rows)?);
         product_of_bytes(exec, &batch, stack.sizes, rows, (right, columns), to)?;
         return Ok(true);
@@ -260,7 +267,7 @@ fn convolution_of_codes(
         if multiplies_bytes()
             && let Some(conv) = BytesConv::new(&shape)
         {
-            let packed = Packed::new(call, weights, terms)?;
+            let packed = Packed::new(call, weights, terms, (input, Zeros::One(zero)))?;
             let mut copy = call.scratch::<u8>(conv.copied())?;
             let (filters, copy) = (packed.rows(zeros)?, write_bits(&mut copy)?);
             conv_of_bytes(exec, &conv, (input, zero), filters, copy, to)?;

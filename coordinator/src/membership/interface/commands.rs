@@ -4,10 +4,12 @@ use convoke_common::grant::Participant;
 use convoke_common::ids::LeaseId;
 use convoke_graph::ids::FunctionId;
 
-use super::Record;
+use serde::{Deserialize, Serialize};
+
+use crate::membership::Record;
 
 /// The number that the shell gave to a member's connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ConnectionId(pub u64);
 
 /// The BLAKE3 hash of a certificate.
