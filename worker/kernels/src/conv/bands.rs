@@ -144,7 +144,10 @@ impl<'a> Bands<'a> {
         let bands = s.output[1].div_ceil(self.lines);
         let row_tiles = m.div_ceil(self.rows);
         let out = Output(output.as_mut_ptr());
-        exec.tiles(s.batch * s.groups * bands * row_tiles, 1, |range| {
+        let tiles = s.batch * s.groups * bands * row_tiles;
+        // Many small groups share a thread: one tile of theirs is not worth waking another.
+        let work = s.output_len() as f64 * s.chain() as f64 / tiles.max(1) as f64;
+        exec.tiles(tiles, (TILE_WORK / work.max(1.0)) as usize, |range| {
             for i in range {
                 let (tile, i) = (i % row_tiles, i / row_tiles);
                 let (band, item) = (i % bands, i / bands);
