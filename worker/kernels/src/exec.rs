@@ -168,6 +168,12 @@ impl<'a> Exec<'a> {
         }
     }
 
+    /// The same executor, whose kernel runs on the calling thread alone: a tile of another kernel that is split.
+    #[inline]
+    pub(crate) fn alone(self) -> Self {
+        Exec { pool: None, ..self }
+    }
+
     /// Excuses a kernel that may wait for an unknown event, such as one of a user's own op, until the returned guard is
     /// dropped.
     #[inline]

@@ -14,6 +14,7 @@
 mod axis;
 mod bands;
 mod depthwise;
+mod narrow;
 mod shape;
 mod taps;
 #[cfg(test)]
@@ -59,6 +60,14 @@ impl<'a> ConvWeights<'a> {
     /// Weights that were packed by [`pack_conv_weights_into`].
     pub fn packed<T: Packed>(weights: &'a [T]) -> Self {
         ConvWeights::Packed(T::elements(weights))
+    }
+
+    /// The weights from `at` on, where packed ones have a panel.
+    fn from(self, at: usize) -> Self {
+        match self {
+            ConvWeights::RowMajor(w) => ConvWeights::RowMajor(&w[at..]),
+            ConvWeights::Packed(w) => ConvWeights::Packed(w.from(at)),
+        }
     }
 
     fn len(&self) -> usize {
@@ -131,6 +140,24 @@ pub(crate) fn conv_on(
     if output.is_empty() {
         return exec.check();
     }
+    // SAFETY: the instruction set is available and the sizes were checked above.
+    unsafe { convolve(isa, exec, shape, input, weights, epilogue, output) }
+}
+
+/// The convolution of [`conv`] by the fastest of its kernels.
+///
+/// # Safety
+/// `isa` is available, and all operands have the sizes of `shape`, of which none is zero. More weights may follow those of the
+/// shape.
+unsafe fn convolve(
+    isa: Isa,
+    exec: Exec<'_>,
+    shape: &ConvShape,
+    input: &[f32],
+    weights: ConvWeights<'_>,
+    epilogue: &ConvEpilogue<'_>,
+    output: &mut [f32],
+) -> Result<(), Cancelled> {
     if let Some(plan) = depthwise::Plan::new(shape) {
         return depthwise::run(isa, exec, &plan, input, weights, epilogue, output);
     }
@@ -145,7 +172,7 @@ pub(crate) fn conv_on(
             ..head
         }
     };
-    // SAFETY: the instruction set is available and the sizes were checked above.
+    // SAFETY: the caller's contract.
     unsafe {
         match bands::Bands::new(shape, weights, exec.threads()) {
             Some(bands) => bands.run(isa, exec, input, head, output),
@@ -156,12 +183,29 @@ pub(crate) fn conv_on(
 
 /// A convolution of numbers of 16 bits that widens them, and rounds its results once, within itself. The bits are those of
 /// conversions of whole tensors before and after.
-pub struct NarrowConv(depthwise::Narrow);
+pub struct NarrowConv {
+    shape: ConvShape,
+    plan: NarrowPlan,
+}
+
+/// What is widened at a time.
+enum NarrowPlan {
+    /// A plane of a depthwise convolution.
+    Planes(depthwise::Narrow),
+    /// What a block of output lines reads.
+    Blocks(narrow::Blocks),
+}
 
 impl NarrowConv {
     /// Plans a convolution without a residual; `None` where whole tensors must be converted.
     pub fn new(shape: &ConvShape) -> Option<NarrowConv> {
-        depthwise::Narrow::new(shape).map(NarrowConv)
+        let plan = depthwise::Narrow::new(shape)
+            .map(NarrowPlan::Planes)
+            .or_else(|| narrow::Blocks::new(shape).map(NarrowPlan::Blocks))?;
+        Some(NarrowConv {
+            shape: *shape,
+            plan,
+        })
     }
 
     /// Computes the convolution.
@@ -186,12 +230,18 @@ impl NarrowConv {
         output: &mut [T],
     ) -> Result<(), Cancelled> {
         assert!(isa.available());
-        check_lengths(&self.0.shape, input.len(), weights, epilogue, output.len());
+        check_lengths(&self.shape, input.len(), weights, epilogue, output.len());
         assert!(epilogue.residual.is_none(), "a residual of 32 bits");
         if output.is_empty() {
             return exec.check();
         }
-        self.0.run(isa, exec, input, weights, epilogue, output)
+        match &self.plan {
+            NarrowPlan::Planes(plan) => plan.run(isa, exec, input, weights, epilogue, output),
+            // SAFETY: the instruction set is available and the sizes were checked above.
+            NarrowPlan::Blocks(plan) => unsafe {
+                plan.run(isa, exec, input, weights, epilogue, output)
+            },
+        }
     }
 }
 

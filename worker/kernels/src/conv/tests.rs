@@ -412,7 +412,7 @@ fn depthwise_kernels_that_read_the_input_in_place() {
     }
 }
 
-/// Checks that a depthwise convolution of numbers of 16 bits gives the bits of widening all of them before, and of rounding the
+/// Checks that a convolution of numbers of 16 bits gives the bits of widening all of them before, and of rounding the
 /// results after.
 fn check_narrow<T: Float<Wide = f32> + Packed + PackSource<T>>(sizes: &ConvSizes<'_>) {
     let s = ConvShape::new(sizes).unwrap();
@@ -476,16 +476,116 @@ fn depthwise_convolutions_of_16_bits_are_converted_within() {
         check_narrow::<crate::element::f16>(&sizes);
         check_narrow::<crate::element::bf16>(&sizes);
     }
-    // What is not converted within is refused.
+    // Forms without a kernel of their own, and planes that are too large for one block.
     for sizes in [
-        PLAIN,
         ConvSizes {
             dilations: &[2, 2],
             ..depthwise
         },
         ConvSizes {
+            batch: 1,
             input: &[500, 500],
             ..depthwise
+        },
+    ] {
+        check_narrow::<crate::element::f16>(&sizes);
+    }
+}
+
+#[test]
+fn convolutions_of_16_bits_are_converted_in_blocks() {
+    let pointwise = ConvSizes {
+        batch: 2,
+        in_channels: 24,
+        out_channels: 21,
+        groups: 1,
+        input: &[13, 37],
+        kernel: &[1, 1],
+        strides: &[1, 1],
+        dilations: &[1, 1],
+        pads_begin: &[0, 0],
+        pads_end: &[0, 0],
+    };
+    let taps = ConvSizes {
+        kernel: &[3, 3],
+        pads_begin: &[1, 1],
+        pads_end: &[1, 1],
+        ..pointwise
+    };
+    for sizes in [
+        PLAIN,
+        pointwise,
+        taps,
+        ConvSizes {
+            groups: 3,
+            strides: &[2, 2],
+            ..taps
+        },
+        ConvSizes {
+            dilations: &[3, 2],
+            pads_begin: &[4, 0],
+            pads_end: &[5, 3],
+            ..taps
+        },
+        // The last outputs lie in the padding, and the first ones too.
+        ConvSizes {
+            input: &[2, 5],
+            pads_begin: &[4, 4],
+            pads_end: &[2, 2],
+            ..taps
+        },
+        // Several blocks of lines.
+        ConvSizes {
+            batch: 1,
+            input: &[67, 190],
+            ..taps
+        },
+        // Several blocks of output channels.
+        ConvSizes {
+            batch: 1,
+            in_channels: 90,
+            out_channels: 700,
+            input: &[16, 24],
+            ..pointwise
+        },
+        // One and three dimensions.
+        ConvSizes {
+            input: &[301],
+            kernel: &[5],
+            strides: &[2],
+            dilations: &[1],
+            pads_begin: &[2],
+            pads_end: &[2],
+            ..pointwise
+        },
+        ConvSizes {
+            in_channels: 3,
+            input: &[6, 7, 9],
+            kernel: &[2, 3, 3],
+            strides: &[1, 2, 1],
+            dilations: &[1; 3],
+            pads_begin: &[1, 0, 1],
+            pads_end: &[0, 1, 1],
+            ..pointwise
+        },
+    ] {
+        check_narrow::<crate::element::f16>(&sizes);
+        check_narrow::<crate::element::bf16>(&sizes);
+    }
+    // A block of it does not fit, or an output reads nothing before its padding.
+    for sizes in [
+        ConvSizes {
+            in_channels: 1 << 16,
+            ..pointwise
+        },
+        ConvSizes {
+            pads_end: &[40, 1],
+            ..taps
+        },
+        ConvSizes {
+            input: &[0, 8],
+            pads_begin: &[3, 1],
+            ..taps
         },
     ] {
         assert!(NarrowConv::new(&ConvShape::new(&sizes).unwrap()).is_none());
