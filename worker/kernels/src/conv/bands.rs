@@ -19,7 +19,7 @@
 use super::taps::{Run, TapPanel, tap_panel};
 use super::unfold::load_strided;
 use super::{Axis, ConvShape, ConvWeights};
-use crate::gemm::driver::TILE_WORK;
+use crate::gemm::driver::{TILE_WORK, row_parts};
 use crate::gemm::panel::widen;
 use crate::gemm::scratch::with_scratch;
 use crate::gemm::{Elements, Epilogue, MR, NR, Output, OutputTile, Post, finish_tile};
@@ -102,7 +102,9 @@ impl<'a> Bands<'a> {
         let wanted = (wanted as usize).max(1).div_ceil(items);
         let bands = height.div_ceil(most).max(wanted.min(height / least));
         let lines = height.div_ceil(bands);
-        let row_tiles = wanted.div_ceil(height.div_ceil(lines));
+        let bands = height.div_ceil(lines);
+        let most = wanted.div_ceil(bands);
+        let row_tiles = row_parts(threads, items * bands, most, (m, MR), UNFOLD_CHANNELS);
         let [ys, xs] = &axes;
         let plane = (lines + ys.reach) * width;
         let channel = ys.remainders.len() * xs.remainders.len() * plane;

@@ -12,7 +12,7 @@
 
 use super::{ConvEpilogue, ConvShape, ConvWeights, convolve};
 use crate::element::Float;
-use crate::gemm::driver::TILE_WORK;
+use crate::gemm::driver::{TILE_WORK, row_parts};
 use crate::gemm::scratch::{BLOCK_LEN, with_block};
 use crate::gemm::{MR, NR, Output};
 use crate::isa::Isa;
@@ -25,6 +25,9 @@ const LEAST_COLUMNS: usize = 4 * NR;
 const LEAST_LINES: usize = 4;
 /// Output channels of a block, if there are as many: what a block reads is widened once for all of them.
 const LEAST_CHANNELS: usize = 64;
+
+/// To widen what a block reads, and to unfold it, takes about as long as the sums of so many output channels.
+const PREPARED_CHANNELS: f64 = 16.0;
 
 /// A convolution that is cut into blocks.
 pub(super) struct Blocks {
@@ -144,7 +147,9 @@ impl Blocks {
             lines = lines.next_multiple_of(NR).min(self.lines);
         }
         let bands = total.div_ceil(lines);
-        let parts = wanted.div_ceil(bands).max(m.div_ceil(self.channels));
+        let (threads, most) = (exec.threads(), wanted.div_ceil(bands));
+        let parts = row_parts(threads, items * bands, most, (m, MR), PREPARED_CHANNELS)
+            .max(m.div_ceil(self.channels));
         let channels = m.div_ceil(parts).next_multiple_of(MR);
         let parts = m.div_ceil(channels);
         let tiles = items * bands * parts;

@@ -57,10 +57,29 @@ struct Grid {
     col_tiles: usize,
 }
 
+/// Into how many parts of whole `unit`s the rows of a product are cut for some threads, at most `most`, where each part makes
+/// `others` tiles. A tile prepares its columns, which takes as long as multiplying them with `prepared` rows, so the fewer the
+/// better, as long as no thread waits for the others.
+pub(crate) fn row_parts(
+    threads: usize,
+    others: usize,
+    most: usize,
+    (rows, unit): (usize, usize),
+    prepared: f64,
+) -> usize {
+    let time = |parts: &usize| {
+        let each = rows.div_ceil(*parts).next_multiple_of(unit);
+        others.saturating_mul(*parts).div_ceil(threads) as f64 * (each as f64 + prepared)
+    };
+    let parts = (1..=most).min_by(|a, b| time(a).total_cmp(&time(b)));
+    parts.unwrap_or(1)
+}
+
 impl Grid {
-    fn new(threads: usize, batch: usize, m: usize, n: usize, k: usize) -> Grid {
+    /// `prepared` is how many rows take as long as preparing a panel of B.
+    fn new(threads: usize, batch: usize, (m, n, k): (usize, usize, usize), prepared: f64) -> Grid {
         // Four tiles a thread balance the load; one thread needs a single tile. Cutting columns is free, whereas
-        // cutting rows makes several tiles fetch the same panel of B.
+        // cutting rows makes several tiles prepare the same panel of B.
         let work = batch as f64 * (m as f64 + READ_WORK) * n as f64 * k.max(1) as f64;
         let wanted = if threads == 1 {
             1
@@ -73,8 +92,9 @@ impl Grid {
         let col_tiles = wanted.min(panels);
         let tile_cols = panels.div_ceil(col_tiles) * NR;
         let col_tiles = panels.div_ceil(tile_cols / NR);
-        let row_tiles = wanted
-            .div_ceil(col_tiles)
+        let others = batch.saturating_mul(col_tiles);
+        let most = wanted.div_ceil(col_tiles);
+        let row_tiles = row_parts(threads, others, most, (m, MR), prepared)
             .max(m.div_ceil(MAX_TILE_ROWS))
             .max(1);
         let tile_rows = m.div_ceil(row_tiles).next_multiple_of(MR);
@@ -113,7 +133,10 @@ pub(crate) unsafe fn run<'a>(
     (m, n, k): (usize, usize, usize),
     product: impl Fn(usize) -> Product<'a> + Sync,
 ) -> Result<(), Cancelled> {
-    let grid = Grid::new(exec.threads(), batch, m, n, k);
+    if batch == 0 {
+        return exec.check();
+    }
+    let grid = Grid::new(exec.threads(), batch, (m, n, k), product(0).b.prepared());
     let per_item = grid.tiles();
     // Small products share a tile of work, so that a batch does not wake a thread for each product.
     let grain = if per_item == 1 {
@@ -131,4 +154,31 @@ pub(crate) unsafe fn run<'a>(
     })?;
     // A tile that saw the cancel flag stopped early and could not report it.
     exec.check()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_cut_where_threads_would_wait() {
+        let check = |threads, others, rows, want| {
+            let most = 4 * threads;
+            let parts = row_parts(threads, others, most, (rows, MR), 16.0);
+            assert_eq!(
+                parts, want,
+                "{threads} threads, {others} tiles, {rows} rows"
+            );
+        };
+        // One thread, or as many tiles as threads: each panel is prepared once.
+        check(1, 1, 512, 1);
+        check(2, 2, 512, 1);
+        check(2, 4, 64, 1);
+        // A thread that has nothing to do takes half of the rows, not an eighth.
+        check(2, 1, 512, 2);
+        check(3, 4, 256, 3);
+        check(2, 3, 256, 2);
+        // Few rows: to prepare a panel takes longer than to wait.
+        check(2, 3, 8, 1);
+    }
 }

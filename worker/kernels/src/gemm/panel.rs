@@ -42,6 +42,16 @@ pub(crate) struct Piece {
 const COPY_FROM_ROWS: usize = 64;
 
 impl BSource<'_> {
+    /// How many rows of A take as long as [`BSource::panel`], as was measured of convolutions and products.
+    pub(crate) fn prepared(&self) -> f64 {
+        match self {
+            BSource::Packed(Elements::F32(_)) => 3.0,
+            BSource::Packed(_) | BSource::RowMajor { .. } => 5.0,
+            BSource::ColMajor { .. } => 8.0,
+            BSource::Strided { .. } | BSource::Patches { .. } | BSource::Blocks { .. } => 16.0,
+        }
+    }
+
     /// Returns the address and row stride of a piece whose rows are readable up to the next multiple of 16 columns.
     ///
     /// # Safety

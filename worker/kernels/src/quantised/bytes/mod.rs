@@ -46,6 +46,7 @@ use crate::Exec;
 use crate::conv::ConvShape;
 use crate::error::Result;
 use crate::gemm::Batch;
+use crate::gemm::driver::row_parts;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
@@ -65,6 +66,8 @@ const TILE_WORK: usize = 1 << 20;
 const TILE_CODES: usize = 1 << 18;
 /// Least rows of a tile, among which the packing of a panel is shared.
 const TILE_ROWS: usize = 48;
+/// To pack a panel of columns takes about as long as multiplying it with so many rows.
+const PACKED_ROWS: f64 = 12.0;
 
 /// How tiles are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -350,11 +353,13 @@ unsafe fn run<'a>(
 ) -> Result {
     let panels = width.div_ceil(PANEL);
     // Rows are cut only where there are too few panels for the threads, since each tile packs its panels.
-    let wanted = match exec.threads() {
+    let (threads, others) = (exec.threads(), (items * panels).max(1));
+    let most = match threads {
         1 => 1,
-        threads => (4 * threads).div_ceil((items * panels).max(1)),
+        _ => (4 * threads).div_ceil(others),
     };
-    let rows = m.div_ceil(wanted).clamp(TILE_ROWS.min(m.max(1)), m.max(1));
+    let parts = row_parts(threads, others, most, (m, 1), PACKED_ROWS);
+    let rows = m.div_ceil(parts).clamp(TILE_ROWS.min(m.max(1)), m.max(1));
     let blocks = m.div_ceil(rows);
     let work = if m == 1 { TILE_CODES } else { TILE_WORK };
     let grain = (work / (rows * PANEL * k.max(1)).max(1)).max(1);

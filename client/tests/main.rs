@@ -1,0 +1,39 @@
+//! Tests of the client. One program for all files, since each program has the whole product in it. `lifetime` counts the threads of its
+//! own process and is a program of its own.
+
+mod batches;
+mod common;
+mod control;
+mod crowded;
+mod devices;
+mod eager;
+mod eager_ops;
+mod embedded;
+mod examples;
+mod exported;
+mod function_models;
+mod functions;
+mod generate;
+mod limits;
+mod numbers;
+mod partial;
+mod partitioned;
+mod safetensors;
+mod sequences;
+mod strings;
+
+/// A file that no program has would never run.
+#[test]
+fn every_file_is_in_a_program() {
+    let manifest = include_str!("../Cargo.toml");
+    let own = include_str!("main.rs");
+    let tests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    for entry in std::fs::read_dir(tests).expect("the folder of this file") {
+        let path = entry.expect("an entry").path();
+        let is_source = path.extension().is_some_and(|e| e == "rs");
+        let name = path.file_stem().expect("a name").to_string_lossy();
+        let has_program = own.contains(&format!("\nmod {name};"))
+            || manifest.contains(&format!("path = \"tests/{name}.rs\""));
+        assert!(!is_source || has_program, "{name}.rs");
+    }
+}
