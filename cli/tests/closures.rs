@@ -7,7 +7,7 @@
     reason = "closures of programs may do what they like"
 )]
 
-mod common;
+use crate::common;
 
 use std::io::Write;
 use std::pin::Pin;

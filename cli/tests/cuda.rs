@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![cfg(feature = "cuda")]
 
-mod common;
+use crate::common;
 
 use common::{fixture, run};
 

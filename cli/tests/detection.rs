@@ -7,7 +7,7 @@
     reason = "a test of real processes in real time"
 )]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;

@@ -6,7 +6,7 @@
     reason = "a test of real processes in real time"
 )]
 
-mod common;
+use crate::common;
 
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
@@ -198,7 +198,7 @@ async fn a_killed_client_leaves_nothing() {
     }
     let processes = Processes::start("eager-dead", 2, "1GiB");
     let observer = processes.connect().await;
-    let mut client = client(&processes, "a_killed_client_leaves_nothing");
+    let mut client = client(&processes, "eager::a_killed_client_leaves_nothing");
     let mut lines = BufReader::new(client.stdout.take().unwrap()).lines();
     assert!(lines.any(|l| l.unwrap() == QUEUED));
     let s = await_status(&observer, "much is held", |s| held(s).0 > 4000).await;
@@ -302,7 +302,7 @@ async fn many_ops_leave_nothing_behind() {
         return count_and_measure(cluster).await;
     }
     let processes = Processes::start("eager-flat", 1, "1GiB");
-    let client = client(&processes, "many_ops_leave_nothing_behind");
+    let client = client(&processes, "eager::many_ops_leave_nothing_behind");
     let ended = finish(client).expect(0);
     for told in ended.stdout.lines().filter(|l| l.contains(" after ")) {
         println!("{told}");

@@ -4,7 +4,7 @@
 // Each example is a program of its own that includes the shared module.
 #![allow(clippy::duplicate_mod)]
 
-mod common;
+use crate::common;
 
 use common::cluster::Processes;
 use convoke::{Cluster, Result};

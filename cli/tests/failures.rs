@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
-mod common;
+use crate::common;
 
 use common::cluster::Processes;
 use common::run;

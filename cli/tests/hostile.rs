@@ -6,7 +6,7 @@
     reason = "a test of real processes in real time"
 )]
 
-mod common;
+use crate::common;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

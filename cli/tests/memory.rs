@@ -6,7 +6,7 @@
     reason = "a test of real processes in real time"
 )]
 
-mod common;
+use crate::common;
 
 use common::functions::{SIDE, layers};
 use common::{Daemon, Scratch};

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
-mod common;
+use crate::common;
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};

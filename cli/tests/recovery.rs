@@ -6,7 +6,7 @@
     reason = "a test of real processes in real time"
 )]
 
-mod common;
+use crate::common;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -299,7 +299,7 @@ async fn a_client_killed_over_its_steps_leaves_nothing_and_stops_nobody() {
     let cluster = processes.connect().await;
     let model = load(&cluster, &f, &Reruns::default()).await;
     let whole = model.call(inputs(&f)).await.unwrap();
-    let test = "a_client_killed_over_its_steps_leaves_nothing_and_stops_nobody";
+    let test = "recovery::a_client_killed_over_its_steps_leaves_nothing_and_stops_nobody";
     let mut client = client(&processes, test);
     let everywhere = async |what: &str, is: &dyn Fn(&MemberStatus, usize) -> bool| {
         let programs = |m: &MemberStatus| m.status.as_ref().map_or(0, |s| s.programs.len());

@@ -2,7 +2,7 @@
 #![cfg(feature = "embedded")]
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use crate::common;
 
 use convoke::graph::Function;
 use convoke::{

@@ -6,7 +6,7 @@
 #![cfg(feature = "embedded")]
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use crate::common;
 
 use std::time::Duration;
 

@@ -156,7 +156,7 @@ fn a_seed_is_a_run() {
         let hash = run(seed);
         assert_eq!(run(seed), hash, "seed {seed} in one process");
         let other = Command::new(std::env::current_exe().expect("this test"))
-            .args(["--exact", "a_seed_is_a_run", "--nocapture"])
+            .args(["--exact", "cluster::a_seed_is_a_run", "--nocapture"])
             .env(PRINT_HASH_OF, seed.to_string())
             .output()
             .expect("started");

@@ -2,8 +2,8 @@
 //! workers reach each other, whoever of them is cut off from the coordinator, and for however long. What the coordinator
 //! decides meanwhile reaches whoever was cut off when packets pass again.
 
-mod away;
-mod settled;
+use crate::away;
+use crate::settled;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

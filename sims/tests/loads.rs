@@ -1,6 +1,6 @@
 //! A load recovers as a call does: from a worker that is restarted meanwhile, and from one that cannot be reached.
 
-mod settled;
+use crate::settled;
 
 use std::time::Duration;
 

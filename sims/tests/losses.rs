@@ -1,6 +1,6 @@
 //! Whoever waits for a member that is lost gets an answer within the promised bounds, whatever the wait is for.
 
-mod settled;
+use crate::settled;
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Partial calls of random models over simulated networks: only the results that depend on a failure fail, the others
 //! equal those of a call without a failure bit for bit, and nothing is left behind.
 
-mod settled;
+use crate::settled;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod harness;
+use crate::harness;
 
 use std::sync::mpsc;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod harness;
+use crate::harness;
 
 use std::time::Duration;
 

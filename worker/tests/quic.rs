@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod harness;
+use crate::harness;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
