@@ -216,7 +216,7 @@ async fn closures_hold_up_their_own_thread_only() {
 type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// How a closure waits for an answer on the thread that it runs on.
 type Wait = fn(Work<Result<f32>>) -> Result<f32>;
-/// What the call with a closure answers, and how an error names the closure.
+/// The result of the call with a closure, and how an error names the closure.
 type Answer = (Result<f32>, String);
 
 fn named(what: &str, line: &str) -> String {

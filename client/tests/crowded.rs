@@ -208,7 +208,7 @@ async fn a_full_worker_is_not_planned_on_and_whoever_waits_gets_what_is_released
     assert!(part.free < part.needed_bytes && part.needed_bytes <= part.memory);
     assert!(explained.warnings[0].contains("does not fit the memory that is free"));
 
-    // Two wait, in order. What the first client releases goes to the first of them, and the other waits on.
+    // Two wait, in order. The memory that the first client releases goes to the first of them, and the other waits on.
     let (third, waits, causes) = waiting(rig.large(&clients[2]).wait(BOUND));
     within(waits.notified()).await;
     assert!(causes.lock().unwrap()[0].contains("it needs"));
@@ -267,7 +267,7 @@ async fn a_wait_for_memory_ends_in_time() {
         late.message.starts_with("waited 1.5s for memory: "),
         "{late}"
     );
-    // What would not fit if nothing were taken is not waited for.
+    // A load that would not even fit into empty workers fails at once.
     let elements = rig.most() as usize / 2;
     let never = b.load_function(tanh(elements), vec![]).wait(BOUND);
     let never = within(never).await.map(drop).unwrap_err();
@@ -290,7 +290,7 @@ async fn handles_of_eager_work_count_as_taken() {
     within(handle.ready()).await.unwrap();
     let model = within(rig.large(&cluster)).await.unwrap();
     assert_ne!(format!("{}/cpu:0", workers(&model).await[0]), device.name());
-    // What was dropped a moment before is waited for.
+    // A load waits for memory that was dropped a moment before.
     let next = rig.large(&cluster);
     drop(handle);
     within(next).await.unwrap();

@@ -212,7 +212,7 @@ async fn a_sequence_ends_at_a_stop_token_and_at_the_bounds() {
     );
     assert!(generated(&whole, &prompt, greedy(0)).await.0.is_empty());
 
-    // Of a sequence, all tokens but the last are fed.
+    // All tokens of a sequence but the last have been fed.
     for (model, axis, bound) in [
         ("cached", "past_sequence_length + sequence_length", 34),
         ("cached", "past_sequence_length", 33),

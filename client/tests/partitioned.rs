@@ -24,8 +24,8 @@ const WIDTH: usize = 16_384;
 /// Bytes of a table.
 const TABLE: u64 = 128 * MIB;
 
-/// Held by each test until its end. What a worker offers follows from what its process takes, so that a test which runs
-/// meanwhile would change it.
+/// Held by each test until its end. A worker's offer depends on how much memory its process takes, so another test that
+/// runs at the same time would change it.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// A cluster whose workers have room for so many tables each, and for half a table besides.
@@ -54,7 +54,7 @@ async fn cluster(workers: usize, tables: u64) -> Cluster {
     panic!("no size of memory leaves room for {tables} tables");
 }
 
-/// What runs the layers.
+/// The op of control flow that runs the layers.
 #[derive(Clone, Copy, PartialEq)]
 enum Control {
     /// A loop of `count` iterations over all tables.
@@ -395,7 +395,7 @@ async fn an_error_names_the_node_and_the_worker_within_the_body() {
         some["beside"].as_ref().unwrap(),
         &model.call(given(0, 1)).await.unwrap()["beside"]
     );
-    // What failed leaves nothing behind.
+    // The failed call leaves nothing behind.
     let want = &whole(Control::Loop, &[(2, 5)]).await[0];
     assert_eq!(model.call(given(2, 5)).await.unwrap(), *want);
     model.unload().await.unwrap();

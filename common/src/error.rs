@@ -114,7 +114,7 @@ pub struct Site {
 pub struct Error {
     pub code: Code,
     pub message: String,
-    /// What to do next; empty when there is nothing to add.
+    /// Advice on what to do next; empty when there is nothing to add.
     pub advice: String,
     pub site: Option<Box<Site>>,
     /// Participants that were stopped because of this error.

@@ -8,8 +8,8 @@
 //! Invariants
 //! 1. Entering and leaving look only at the entries of the member and its token, however many others there are.
 //! 2. Clients never fill the process: some places are for workers only.
-//! 3. What the connections of one token may send ahead of their readers is bounded in sum. They share a part that is free
-//!    equally; what they need beyond it is reserved in the token's account, or refused.
+//! 3. The bytes that all connections of one token may send ahead of their readers are bounded in sum. They share a part
+//!    that is free equally; what they need beyond it is reserved in the token's account, or refused.
 //! 4. A connection that has not said yet what it is for may send next to nothing ahead.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,8 @@ use crate::identity::{PeerIdentity, PeerName, Role, TokenId};
 /// The part of a token's memory that its connections may send ahead of their readers without being charged for it.
 const FREE_PART: u64 = 10;
 
-/// What QUIC keeps of a connection besides what its peer sends ahead, as measured of a debug build: 160 KiB.
+/// Bytes that QUIC keeps for a connection besides those that its peer sends ahead: 160 KiB, as measured in a debug
+/// build.
 const OF_CONNECTION: u64 = 192 << 10;
 
 /// How much the connections of one token may send ahead of their readers.

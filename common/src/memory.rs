@@ -333,7 +333,7 @@ impl Ledger {
                 }
                 (total - self.limit, self.full(&b, bytes))
             };
-            // What frees memory takes locks of its own, and changes the books.
+            // The reclaimer takes locks of its own and changes the books, so it must not be called under this lock.
             let source = self.reclaimer.0.get().and_then(Weak::upgrade);
             if !source.is_some_and(|s| s.reclaim(missing)) {
                 return Err(error);

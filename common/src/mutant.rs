@@ -78,7 +78,7 @@ pub fn assert_killed(name: &str, test: &str) {
     );
 }
 
-/// What a program writes to its standard output. `None` where it does not end within `bound`, after which it is killed.
+/// The standard output of a program. `None` where it does not end within `bound`, after which it is killed.
 #[allow(
     clippy::disallowed_methods,
     reason = "a thread of its own reads, so that the wait for it has a bound"

@@ -113,8 +113,9 @@ pub struct Registration {
     /// The numerics profile of the device; that of its host is [`Registration::profile`].
     pub device_profile: String,
     pub threads: u32,
-    /// Bytes that programs may use: the memory limit less the base footprint and the load buffer. Of a device with memory
-    /// of its own the lesser of that and of its memory, because what a program needs may lie in either.
+    /// Bytes that programs may use: the memory limit less the base footprint and the load buffer. For a device with
+    /// memory of its own, it is the lesser of this and the device's memory, because a program's tensors may lie in
+    /// either.
     pub memory: u64,
     /// Bytes of the load buffer, which is kept for weights in flight.
     pub load_buffer: u64,
@@ -201,7 +202,7 @@ pub enum WorkerCount {
     Exactly(u32),
 }
 
-/// What a plan is made for.
+/// The purpose of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Intent {
     /// It is shown. Where the function does not fit the memory that is free, the plan is made as if nothing were taken,
@@ -260,7 +261,7 @@ pub struct Stage {
     pub nodes: Vec<String>,
 }
 
-/// What the caller asks of a plan.
+/// The caller's wishes for a plan.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PlanOptions {
     pub intent: Intent,
@@ -383,7 +384,7 @@ pub struct PlanSummary {
     pub step_ns: u64,
     /// Predicted nanoseconds of a step on the fastest single worker, with the axes as expected; `None` if it fits none.
     pub single_ns: Option<u64>,
-    /// What the passes did to the function, one line for each change.
+    /// The changes that the passes made to the function, one line each.
     pub passes: Vec<String>,
     pub warnings: Vec<String>,
     /// The functions of control flow that several workers run together.
@@ -400,13 +401,14 @@ pub struct BodySummary {
     pub owner: String,
     /// The workers that run it.
     pub parts: Vec<BodyPartSummary>,
-    /// What crosses between workers in one run: operands from the owner, tensors between the parts, results to the owner.
+    /// The tensors that cross between workers in one run: operands from the owner, tensors between the parts, results
+    /// to the owner.
     pub cut_edges: Vec<CutEdge>,
     /// Predicted nanoseconds of one run, with the axes as expected.
     pub step_ns: u64,
 }
 
-/// What one worker runs of a partitioned body. The worker's [`PartSummary`] counts it as well.
+/// The part of a partitioned body that one worker runs. The worker's [`PartSummary`] counts it as well.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BodyPartSummary {
     pub worker: String,

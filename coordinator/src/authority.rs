@@ -1,7 +1,8 @@
-//! Who is let in: join tokens, the certificate authority, and the list of the revoked.
+//! Admission to the cluster: join tokens, the certificate authority, and the list of the revoked.
 //!
 //! Invariants
-//! 1. What a caller is told has been kept: a token exists, and a revocation holds, after a crash too.
+//! 1. The authority answers only after it has stored the change: a token that was returned exists, and a revocation
+//!    that was confirmed holds, after a crash too.
 //! 2. A certificate is made only for the bearer of a valid token, or for a member that renews its own.
 //! 3. Every change of tokens and of the authority is in the audit log once it is kept.
 

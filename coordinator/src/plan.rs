@@ -26,7 +26,7 @@ use crate::partition::{names, partition, summarise};
 use crate::passes::{StaysInPlace, control_op, optimise_in_place};
 use crate::place::{ClusterModel, Placed, check_pins, human, is_pinned, place};
 
-/// What a part of a plan needs of its worker's memory.
+/// The memory that a part of a plan needs on its worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartMemory {
     /// Bytes in all.
@@ -171,7 +171,8 @@ fn optimised_and_divided(
     let made = optimise_in_place(again, options.numerics, &|_| true)?;
     let mut refused = None;
     for share in LARGE {
-        // What only waits for memory is not taken apart for as long as it lives.
+        // A function that would fit idle workers whole only has to wait for memory. Dividing its bodies would slow it
+        // down for as long as its lease lives.
         if share > 1
             && let Some(whole) = whole.take()
             && optimised_and_placed(whole, &cluster.idle(), options).is_ok()
@@ -284,9 +285,10 @@ fn least_together(
         .find(fits)
 }
 
-/// Optimises and places a function. What only one branch of an `If` needs moves into the branch, which runs on one worker
-/// as a whole. Where that does not fit, or leaves nothing to one of the workers that were asked for, it stays outside, and
-/// runs whichever branch is taken. A node that is pinned, or that a stage of the model's file places, always stays.
+/// Optimises and places a function. Nodes that only one branch of an `If` needs move into the branch, which runs on one
+/// worker as a whole. Where that does not fit, or leaves nothing to one of the workers that were asked for, it stays
+/// outside, and runs whichever branch is taken. A node that is pinned, or that a stage of the model's file places,
+/// always stays.
 fn optimised_and_placed(
     function: Function,
     cluster: &ClusterModel,

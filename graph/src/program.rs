@@ -1,4 +1,4 @@
-//! What one participant of a lease runs: the result of partitioning.
+//! Programs: the part of a function that one participant of a lease runs, as partitioning makes it.
 //!
 //! ```text
 //!   driver --feed--> recv slot | nodes in topological order | send slot --edge--> peer's recv slot
@@ -277,7 +277,7 @@ pub struct Fetch {
     pub from: FetchFrom,
 }
 
-/// What the driver feeds and fetches in every step.
+/// The tensors that the driver feeds and fetches in every step.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct DriverProgram {
     pub feeds: Vec<Feed>,

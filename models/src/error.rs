@@ -20,7 +20,7 @@ pub struct UnsupportedNode {
     pub opset: Option<i64>,
     /// The dtype of the first operand whose type is known.
     pub dtype: Option<DType>,
-    /// Which property of the node is not supported, where the op itself is supported.
+    /// The property of the node that is not supported, where the op itself is supported.
     pub reason: Option<String>,
 }
 
@@ -78,7 +78,7 @@ pub enum ModelError {
     /// No value can be given for a graph input.
     #[error("input '{}': {reason}", Printable(input))]
     Input { input: String, reason: String },
-    /// What the caller says of an input does not fit it.
+    /// The caller's description of an input does not fit the input.
     #[error("input '{}': {reason}", Printable(input))]
     Given { input: String, reason: String },
     /// A value is of a kind that tensors cannot hold: strings, sequences, 8-bit floats and the like.
@@ -217,7 +217,7 @@ pub struct UnsupportedOp<'a> {
 }
 
 impl UnsupportedOp<'_> {
-    /// What the user can do about it.
+    /// Advice to the user.
     pub fn advice(&self) -> &'static str {
         advice_on(self.op, self.reason)
     }

@@ -55,7 +55,8 @@ pub use convoke_graph::ops::{
 use crate::cpu;
 pub use crate::cpu::{KernelFailure, Outputs};
 
-/// What a kernel is made for. A kernel is made once for each use of the op, not for each run.
+/// The attributes and operand types that a kernel is made for. A kernel is made once for each use of the op, not for
+/// each run.
 pub struct Spec<'a> {
     inner: &'a cpu::Spec<'a>,
 }

@@ -125,7 +125,7 @@ pub struct LoadArgs {
     pub blocks: BlockArgs,
 }
 
-/// What a model's file may leave open.
+/// Options for what a model's file leaves open.
 #[derive(Debug, Args)]
 pub struct BlockArgs {
     /// Channels of a block in a model that ONNX Runtime's optimizer wrote at level all, where the file leaves it open: 16 if

@@ -26,7 +26,7 @@ pub struct BenchArgs {
 /// Flags of a process that `bench` starts.
 #[derive(Debug, Args)]
 pub struct FloorArgs {
-    /// What the process does.
+    /// The role of the process.
     #[arg(value_enum)]
     pub part: Helper,
     /// Folder with the certificate authority of the relay's parties.

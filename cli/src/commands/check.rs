@@ -39,8 +39,8 @@ const NAMED: usize = 10;
 /// The most unsupported ops that are reported; the number of the others is given as well. A text has fewer.
 const REPORTED: usize = 64;
 
-/// What the workers offer for which the memory is predicted: more than any model needs, so that each model is split by
-/// time alone.
+/// The memory of the imagined workers for which memory is predicted. It is more than any model needs, so that each
+/// model is split by time alone.
 const PLENTY: u64 = 1 << 60;
 
 #[derive(Serialize)]
@@ -50,11 +50,11 @@ struct Report {
     /// Whether every node is supported.
     runs: bool,
     unsupported: Vec<Unsupported>,
-    /// What is not supported besides.
+    /// Counts of the unsupported nodes that `unsupported` does not list.
     further: Further,
-    /// What the model has that is ignored, and what it is limited to.
+    /// Parts of the file that are ignored, and limits on how the model may be used.
     remarks: Vec<String>,
-    /// What is known of a model that runs.
+    /// Sizes and predictions of the model, if it can run.
     figures: Option<Figures>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Error>,
@@ -99,14 +99,14 @@ struct Figures {
     splits: Vec<Split>,
 }
 
-/// What the model takes on a number of workers of equal speed.
+/// The predicted memory of the model on a number of workers of equal speed.
 #[derive(Serialize)]
 struct Split {
     workers: usize,
     /// Whether its branches and loops run on several of the workers, which a plan does only where no worker has the memory for
     /// them.
     divided: bool,
-    /// What each worker must offer: weights, and the tensors of one step.
+    /// Bytes that each worker must offer, for its weights and the tensors of one step.
     needed_bytes: Vec<u64>,
     /// Bytes that cross between workers in a step, without those within branches and loops.
     cut_bytes: u64,
@@ -237,7 +237,7 @@ fn figures(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Fig
         let shape = ty.fixed_shape();
         let elements = shape.and_then(|s| s.iter().try_fold(1usize, |n, d| n.checked_mul(*d)));
         let size = elements.and_then(|n| Some((n, ty.dtype.bytes_for(n)?)));
-        // What has at most one dimension of integers is arithmetic on shapes.
+        // Integer constants of at most one dimension belong to arithmetic on shapes; they are no weights.
         if let Some((elements, bytes)) = size.filter(|_| ty.dtype.is_float() || ty.shape.len() > 1)
         {
             weights.0 = weights.0.saturating_add(elements as u64);

@@ -89,10 +89,10 @@ pub(crate) fn unscoped<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Runs `f` in a device scope: its ops run on `devices`, and operands that are elsewhere are moved there. Of several
-/// devices, an op runs on the one with most bytes of its operands, and on the fastest where none has an operand. In the
-/// trace of a function the plan chooses among them instead. Scopes nest, and the innermost counts; a scope belongs to
-/// the calling task.
+/// Runs `f` in a device scope: its ops run on `devices`, and operands that are elsewhere are moved there. If there are
+/// several devices, an op runs on the one with most bytes of its operands, and on the fastest where none has an
+/// operand. In the trace of a function the plan chooses among them instead. Scopes nest, and the innermost counts; a
+/// scope belongs to the calling task.
 pub fn with_device<T>(devices: impl Into<DeviceSet>, f: impl FnOnce() -> T) -> T {
     let _entered = enter(devices);
     f()

@@ -133,7 +133,7 @@ pub(crate) struct Sessions {
     fetches: Mutex<Fetches>,
     fails_when_full: AtomicBool,
     closed: AtomicBool,
-    /// What else the workers need to live: an embedded cluster.
+    /// Keeps an embedded cluster alive as long as its client.
     _keeps: Option<Arc<dyn Any + Send + Sync>>,
     // Declared last, so that it is dropped after what runs on it.
     net: NetThread,
@@ -291,7 +291,7 @@ impl Sessions {
         let fastest = {
             let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
             let able = members.iter().filter(|m| m.ops.contains(&wanted));
-            // Of several that are as fast, it is the first by name.
+            // If several are equally fast, it is the first by name.
             let fastest = able.rev().max_by(|a, b| a.flops.total_cmp(&b.flops))?;
             fastest.worker.clone()
         };
@@ -310,7 +310,7 @@ impl Sessions {
             let member = members.find(|m| m.worker.name == d.worker());
             member.map_or(0.0, |m| m.flops)
         };
-        // Of several that are as fast, it is the first by name.
+        // If several are equally fast, it is the first by name.
         let fastest = able.rev().max_by(|a, b| flops(a).total_cmp(&flops(b)));
         fastest.cloned()
     }

@@ -9,7 +9,7 @@ use convoke_graph::graph::{Function, TensorType};
 use convoke_graph::program::Axes;
 use convoke_graph::{DType, Dim, Printable, Tensor as HostTensor};
 
-/// What a call feeds an input with, other than a cache.
+/// The role of an input that is no cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// The ids of the new tokens: [1, new].

@@ -14,7 +14,7 @@
 //!    it has the same bits even with a model that computes several tokens at once otherwise than one by one, as those do
 //!    that quantise by the largest number of a call.
 //! 2. A step takes the caches. Where it fails, or its future is dropped, the next one begins with the first token.
-//! 3. Of the logits only the row of the last token leaves its worker.
+//! 3. Only the logits of the last token leave their worker.
 
 mod graph;
 mod layout;
@@ -60,7 +60,7 @@ struct Shared {
     current: tokio::sync::Mutex<Option<Arc<Placement>>>,
 }
 
-/// What is generated, and when that ends.
+/// The options of a generation: sampling, and when it ends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerateOptions {
     /// The most tokens that are generated.

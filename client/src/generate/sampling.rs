@@ -25,7 +25,7 @@ pub struct Sampling {
     pub top_k: usize,
     /// The probability that the tokens which may be drawn reach together, above 0 and up to 1; 1 for all.
     pub top_p: f32,
-    /// What decides the draws.
+    /// The state that decides the draws.
     pub seed: u64,
 }
 

@@ -46,7 +46,7 @@ pub fn display(tensor: &HostTensor) -> impl fmt::Display + '_ {
 }
 
 impl Tensor {
-    /// Returns the values as text, see [`display`]. Of a large tensor only the elements that are shown are fetched.
+    /// Returns the values as text, see [`display`]. Only the elements that are shown of a large tensor are fetched.
     pub async fn preview(&self) -> Result<String> {
         if self.shape().is_none() {
             self.ready().await?;

@@ -1,4 +1,4 @@
-//! Who is who: the cluster's certificate authority, certificates with a role inside, join tokens, and the TLS settings
+//! Identity: the cluster's certificate authority, certificates with a role inside, join tokens, and the TLS settings
 //! that follow from them.
 //!
 //! ```text

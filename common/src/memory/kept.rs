@@ -2,8 +2,8 @@
 //! has it, which takes longer than most kernels take to fill it.
 //!
 //! Invariants
-//! 1. What is kept and what is in use together never exceed the ledger's memory limit, nor the most that was ever in
-//!    use at once: keeping memory raises no peak.
+//! 1. Kept memory and memory in use together never exceed the ledger's limit, nor the most that was ever in use at
+//!    once: keeping memory raises no peak.
 //! 2. Memory passes only between tensors of the same token, or of none.
 //! 3. Memory that was kept for two periods of [`IDLE`] is released, as long as [`Ledger::release_idle`] runs.
 //! 4. No memory is released under the ledger's lock, since the system takes a while for it.
@@ -241,7 +241,8 @@ mod tests {
         let many = [(); 9].map(|()| tensor(&p, SIZE).unwrap());
         drop(many);
         assert_eq!(counted(&l), (0, 8 * SIZE));
-        // What is larger than all that may be kept is released, and the rest stays, where the peak leaves room for both.
+        // A block larger than all that may be kept is released, and the others stay, although the peak leaves room for
+        // both.
         drop(l.reserve(Purpose::Weights, 20 * SIZE).unwrap());
         let many = [(); 8].map(|()| tensor(&p, SIZE).unwrap());
         drop(many);
@@ -307,7 +308,7 @@ mod tests {
         assert_eq!(counted(&l), (0, SIZE + LEAST as u64));
         period();
         assert_eq!(counted(&l), (0, LEAST as u64));
-        // What is used again and again stays.
+        // Blocks that are used again and again stay.
         for _ in 0..3 {
             drop(tensor(&p, LEAST as u64).unwrap());
             period();

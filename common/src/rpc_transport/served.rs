@@ -250,7 +250,7 @@ impl<Req, Resp> ServedStream<Req, Resp> {
         ready!(Pin::new(&mut self.framed).poll_ready(task))?;
         if let Some(answer) = self.refusal.take() {
             Pin::new(&mut self.framed).start_send(answer)?;
-            // What is not written now is written with the next answer, or when the channel flushes.
+            // Bytes that are not written now are written with the next answer, or when the channel flushes.
             if let Poll::Ready(Err(error)) = Pin::new(&mut self.framed).poll_flush(task) {
                 return Poll::Ready(Err(error));
             }

@@ -1,8 +1,8 @@
 //! The seam for kernels: threads, and the time that kernels take, are ambient.
 //!
 //! Invariants:
-//! 1. Compute is shared fairly between accounts, and between the leases of each ([`FairQueue`]). Of one lease's
-//!    jobs the highest priority runs first, and jobs of equal priority run in the order in which they were submitted.
+//! 1. Compute is shared fairly between accounts, and between the leases of each ([`FairQueue`]). Among the jobs of one
+//!    lease the highest priority runs first, and jobs of equal priority run in the order in which they were submitted.
 //! 2. The queue is bounded; a refused job goes back to the submitter, which may run it itself.
 //! 3. A panicking job ends neither its thread nor another job. A job that must report its panic wraps its work in
 //!    `catch_unwind`.
@@ -89,7 +89,8 @@ pub trait Compute: Send + Sync {
         true
     }
 
-    /// Which members' jobs run, and which wait behind them, those that run or wait longest first.
+    /// The members whose jobs run, and the members whose jobs wait, each list beginning with the one that has run or
+    /// waited longest.
     fn turns(&self) -> Vec<ComputeUse> {
         vec![]
     }

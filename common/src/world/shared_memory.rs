@@ -241,7 +241,7 @@ impl Giver {
     }
 }
 
-/// What a giver tells the taker.
+/// The message of a giver to the taker.
 pub enum SegmentNotice {
     /// A segment with this number can be read.
     Given(u64, PeerSegment),

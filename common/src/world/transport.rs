@@ -58,14 +58,14 @@ const STRANGER_WINDOW: u32 = 64 << 10;
 /// The streams that a peer without a certificate may have open: one for its greeting, and one for its join.
 const STRANGER_STREAMS: u32 = 2;
 
-/// What a member may send ahead of its readers until it is known what its connection carries, see
+/// Bytes that a member may send ahead of its readers until it is known what its connection carries, see
 /// [`Members`](crate::members::Members).
 pub const FIRST_WINDOW: u32 = 256 << 10;
 
 /// The streams that a member may open until then: its lane, its tripwire, probes and calls.
 const FIRST_STREAMS: u32 = 16;
 
-/// What two deployments set differently.
+/// The settings that differ between deployments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndpointOptions {
     /// Bytes that a peer may send on one stream ahead of its reader.

@@ -11,9 +11,9 @@
 //! Invariants
 //! 1. Where a function fits with its bodies on one worker each, were the workers all for the caller, they stay what they are.
 //! 2. Taking a body out changes no bit: its nodes are those that run on one worker.
-//! 3. What a body and the function around it need of a worker fits there together: parts are placed in the order in which a
-//!    worker loads them, those with more weights first and the function last, each in the memory that the others leave. A
-//!    constant that several parts of a worker read is there once.
+//! 3. A body and the function around it fit on a worker together. Parts are placed in the order in which a worker loads
+//!    them, those with more weights first and the function last, each in the memory that the others leave. A constant
+//!    that several parts of a worker read is there once.
 
 mod outline;
 #[cfg(test)]
@@ -77,7 +77,7 @@ pub struct DividedFunction {
     pub placed: Placed,
     /// In the order in which workers load them.
     bodies: Vec<PlacedBody>,
-    /// What all parts together need of each participant; empty where there are no bodies.
+    /// The memory that all parts together need of each participant; empty where there are no bodies.
     parts: Vec<PartsUsage>,
 }
 
@@ -241,8 +241,8 @@ impl DividedFunction {
     }
 }
 
-/// What crosses between workers in one run of a body: its operands where the owner does not run their reader, what its
-/// workers send each other, and the results that the owner does not compute.
+/// The tensors that cross between workers in one run of a body: its operands where the owner does not run their reader,
+/// tensors between its workers, and the results that the owner does not compute.
 fn crossings(owner: &str, placed: &Placed, parts: &Partition) -> Vec<CutEdge> {
     let (f, driver) = (&placed.function, &parts.driver);
     let edge = |v: ValueId, from: &str, to: &str| CutEdge {
@@ -293,7 +293,7 @@ struct Dividing<'a> {
     too_small: &'a Error,
     /// The cluster without the memory that is taken by parts that are placed.
     left: ClusterModel,
-    /// What the placed parts need of each worker of the cluster.
+    /// The memory that the placed parts need of each worker of the cluster.
     parts: Vec<PartsUsage>,
 }
 

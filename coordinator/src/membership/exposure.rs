@@ -4,7 +4,7 @@
 //! coordinator saw the process end, and had granted it a lease of the function.
 //!
 //! Invariants
-//! 1. What is kept is bounded: the functions granted last of each incarnation, and the incarnations that ended last, of
+//! 1. The records are bounded: the functions granted last of each incarnation, and the incarnations that ended last, of
 //!    each worker and of all.
 //! 2. A restart of the coordinator forgets everything. Deaths in leases that it did not grant itself do not count.
 

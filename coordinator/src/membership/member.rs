@@ -1,4 +1,4 @@
-//! What the coordinator knows of one worker's name.
+//! One worker's name, and all that the coordinator knows of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) const LONGEST_TEXT: usize = 256;
 /// Most custom ops that a worker may have kernels for.
 const MOST_OPS: usize = 1024;
 
-/// What a worker offers, after validation.
+/// The offer of a worker, after validation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Offer {
     pub incarnation: Incarnation,
@@ -171,7 +171,7 @@ pub struct Member {
     pub drained: bool,
     /// A remark for the status on how the former process ended.
     pub remark: String,
-    /// What the worker reported of its memory, and what it had no room for.
+    /// The worker's last report of its memory, and the leases that it had no room for.
     pub memory: KnownUse,
 }
 

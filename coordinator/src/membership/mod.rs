@@ -432,8 +432,8 @@ impl Membership {
     pub fn status(&self, now: Moment) -> Vec<MemberStatus> {
         let status = |(name, m): (&String, &Member)| {
             let offer = m.offer();
-            // Of a newcomer that has yet to register only the name is known; it is omitted. The same is known of
-            // workers from before a restart, which are listed.
+            // The core knows only the name of a newcomer that has yet to register, so the newcomer is omitted. Workers
+            // from before a restart are known by name only as well, but they are listed.
             let is_newcomer = offer.is_none() && !m.drained && m.reserved_until.is_some();
             if is_newcomer || m.has_left() {
                 return None;

@@ -68,7 +68,7 @@ fn part(placed: &Placed, parts: &Partition, bodies: &[BodySummary], m: usize) ->
     {
         (first_node, last_node) = (first.first_node.clone(), last.last_node.clone());
     }
-    // What the worker has of this part counts as free for it.
+    // Constants of this part that the worker has already count as free memory.
     let present = usage.needed.saturating_sub(usage.beyond.memory);
     let paid = usage.needed.saturating_sub(usage.beyond.budget);
     let memory = worker.memory.saturating_add(present);

@@ -47,7 +47,7 @@ pub struct OptimisedFunction {
 /// A pass returns the new function, and a description of its changes if it made any.
 type Pass = fn(Function) -> (Function, Option<String>);
 
-/// What a pass may do.
+/// The changes that a pass may make.
 enum PassKind {
     /// It keeps every bit of every value.
     Exact(Pass),

@@ -201,7 +201,7 @@ fn blocks(e: &mut Edit, node: usize, packed: &mut PackedWeights) -> Option<()> {
     if attrs.packed || zeros.is_some_and(|v| !e.is_constant(v)) {
         return None;
     }
-    // What cannot be packed is found before anything changes.
+    // Refuse weights that cannot be packed before anything changes.
     let form = PackCodesAttrs {
         bits: attrs.bits,
         n: attrs.n,

@@ -11,7 +11,7 @@ use convoke_graph::program::{ConstantId, NUMERICS_PROFILE, ProgramNode};
 use super::memory::Need;
 use super::work::Work;
 
-/// What a worker offers, as placement sees it.
+/// A worker's offer, as placement sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerModel {
     pub name: String,

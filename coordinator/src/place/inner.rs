@@ -7,9 +7,9 @@ use convoke_graph::program::PARTITIONED;
 
 use super::work::{bytes_of, of_unknown_size};
 
-/// Returns the most bytes at once of the values that the functions of a node make. The results of a branch are not among
-/// them: they are the results of its node. Of a partitioned body the results alone are there, beside what they are made
-/// of.
+/// Returns the peak of the bytes of the values that the functions of a node make while they run. The results of a
+/// branch are not counted, because they are the results of its node. For a partitioned body only the results and the
+/// tensors that they are joined from are counted, because other workers hold the rest.
 pub fn inner_bytes(node: &Node, axes: &Bindings) -> u64 {
     let is_if = node.is(ControlOp::If);
     let each = node.attrs.functions();

@@ -36,17 +36,17 @@ pub struct Usage {
     pub activations: u64,
     /// Bytes in all, where the worker has none of the constants.
     pub needed: u64,
-    /// What is needed besides the constants that the worker has.
+    /// The need without the constants that the worker has already.
     pub beyond: Need,
-    /// What of that stays taken when all is loaded.
+    /// The part of `beyond` that stays taken when all is loaded.
     pub kept: Need,
     /// Bytes of the constants that the worker lacks.
     pub missing: u64,
-    /// What loading these takes.
+    /// The cost of loading those constants.
     pub lacking: Loading,
 }
 
-/// What loading constants takes.
+/// The cost of loading constants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Loading {
     /// Bytes read from files.
@@ -57,7 +57,7 @@ pub struct Loading {
     pub peak: u64,
 }
 
-/// What a part needs besides the constants that its worker has already.
+/// The memory that a part needs on its worker, without the constants that the worker has already.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Need {
     /// Bytes of the worker's memory.
@@ -66,7 +66,8 @@ pub struct Need {
     pub budget: u64,
 }
 
-/// What several parts need of one worker, which loads them one after the other, each beside what those before it keep.
+/// The memory that several parts need on one worker. The worker loads them one after the other, each beside the memory
+/// that the earlier ones keep.
 #[derive(Debug, Clone, Default)]
 pub struct PartsUsage {
     pub total: Usage,

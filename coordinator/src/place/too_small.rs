@@ -179,7 +179,7 @@ fn advice(scale: &Scale<'_>, unread: u64, cluster: &ClusterModel, count: usize) 
     }
     let high = least_memory(scale, u32::try_from(count.max(1)).unwrap_or(u32::MAX));
     let high = high.saturating_add(unread);
-    // What a process needs for itself explains an offer only where that is small.
+    // Mention the memory that a process takes for itself only where the offer is small; there it explains the offer.
     let own = match largest < TOLD_BELOW {
         true => ", of which a worker process takes 30 to 40 MiB for itself",
         false => "",

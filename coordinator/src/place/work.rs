@@ -99,7 +99,7 @@ pub struct Work {
     /// Where each constant is read from; `None` if it is computed or travels inside the graph.
     pub const_stored: Vec<Option<ArtifactBytes>>,
     pub const_is_literal: Vec<bool>,
-    /// What each constant is known by, if leases share it.
+    /// The id of each constant, if leases share it.
     pub const_id: Vec<Option<ConstantId>>,
     /// The node indices of the init nodes, in order, and the constants that each reads and writes.
     pub inits: Vec<u32>,
@@ -342,9 +342,9 @@ impl Work {
     }
 }
 
-/// Returns the bytes that are counted for an output whose size depends on data: those of the largest tensor that its node
-/// reads. Their sum would double wherever two such outputs meet, and be absurd at the end of a detector's postprocessing. What
-/// a step takes beyond what is counted, it asks of the ledger when it gets there.
+/// Returns the bytes that are counted for an output whose size depends on data: those of the largest tensor that its
+/// node reads. Their sum would double wherever two such outputs meet, and be absurd at the end of a detector's
+/// postprocessing. Where a step needs more than this, it asks the ledger for the rest while it runs.
 pub fn of_unknown_size(read: impl Iterator<Item = u64>) -> u64 {
     read.max().unwrap_or(0)
 }

@@ -105,8 +105,8 @@ impl Service {
             .await
     }
 
-    /// Installs a plan on all workers. Of several errors it returns the first cause, else the first loss, else the
-    /// first.
+    /// Installs a plan on all workers. If several workers fail, it returns the first cause, else the first loss, else
+    /// the first error.
     async fn install_all(
         &self,
         lease: LeaseId,

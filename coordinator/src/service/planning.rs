@@ -49,7 +49,7 @@ const MOST_TIGHTER: usize = 3;
 /// The permits of a plan that is computed or waits: one of the client's share, one of its token's, and one of all.
 type Place = [OwnedSemaphorePermit; 3];
 
-/// What a request for a plan holds until the plan is computed: its place, and the charge for its bytes.
+/// Resources of a request for a plan until the plan is computed: its place, and the charge for its bytes.
 type RequestGuard = (Place, Charge);
 
 /// The owner of a share of the places.

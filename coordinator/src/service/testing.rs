@@ -237,7 +237,7 @@ pub struct Script {
     pub hangs: bool,
     /// The semaphore of which each `release` takes a permit before it answers.
     pub frees: Option<Arc<Semaphore>>,
-    /// What `memory` answers.
+    /// The answer of `memory`.
     pub memory: Arc<Mutex<MemoryUse>>,
 }
 

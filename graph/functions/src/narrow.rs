@@ -57,7 +57,7 @@ pub enum PowerRounding {
     Nearest,
 }
 
-/// What a conversion does where several results are possible.
+/// How a conversion rounds and saturates, where several results are possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NarrowRounding {
     /// Whether a number beyond the largest one becomes that, instead of what the format has for infinity.
@@ -65,7 +65,7 @@ pub struct NarrowRounding {
     pub power: PowerRounding,
 }
 
-/// What a format has besides finite numbers.
+/// The values of a format that are no finite numbers.
 #[derive(Clone, Copy, PartialEq)]
 enum Specials {
     /// Neither infinities nor NaN.

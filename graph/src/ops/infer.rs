@@ -100,7 +100,7 @@ pub(super) fn apply(
     Ok(out)
 }
 
-/// What is known about values besides their types, while a function is walked.
+/// Facts about values beside their types, collected while a function is walked.
 pub(super) struct ValueFacts<'f> {
     values: Vec<Option<HostValue>>,
     tensors: Vec<Option<&'f Tensor>>,

@@ -1,4 +1,4 @@
-//! What a constant is known by: the hash of all that decides its bytes. Pure computation.
+//! The id of a constant: the hash of all that decides its bytes. This module is pure computation.
 //!
 //! ```text
 //! range of chunks, inline literal ── id ──┐
@@ -18,7 +18,7 @@ use crate::codec::{self, CodecError};
 use crate::graph::{Attrs, Function, Literal, RunsAt, TensorType, Value};
 use crate::tensor::{INLINE, Tensor};
 
-/// What a constant is known by.
+/// The id of a constant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ConstantId(pub [u8; 32]);
 
@@ -33,7 +33,7 @@ pub struct Constant {
     pub is_shared: bool,
 }
 
-/// What defines the constants of a program or a function.
+/// The definitions of the constants of a program or a function.
 struct InitPart<'a> {
     /// The key under which constants are hashed: the numerics profile, and the layout of what the kernels of a device make.
     key: [u8; 32],
@@ -62,7 +62,7 @@ struct InitNode<'a> {
 /// Bytes that the fields of most constants take at most.
 const FIELDS: usize = 128;
 
-/// What kind of thing defines a constant; the first of its fields.
+/// The kind of a constant's definition; it is the first field that is hashed.
 #[derive(Clone, Copy)]
 enum Kind {
     Range = 0,

@@ -221,7 +221,7 @@ fn scatter(
     zeros_to(job.bytes, sink)
 }
 
-/// What lies between the elements of sparse tensors.
+/// The value of the elements that a sparse tensor does not list.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Alignment of decoded tensors in the sidecar, in bytes.

@@ -15,7 +15,7 @@ use super::scope::Initializer;
 use super::{lengths, tensor};
 use crate::error::ModelError;
 
-/// What is known of an input when a model is loaded.
+/// An input's description, as far as it is known when a model is loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GivenInput {
     /// Calls give the input a tensor of this rank. It decides for an input whose rank the model does not declare, and for one

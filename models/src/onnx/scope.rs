@@ -14,7 +14,7 @@ use crate::error::ModelError;
 /// The version of each operator set, by domain.
 pub(super) type Opsets<'a> = HashMap<&'a str, i64>;
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Meaning {
     /// An optional operand that is left out, or an optional value that holds nothing.
@@ -92,7 +92,7 @@ impl<'a> Initializer<'a> {
 pub(super) struct Scope<'a> {
     /// The value of each name; `None` for an optional operand that a call of a function left out.
     pub names: HashMap<&'a str, Option<ValueId>>,
-    /// What each name stands for that is neither a tensor nor nothing.
+    /// The meaning of each name that is neither a tensor nor nothing.
     pub compounds: HashMap<&'a str, Meaning>,
     /// Constants that nothing has read yet.
     pub pending: HashMap<&'a str, Initializer<'a>>,

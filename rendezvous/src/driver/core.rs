@@ -47,7 +47,7 @@ pub const LOSS_GRACE: Duration = Duration::from_millis(100);
 /// The most errors that are attached to a step's cause, since many may fail at once.
 const MOST_ATTACHED: usize = 8;
 
-/// What happened at the driver.
+/// An event at the driver.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// The caller starts step `n`, which waits for `results` tensors.
@@ -68,7 +68,7 @@ pub enum Event {
     Closed { error: Error },
 }
 
-/// What the shell is to do.
+/// A command to the shell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// Send `Start` to every participant, then the feeds.
@@ -311,8 +311,8 @@ impl Core {
     /// Takes a participant's report that it failed the step.
     fn reported(&mut self, now: Instant, n: u64, from: ParticipantIx, error: Error) {
         match error.code {
-            // The participant will say nothing more about any step. That its lease ended explains nothing; what is
-            // known is the participant at which it ended.
+            // The participant will say nothing more about any step. The end of its lease explains nothing, so the error
+            // only names the participant at which it ended.
             Code::LeaseRetired => {
                 let msg = format!("{} no longer holds the lease", self.name(from));
                 let error = self.of(from, Error::new(Code::PeerLost, msg));

@@ -66,7 +66,7 @@ struct StagingState {
     shut: bool,
 }
 
-/// What the staging task is to do next.
+/// The next action of the staging task.
 enum Turn {
     Copy(TensorPiece),
     /// Drop a transfer that was cancelled, perhaps after its first pieces were announced.
@@ -338,7 +338,7 @@ impl LinkSharing {
                     self.copy(&mut block, segment, chunk, |told| {
                         remote.send(&Frame::Sharing(told));
                     });
-                    // What was announced is sent now, and heartbeats are.
+                    // Let the announcement and heartbeats be sent now.
                     tokio::task::yield_now().await;
                 }
             }

@@ -191,7 +191,7 @@ async fn parts_are_put_together_and_each_is_returned() {
     while pair.answers() < 2 {
         tokio::task::yield_now().await;
     }
-    // What the peer now does with its memory changes nothing.
+    // Writes of the peer to its memory now change nothing.
     pair.block.bytes_mut().fill(1);
     let lease = pair.hub.lease(LEASE).unwrap();
     let slot = lease.table.slot(0, 1).unwrap();

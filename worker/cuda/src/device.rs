@@ -12,7 +12,7 @@ use crate::kernels::{Template, template};
 use crate::queue::CudaQueue;
 use crate::queue::staging::Staging;
 
-/// What all queues of a GPU share.
+/// The state that all queues of a GPU share.
 pub(crate) struct Gpu {
     pub driver: Arc<dyn Driver>,
     pub staging: Staging,

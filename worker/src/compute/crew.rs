@@ -29,7 +29,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<Crew>>> = const { RefCell::new(None) };
     /// Whether this thread interprets a job or stays awake for its crew.
     static OCCUPIED: Cell<bool> = const { Cell::new(false) };
-    /// What follows when the job of this thread is over.
+    /// Closures that run when the job of this thread is over.
     static AFTERWARDS: RefCell<Vec<Box<dyn FnOnce()>>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -47,7 +47,7 @@ const WIDE: usize = 4;
 /// The least and the most idle crews that are kept: one for each thread in between.
 const KEPT: (usize, usize) = (2, 16);
 
-/// What an entry of the queue waits to run: a job that has not begun, or one that sleeps in its crew.
+/// The work that an entry of the queue stands for: a job that has not begun, or one that sleeps in its crew.
 enum WaitingWork {
     Fresh(NewJob),
     Paused(Arc<Crew>),

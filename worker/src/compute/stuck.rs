@@ -27,7 +27,7 @@ struct ThreadSample {
     used: u64,
 }
 
-/// What the threads of a crew with a turn had used, and since when they have used no more.
+/// The processor time of a crew's threads when it was last seen to grow, and since when it has not grown.
 struct StandingStill {
     used: u64,
     since: Instant,

@@ -1,4 +1,4 @@
-//! What an implementation of an op works with: a [`Spec`] when its kernel is resolved, a [`KernelCall`] at every launch.
+//! The arguments of an op's implementation: a [`Spec`] when its kernel is resolved, a [`KernelCall`] at every launch.
 
 use convoke_common::Error;
 use convoke_graph::graph::Attrs;

@@ -11,12 +11,13 @@
 //! for, and values that the other side reads are copied, by nodes of their own.
 //!
 //! Invariants
-//! 1. What is enqueued takes effect in the order in which it was enqueued, as far as its results show: a launch reads
-//!    what earlier launches and copies wrote. A device that works on several streams waits for events between them.
+//! 1. Work takes effect in the order in which it was enqueued, as far as its results show: a launch reads what earlier
+//!    launches and copies wrote. A device that works on several streams waits for events between them.
 //! 2. Memory of a device tensor is used again only after everything enqueued that reads or writes it has ended.
 //! 3. No call waits for the device, and nothing is lost: every callback is called exactly once, with a result or an
 //!    error, even where the device fails or its queue is dropped.
-//! 4. A launch that fails fails later. Its results carry the failure, and so do the results of what reads them.
+//! 4. A launch returns before it can fail. If it fails, its results carry the failure, and so do the results of every
+//!    launch that reads them.
 //! 5. A device that will never work again fails whatever is enqueued with an error of code `wedged`. Its worker then
 //!    refuses work and ends, and calls run elsewhere.
 

@@ -82,7 +82,7 @@ enum Waiter {
     Step(TensorCallback),
 }
 
-/// What a step does with a handle's tensor once it has resolved.
+/// How a step uses a handle's tensor once it has resolved.
 pub(crate) type TensorCallback = Box<dyn FnOnce(HandleOutcome) + Send>;
 
 struct WaitingRun {
@@ -126,7 +126,7 @@ impl Ord for Run {
     }
 }
 
-/// What must be done outside the session.
+/// A command that must be carried out outside the session.
 pub(super) enum Effect {
     Send {
         peer: u32,

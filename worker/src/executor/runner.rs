@@ -18,7 +18,7 @@ use crate::compute::{self, Crew};
 use crate::cpu::{Operands, Outputs};
 use crate::program::code::InstrKind;
 
-/// What a runner leaves to be done at its end.
+/// Work that a runner leaves for after its end.
 struct Remainder {
     span: Span,
     after: FollowUp,
@@ -226,7 +226,7 @@ impl Executor {
             match launched {
                 Ok(made) => {
                     flow.ended(code, i, made, &mut after);
-                    // What is sent last is sent when the job is over.
+                    // The last sends wait until the job is over.
                     if after.sends.is_empty() || flow.is_idle() {
                         continue;
                     }

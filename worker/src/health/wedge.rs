@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep_until};
 /// How long ended work may take to quiesce before its worker counts as wedged.
 pub const WEDGED: Duration = Duration::from_secs(5);
 
-/// What becomes of a wedged worker.
+/// The end of a wedged worker.
 pub const RETURNS: &str =
     "its process ends and returns by itself where a supervisor runs it; else restart it";
 

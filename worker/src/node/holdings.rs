@@ -1,4 +1,4 @@
-//! What a worker holds: leases, links to peers, and its status.
+//! The holdings of a worker: leases, links to peers, and its status.
 
 mod bodies;
 mod core;
@@ -77,7 +77,7 @@ impl InstalledLease {
         std::iter::once(self).chain(&self.bodies)
     }
 
-    /// What tells, once the lease was released, whether anything of it is still in use.
+    /// Returns weak references that tell, once the lease was released, whether anything of it is still in use.
     fn remains(&self) -> Vec<EndingLease> {
         let remains = self.each().map(|part| EndingLease {
             lease: Arc::downgrade(&part.lease),
@@ -103,11 +103,12 @@ impl EndingLease {
     }
 }
 
-/// What a worker holds that changes, under one lock. No kernel, no peer and no destructor of a lease runs under it.
+/// The changing part of a worker's holdings, under one lock. No kernel runs, no peer is called and no lease is
+/// destroyed under it.
 #[derive(Default)]
 struct HoldingsState {
     leases: LeaseCore,
-    /// The clients of this process, by name, with what reads their artifacts.
+    /// The sources of artifacts of the clients in this process, by name.
     local_clients: BTreeMap<String, Arc<dyn ArtifactSource>>,
 }
 

@@ -49,8 +49,8 @@ pub fn account_of_member(ledger: &Ledger, member: &PeerIdentity) -> Ledger {
     })
 }
 
-/// Who pays for the compute of a client's lease or session: the token that it came with, or itself where it is of this
-/// process.
+/// The share that pays for the compute of a client's lease or session: the account is the token that the client came
+/// with, or the client itself where it is in this process.
 pub fn share_of(link: Option<&Arc<Link>>, client: &str, lease: LeaseId) -> Share {
     let identity = link.and_then(|link| link.identity());
     let account = identity.map_or(client, |identity| identity.token_id.as_str());

@@ -36,7 +36,7 @@ pub struct Cache {
     warned: AtomicBool,
 }
 
-/// What this worker knows of the chunks in the folder.
+/// The index of the chunks in the folder.
 #[derive(Default)]
 struct Index {
     chunks: HashMap<ChunkHash, CacheEntry>,

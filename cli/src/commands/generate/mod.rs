@@ -40,7 +40,7 @@ struct Report {
     attempts: Vec<Attempt>,
 }
 
-/// What is asked of the model.
+/// The prompt and the options of one generation.
 struct Request {
     prompt: Vec<u32>,
     options: GenerateOptions,
@@ -142,7 +142,7 @@ async fn run(
             Err(error) => break Err(error),
         }
     };
-    // What there is of the text comes out whole, an error after it.
+    // Print the rest of the text before any error is reported.
     show(text.rest()?)?;
     if !json && !whole.is_empty() && !whole.ends_with('\n') {
         output::stream("\n")?;

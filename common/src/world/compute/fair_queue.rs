@@ -318,7 +318,7 @@ impl<T> FairQueue<T> {
         self.accounts.charge(share.account(), nanos);
     }
 
-    /// What would run in place of a job of `share`. `fresh` is as in [`FairQueue::pop`].
+    /// The competitor that would run if a job of `share` gave way. `fresh` is as in [`FairQueue::pop`].
     pub fn rival(&self, share: &Share, fresh: bool) -> Rival {
         let Some((account, lease, _)) = self.first(fresh) else {
             return Rival::None;

@@ -161,7 +161,7 @@ mod tests {
             let sent = start + MS * packet as u32;
             match packet % nth {
                 0 => c.on_congestion_event(sent + smoothed, sent, false, MTU),
-                // What `on_ack` counts: an estimate of the round trip cannot be made here.
+                // Count as `on_ack` does. The test cannot call it, since it cannot make an estimate of the round trip.
                 _ => {
                     c.acknowledged += MTU;
                     c.age();

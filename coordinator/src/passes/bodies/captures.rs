@@ -148,7 +148,7 @@ impl Bodies {
         f.add_value(unique, ty)
     }
 
-    /// Captures the values of these numbers no longer. What were their parameters have no definition then.
+    /// Stops capturing the values of these numbers. The parameters that stood for them are left without a definition.
     pub fn forget(&mut self, numbers: &[usize]) {
         let mut stays = vec![true; self.captured.len()];
         numbers.iter().for_each(|k| stays[*k] = false);

@@ -64,7 +64,7 @@ impl Hoist<'_> {
         }
         bodies.functions[body].nodes = rest;
         let read = super::read_by(&bodies.functions[body]);
-        // What moved may have been the only reader of a literal.
+        // The nodes that moved may have been the only readers of a literal.
         let literals = &mut bodies.functions[body].literals;
         literals.retain(|(v, _)| read.contains(v));
         for (here, out) in made {

@@ -1,4 +1,4 @@
-//! What becomes of weights: packed, kept as codes, or left as they are.
+//! Tests of how weights are stored: packed, kept as codes, or left as they are.
 
 use convoke_common::rpc::Numerics;
 
@@ -329,7 +329,7 @@ fn products_become_products_of_codes_within_control_flow_too() {
     }
 }
 
-/// What is written out as one op is so wherever the plan lets it run.
+/// A GELU that is written as one op stays one op wherever the plan lets it run.
 #[test]
 fn a_gelu_that_one_branch_reads_has_the_same_ops_wherever_it_runs() {
     for outside in [false, true] {

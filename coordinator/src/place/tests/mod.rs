@@ -597,7 +597,7 @@ fn a_function_is_planned_where_its_constants_are() {
     assert_eq!(failure(&f, &tight, &one).code, Code::ClusterTooSmall);
     let half = having(tight.clone(), 1, &f, "q", true);
     assert_eq!(at(&half), "w1");
-    // What others have paid for takes no memory, but counts against the budget of the client's token.
+    // Constants that others have loaded take no further memory, but count against the budget of the client's token.
     let mut others = having(tight, 1, &f, "q", false);
     assert_eq!(failure(&f, &others, &one).code, Code::ClusterTooSmall);
     others.workers[1].budget = 5 * MIB;

@@ -157,7 +157,8 @@ fn stages_run_on_the_workers_that_they_name_or_in_order() {
     check([None, None], &[("x5", "w2")], auto, "w0 w2");
 }
 
-/// What the optimiser makes of several nodes of a stage is in the stage as well, and does not move into a branch.
+/// A node that the optimiser makes of several nodes of a stage is in the stage as well, and does not move into a
+/// branch.
 #[test]
 fn a_node_that_is_made_of_staged_ones_stays_in_its_stage() {
     let f = gelu_of_one_branch();
@@ -233,7 +234,7 @@ fn a_worker_that_does_not_hold_its_pinned_nodes_is_named_with_what_it_must_offer
     assert_eq!(e.code, Code::ClusterTooSmall);
     let advice = "for the nodes pinned on them, these workers must offer: w1 8.2 MiB (raise --memory there, or pin fewer nodes)";
     assert_eq!(e.advice, advice);
-    // What is advised is enough.
+    // Following the advice is enough.
     assert!(at(8 * MIB + MIB / 4, MIB, &all).is_ok());
     // Where the pinned nodes fit, the advice is on the whole.
     let e = at(2 * MIB, 2 * MIB, &[("x1", "w1")]).unwrap_err();

@@ -46,13 +46,13 @@ pub(super) struct Request<'a> {
     pub options: PlanOptions,
 }
 
-/// A plan, and the place in the queue that its request had, which is to be kept until the plan is.
+/// A plan that fits, and the place that its request has in the queue. The place is kept until the plan is stored.
 pub(super) struct Fitted {
     pub planned: PlannedPrograms,
     pub _place: Option<QueuePlace>,
 }
 
-/// What a function lacks that could not be planned.
+/// The reason why a function could not be planned yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lack {
     /// It does not fit what is free, but would if nothing were taken.
@@ -66,7 +66,7 @@ enum Lack {
 /// The outcome of one look at the cluster.
 type Outcome = Result<PlannedPrograms, (Lack, Error)>;
 
-/// What is free of each worker, and how many constants are there.
+/// The free memory of each worker, and the number of its constants.
 type Free = Vec<(String, Incarnation, [u64; 2], [usize; 2])>;
 
 fn free_of(cluster: &ClusterModel) -> Free {
@@ -107,7 +107,7 @@ impl Service {
                 None => self.guard(request, &charge),
             };
             let (lack, error) = match (&tried, guard) {
-                // What is free has not changed since.
+                // The free memory has not changed since the last try.
                 (Some((before, error)), _) if *before == free => (Lack::Room, error.clone()),
                 // Too many plans are being made. Only a request that queued comes here.
                 (_, Err(busy)) => (Lack::Turn, busy),
@@ -251,7 +251,8 @@ impl Service {
             return Ok(Err((Lack::Workers, error)));
         }
         let mut least = options.clone();
-        // What is missing at least. What is only explained is planned for the first bounds that an idle cluster has room for.
+        // Plan for an idle cluster with the tightest bounds, to learn how much memory is missing at least. A plan that
+        // is only explained takes the first bounds that an idle cluster has room for.
         if options.intent != Intent::Explain
             && let Some(tightest) = std::mem::take(&mut least.tighter).pop()
         {
@@ -260,7 +261,7 @@ impl Service {
         let idle = self.computed(kept, cluster.idle(), least, held.clone());
         let mut idle = match idle.await {
             Ok(idle) => idle,
-            // What is missing is said of the whole workers.
+            // The error says how much memory is missing compared to the whole workers.
             Err(error) => return Ok(Err((Lack::Workers, error))),
         };
         let needs = idle.participants.iter().zip(&idle.needed);
@@ -291,8 +292,8 @@ impl Service {
         self.computed(function, all, options, held).await
     }
 
-    /// Plans `function` for these workers, as soon as it is its turn. What is held for the request is kept until the
-    /// computation ends, even if the caller stopped waiting.
+    /// Plans `function` for these workers, as soon as it is its turn. `held`, the memory charged for the request, is
+    /// kept until the computation ends, even if the caller stopped waiting.
     async fn computed(
         &self,
         function: Arc<Function>,

@@ -66,7 +66,7 @@ pub(super) fn plan_apart(
             }
         }
     }
-    // What another look at the cluster may cure is said first: the caller waits for that.
+    // Report first an error that may vanish as the cluster changes, because the caller waits for that.
     let main = failed.iter().position(|e| lacks_workers(e, options));
     let mut error = failed.remove(main.unwrap_or(0));
     error.attached.extend(failed);

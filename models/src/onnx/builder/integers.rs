@@ -76,7 +76,7 @@ struct Codes {
     zero: Option<ValueId>,
 }
 
-/// What takes the place of the node that quantises a result.
+/// The node that takes the place of the one that quantises a result.
 struct Product {
     /// The nodes that it replaces; the first gives it its name and attributes, the last its place.
     of: Vec<usize>,

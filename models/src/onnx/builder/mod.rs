@@ -94,7 +94,8 @@ pub(super) struct Builder {
     is_body: bool,
     /// The values of the enclosing function that are captured, each with the parameter that stands for it.
     captured: Vec<(ValueId, ValueId)>,
-    /// What stands for each value of the enclosing function that is read here: a parameter, or a copy of a constant.
+    /// By value of the enclosing function that is read here, the value that stands for it: a parameter, or a copy of a
+    /// constant.
     stands_for: HashMap<ValueId, ValueId>,
     /// The values that are a scalar in one branch of an If, and a list of one number in the other; see `nested::reads`.
     pub single: HashSet<ValueId>,
@@ -190,8 +191,8 @@ impl Builder {
         here
     }
 
-    /// Ends the function of a control-flow op, which yields `results`. What cannot be imported counts for `outer`, the
-    /// enclosing function.
+    /// Ends the function of a control-flow op, which yields `results`. Nodes that cannot be imported are reported with
+    /// those of `outer`, the enclosing function.
     pub(super) fn finish_body(mut self, results: &[ValueId], outer: &mut Builder) -> Body {
         outer.unsupported.append(&mut self.unsupported);
         outer.rejected.append(&mut self.rejected);
@@ -389,7 +390,7 @@ impl Builder {
         let inferred = ops::infer_types(&mut self.f);
         let errors = match inferred {
             Ok(()) if self.rejected.is_empty() => return Ok(()),
-            // What depends on a rejected node may be left out, and with it that node.
+            // Nodes that depend on a rejected node may not be needed by any result, and then neither is that node.
             Ok(()) => match self.f.verify() {
                 Ok(()) => return Ok(()),
                 Err(e) => vec![e],

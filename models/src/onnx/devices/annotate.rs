@@ -25,7 +25,7 @@ const IR_VERSION: u64 = 11;
 /// Deepest nesting of messages, as that of [`skeleton`], which reads the file first.
 const MAX_DEPTH: u32 = 64;
 
-/// What became of a placement that was written.
+/// Counts of what writing a placement to a file did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Annotated {
     /// Nodes of the file that have an annotation.

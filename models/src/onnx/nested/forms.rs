@@ -10,7 +10,7 @@ use super::super::scope::Meaning;
 use super::packed::{Packed, RankRange, either, width};
 use crate::error::ModelError;
 
-/// What is known of the tensors of a sequence.
+/// The dtype and the ranks of a sequence's tensors, as far as they are known.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Held {
     pub dtype: Option<DType>,
@@ -18,8 +18,8 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// What is known where either sequence may be meant. The dtype of one that never has any tensors counts only where that
-    /// of the other is not known.
+    /// Returns what holds for both sequences, for where either may be meant. The dtype of one that never has any
+    /// tensors counts only where that of the other is not known.
     pub(super) fn or(self, other: Held) -> Held {
         let (first, second) = match (self.ranks, other.ranks) {
             (None, Some(_)) => (other, self),
@@ -38,18 +38,18 @@ pub(super) enum Form {
     Nothing,
     /// A tensor, with dtype and rank where they are known.
     Tensor(Option<(DType, usize)>),
-    /// A tensor that is a scalar in one case, and a list of one number in the other: that list.
+    /// A list of one number, which stands for a tensor that is a scalar in one case and such a list in the other.
     Single(DType),
-    /// A sequence of as many tensors.
+    /// A sequence of this many tensors.
     List(usize, Held),
-    /// A sequence whose length the run decides.
+    /// A sequence whose length is only known when the model runs.
     Packed(Held),
-    /// What the run decides whether it is there.
+    /// An optional value: whether it is present is only known when the model runs.
     Optional(Box<Form>),
 }
 
 impl Form {
-    /// How many values it is made of.
+    /// The number of values that represent this form.
     pub(super) fn values(&self) -> usize {
         match self {
             Form::Nothing => 0,
@@ -60,7 +60,7 @@ impl Form {
         }
     }
 
-    /// Whether the run decides what there is.
+    /// Whether the run decides the rank, the length or the presence.
     pub(super) fn is_open(&self) -> bool {
         matches!(self, Form::Single(_) | Form::Packed(_) | Form::Optional(_))
     }
@@ -118,7 +118,7 @@ impl Form {
         }
     }
 
-    /// What has this form and is made of the next of these values.
+    /// Builds the meaning of this form from the next values of `ids`.
     pub(super) fn of(&self, ids: &mut impl Iterator<Item = ValueId>) -> Meaning {
         match self {
             Form::Nothing => Meaning::Nothing,
@@ -170,7 +170,7 @@ impl Form {
 }
 
 impl Importer<'_> {
-    /// What is known of the tensors of a sequence in the function under construction.
+    /// Returns the dtype and the ranks of a sequence's tensors, as the function under construction knows them.
     pub(super) fn held(&self, all: &[ValueId]) -> Held {
         let known = all.iter().filter_map(|id| self.b.ty(*id));
         known.fold(Held::default(), |held, ty| {
@@ -198,8 +198,9 @@ impl Importer<'_> {
         }
     }
 
-    /// Adds the values of a form that `meaning`, which is one of its cases, is made of to `ids`, for node `name`, an `op`. What
-    /// is of another form, because a node was refused, becomes values of no type.
+    /// Represents `meaning` as a value of this form, which covers it, and adds the values to `ids`. `name` and `op` are
+    /// the node, for errors. A meaning of another form, which is there because a node was refused, becomes values of no
+    /// type.
     pub(super) fn formed(
         &mut self,
         name: &str,

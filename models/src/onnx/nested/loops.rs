@@ -21,7 +21,7 @@ use crate::error::{ITERATIONS_DIFFER, ModelError};
 /// place that what is known passes through.
 const ROUNDS: usize = MAX_RANK + 4;
 
-/// What an iteration yields.
+/// The results of one iteration.
 struct Iteration {
     goes_on: ValueId,
     carried: Vec<Meaning>,
@@ -104,7 +104,7 @@ impl<'a> Importer<'a> {
         Ok(is_unrolled)
     }
 
-    /// What stands in a body for something of the function around it.
+    /// Returns the meaning inside a body of something that the function around it has.
     fn inside(&mut self, meaning: Meaning) -> Meaning {
         let level = self.enclosing.len();
         meaning.map(&mut |id| self.captured(id, level - 1, level))
@@ -224,7 +224,7 @@ impl<'a> Importer<'a> {
                 collected,
             })
         };
-        // What is always empty has the dtype that the body declares.
+        // A sequence that is always empty has the dtype that the body declares.
         let declared = g.input.iter().skip(2).map(|i| Held {
             dtype: inputs::dtype_of_sequence(i),
             ranks: None,

@@ -9,8 +9,8 @@
 //! workers, and are carried by loops and chosen by branches as tensors are.
 //!
 //! Invariants
-//! 1. `data` has as many elements as the tensors together. What is wrong with a position or with shapes is refused by one of
-//!    the ops of the expansion when it runs.
+//! 1. `data` has as many elements as the tensors together. One of the ops of the expansion refuses a wrong position or
+//!    wrong shapes when it runs.
 //! 2. `shapes` has a column for the rank, and for as many dimensions as the greatest rank, at least one.
 
 use convoke_graph::graph::{Attr, Attrs, ValueId};
@@ -236,7 +236,7 @@ impl Expansion<'_> {
         let is_negative = self.plain("Less", &[at, zero])?;
         let from_end = self.plain("Add", &[at, length])?;
         let at = self.plain("Where", &[is_negative, from_end, at])?;
-        // What is still negative becomes a place behind the end, which Gather refuses.
+        // A position that is still negative becomes a place behind the end, which Gather refuses.
         let is_outside = self.plain("Less", &[at, zero])?;
         let outside = self.plain("Add", &[length, one])?;
         let at = self.plain("Where", &[is_outside, outside, at])?;

@@ -229,7 +229,7 @@ fn spatial_axes(
         if axis.stride == 0 || axis.dilation == 0 {
             return Err(c.error("strides and dilations must be above zero").into());
         }
-        // What is removed in all, where the size of the result decides it.
+        // The total padding that is removed, where the size of the result decides it.
         let full = axis.extent + 1 + axis.output_padding;
         let removed = match &sizes {
             Some(sizes) => {

@@ -1,4 +1,4 @@
-//! What the device needs of a GPU's driver: streams, events, memory, and functions made from source.
+//! The part of a GPU's driver that the device uses: streams, events, memory, and functions made from source.
 //!
 //! No call waits for the GPU, except [`Driver::wait_for`]. Every error is a [`DriverError`], and one that is `lost` says that
 //! the GPU's context will never work again.

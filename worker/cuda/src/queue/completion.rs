@@ -26,7 +26,7 @@ pub(crate) struct Region {
     pub last: u32,
 }
 
-/// What is known about launches once an event behind them has come.
+/// Resources that launches hold until the next event has come.
 #[derive(Default)]
 pub(crate) struct Behind {
     pub regions: Vec<Region>,
@@ -45,7 +45,7 @@ pub(crate) struct Copy {
     pub staged: Result<StagingBlock, Arc<DeviceFailure>>,
 }
 
-/// What follows an event.
+/// The action that follows an event.
 pub(crate) enum Then {
     /// The pinned memory of a copy to the device is free.
     Release(StagingBlock),

@@ -200,9 +200,9 @@ impl Drop for Charge {
 }
 
 /// Memory of a device tensor. When the last holder drops it, it is freed behind everything that was enqueued before and
-/// reads or writes it. The charge ends at once. What was taken on `compute` is kept for it, as far as the queue has reserved more
-/// than it uses. Other memory goes back to the driver: an allocation on another stream or of another queue can come before it is
-/// free, and the driver's pool then grows beyond what is charged.
+/// reads or writes it. The charge ends at once. Memory that was allocated on `compute` is kept for that stream, as far
+/// as the queue has reserved more than it uses. Other memory goes back to the driver: an allocation on another stream
+/// or of another queue can come before it is free, and the driver's pool then grows beyond what is charged.
 pub(crate) struct Memory {
     pub address: u64,
     /// Bytes of the block.

@@ -11,8 +11,8 @@
 //!    host behind every launch. A tensor of another queue is read once an event of that queue has come.
 //! 2. Memory is freed on a stream that is ordered behind all users of the memory (`memory`).
 //! 3. Callbacks are called by the thread alone, in order, and never under the queue's lock.
-//! 4. What the driver refuses at once fails at once; what fails later is found at the next event, with the nodes that were
-//!    launched since the last one. A lost context fails everything from then on.
+//! 4. A call that the driver refuses fails at once. A failure on the GPU is found at the next event; the error names
+//!    the nodes that were launched since the last one. A lost context fails everything from then on.
 //! 5. A result fails where a launch that it depends on was refused, where a kernel of its step met elements that it cannot
 //!    use, or where the GPU is lost; another failure of its step leaves it as it is.
 //! 6. Pinned memory is used again only once an event behind its last use has come. A GPU that records no event is lost, and
@@ -46,7 +46,7 @@ use crate::kernels::{Call, Given, Place, Planned, Work};
 
 type Failed<T> = std::result::Result<T, Arc<DeviceFailure>>;
 
-/// What is enqueued is enqueued under the lock of this, so that streams and completions have one order.
+/// State that is locked while anything is enqueued, so that streams and completions have one order.
 struct State {
     completions: Sender<Completion>,
     /// Launches since the last event.

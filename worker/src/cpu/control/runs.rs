@@ -1,5 +1,5 @@
-//! In which order control flow runs its functions, and with which operands: the same where a kernel runs them and where
-//! several workers do.
+//! The order in which control flow runs its functions, and their operands. It is the same where a kernel runs them and
+//! where several workers do.
 
 use std::future::Future;
 

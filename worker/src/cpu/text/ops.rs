@@ -108,7 +108,7 @@ fn parts<'a>(string: &'a str, delimiter: &'a str, most: usize) -> Parts<'a> {
 }
 
 struct Parts<'a> {
-    /// What is not divided yet; `None` after the last part.
+    /// The text that is not divided yet; `None` after the last part.
     rest: Option<&'a str>,
     delimiter: &'a str,
     /// How many parts may still be cut off.

@@ -24,7 +24,7 @@ use super::{PIECE, made, of_strings, pattern, strings};
 use crate::cpu::KernelFailure;
 use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, write};
 
-/// What stands before and after the tokens of a string where they are marked.
+/// The marks that stand before and after the tokens of a string.
 const MARKS: [&str; 2] = ["\u{2}", "\u{3}"];
 
 /// Makes the kernel of `Tokenizer`.
@@ -251,7 +251,7 @@ impl Pattern {
             .configure(
                 DFA::config()
                     .match_kind(MatchKind::All)
-                    // What the automaton needs at least is bounded by its own size, which is limited above.
+                    // The cache that the automaton needs at least is bounded by its own size, which is limited above.
                     .skip_cache_capacity_check(true)
                     .cache_capacity(size),
             )

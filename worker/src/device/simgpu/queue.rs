@@ -75,7 +75,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let contents = self.contents.get_mut();
         let contents = contents.unwrap_or_else(PoisonError::into_inner);
-        // What reads the memory again before it is written finds NaN.
+        // A launch that reads the memory again before it is written finds NaN.
         if let Contents::Written(tensor) = contents
             && let Some(bytes) = tensor.bytes_mut()
         {
@@ -477,7 +477,7 @@ impl SimQueue {
                 let task = self.lock().compute.taken.take();
                 if let Some(task) = task {
                     self.compute(task);
-                    // What is left of a cancelled step takes no time, and so no jobs.
+                    // The remaining tasks of a cancelled step take no time, so they need no jobs of their own.
                     let next = || self.lock().compute.end_unless(|t| t.step.is_cancelled());
                     while let Some(task) = next() {
                         self.compute(task);

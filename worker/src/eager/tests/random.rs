@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// What a handle is to resolve to.
+/// The value that a handle has to resolve to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
     Open,

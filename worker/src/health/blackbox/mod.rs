@@ -14,7 +14,7 @@
 //! Invariants
 //! 1. A process has at most one black box, which stays mapped until it ends: a handler may need it at any time.
 //! 2. A record has one writer, the thread that it belongs to.
-//! 3. What the former process left is read like a file from strangers: bounded, and checked.
+//! 3. The page of the former process is read like a file from strangers: bounded, and checked.
 
 mod page;
 mod signals;

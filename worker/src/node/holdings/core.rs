@@ -14,7 +14,7 @@
 //! 2. A lease has one install at a time, and each lease that an install made leaves by one command.
 //! 3. The coordinator hears of each lease that its driver gave up: by a report, or because a registration does not list
 //!    it.
-//! 4. Of leases that are over, the latest [`MOST_FORGONE`] are remembered.
+//! 4. The core remembers the latest [`MOST_FORGONE`] leases that are over.
 
 #[cfg(test)]
 mod tests;
@@ -50,7 +50,7 @@ enum LeaseLife<L, E> {
     Forgone,
 }
 
-/// What is to be done in response to an event.
+/// A command that responds to an event.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Command<L> {
     /// End the steps of this lease, list it no longer, and drop it.

@@ -76,7 +76,7 @@ pub enum DeviceInstr {
     Shape,
 }
 
-/// What lowering may rely on of the tensors that a program gets.
+/// What lowering may assume about the tensors that a program gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Given {
     /// They arrive one by one, with the types that are declared.

@@ -237,7 +237,7 @@ fn chains_become_one_instruction() {
     let places: Vec<_> = code.operands(0).iter().map(|s| s.place()).collect();
     assert_eq!(places, [Last(code.home(0).unwrap()), Constant(0)]);
     assert_eq!(code.sizes(0).unwrap()[0].1.as_slice(), [2, 3]);
-    // Not fused are values that are sent, of another dtype or shape, and nodes that may fail.
+    // Values that are sent or have another dtype or shape are not fused, and neither are nodes that may fail.
     let mut sent = given();
     sent.sends.push(2);
     assert_eq!(listing(&sent), [vec![vec![1], vec![2], vec![3], vec![4]]]);

@@ -60,7 +60,7 @@ pub struct ProgramStore {
     limit: u64,
 }
 
-/// What the client of a lease pays for the program as long as this lives.
+/// The payment of a lease's client for its program, which lasts as long as this lives.
 #[derive(Debug)]
 pub enum ProgramPayment {
     /// A share of a program that the store has.

@@ -37,7 +37,7 @@ enum Entry {
     Present(SharedTensor),
 }
 
-/// What an install is told of a constant that it wants.
+/// The answer to an install that asks for a constant.
 pub enum Wanted {
     /// The constant is here; the install's token is charged for it.
     Here(Tensor, Charge),

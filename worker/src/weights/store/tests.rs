@@ -76,7 +76,7 @@ impl Rig {
 }
 
 impl Install {
-    /// What the install is to make; `None` where it waits.
+    /// The constants that the install is to make; `None` if it waits.
     fn next(&mut self) -> Option<Vec<u32>> {
         let next = self.constants.next(&self.pool, &mut self.values);
         next.now_or_never().map(|next| next.unwrap())

@@ -18,7 +18,7 @@ struct Steps {
     query: ValueId,
     key: ValueId,
     value: ValueId,
-    /// What the state is multiplied by before each step: [T, B, H, Dk or 1, 1].
+    /// The factor that the state is multiplied by before each step: [T, B, H, Dk or 1, 1].
     kept: Option<ValueId>,
     /// The rate of an update: [T, B, H or 1, 1, 1].
     rate: Option<ValueId>,

@@ -18,7 +18,7 @@ use super::group_query::{Places, at_least};
 pub(super) struct WindowedCache {
     /// The least capacity, a list of one number.
     window: ValueId,
-    /// The places of the keys that are attended to: [batch, 1, 1, keys]. What holds nothing is behind all tokens.
+    /// The places of the keys that are attended to: [batch, 1, 1, keys]. An unused key has a place behind all tokens.
     pub key_places: ValueId,
     /// The numbers, among the attended tokens, of those that the cache holds after the step: [batch, capacity, 1].
     kept: ValueId,
