@@ -122,7 +122,7 @@ pub enum Command {
     Generate(GenerateArgs),
     /// Show which worker would get which nodes, without loading anything
     Plan(PlanArgs),
-    /// Say whether a model runs, what it takes, and what is missing, without a cluster
+    /// Say whether a model runs, how much it takes and what is not supported, without a cluster
     Check(CheckArgs),
     /// Show members, memory, links, programs and live steps
     Status(StatusArgs),
@@ -221,7 +221,7 @@ pub struct StatusArgs {
     /// State folder of a coordinator on this machine, which is asked without a token; for --health of a worker, too
     #[arg(long, value_name = "DIR", env = "CONVOKE_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
-    /// For --health of a cluster: look at this worker alone, which must be there
+    /// With --health of a cluster: check this worker alone, which must be there
     #[arg(long, value_name = "NAME", env = "CONVOKE_MEMBER")]
     pub member: Option<String>,
     /// Show it again every 2 s, or as often as this says, until Ctrl-C
@@ -246,7 +246,7 @@ pub struct UpArgs {
     /// Compute threads of each worker [default: an equal share of the cores]
     #[arg(long, value_name = "T", env = "CONVOKE_THREADS", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// Memory of each worker [default: an equal share of 80 % of what there is]
+    /// Memory of each worker [default: an equal share of 80 % of the machine's memory]
     #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size)]
     pub memory: Option<u64>,
     #[command(flatten)]

@@ -328,7 +328,7 @@ fn a_closure_that_runs_its_own_executor_again_is_an_error() {
     }
 }
 
-/// An executor of another kind waits on the only thread of the closure's own: what it waits for needs no other.
+/// An executor of another kind waits on the closure's own thread; the answer that it waits for needs no other thread.
 #[test]
 fn a_closure_that_waits_by_another_executor_is_answered() {
     for (name, run) in [

@@ -30,7 +30,8 @@ struct Rig {
     coordinator: RunningCoordinator,
     _workers: Vec<RunningWorker>,
     token: JoinToken,
-    /// Bytes that the workers offer, by name. They differ, as what is resident in the process does from time to time.
+    /// Bytes that the workers offer, by name. They differ, because the resident memory of the process changes from time
+    /// to time.
     offered: BTreeMap<String, u64>,
     _alone: MutexGuard<'static, ()>,
 }
@@ -96,7 +97,7 @@ impl Rig {
         convoke::connect(&address, token).await.unwrap()
     }
 
-    /// Bytes of which a worker can hold once, and none can twice.
+    /// A number of bytes that each worker can hold once, and none can hold twice.
     fn large_bytes(&self) -> usize {
         let least = self.offered.values().min().unwrap();
         // The holders of a token may have 96 % of a worker.
@@ -107,7 +108,7 @@ impl Rig {
         *self.offered.values().max().unwrap()
     }
 
-    /// The builder of a model of which a worker can hold one.
+    /// The builder of a model that a worker can hold once, and no worker can hold twice.
     fn large(&self, cluster: &Cluster) -> ModelBuilder {
         // The result takes the place of the parameter.
         let elements = self.large_bytes() / 4;
@@ -115,7 +116,7 @@ impl Rig {
     }
 }
 
-/// The function y = tanh(x) over so many elements.
+/// The function y = tanh(x) over this many elements.
 fn tanh(elements: usize) -> Function {
     let ty = TensorType::fixed(DType::F32, &[elements]);
     let mut f = Function {
@@ -170,7 +171,7 @@ async fn within<F: IntoFuture>(work: F) -> F::Output {
         .expect("in time")
 }
 
-/// Waits until so many loads wait for memory at the coordinator.
+/// Waits until this many loads wait for memory at the coordinator.
 async fn await_queued(rig: &Rig, count: usize) {
     let queued = async {
         loop {

@@ -154,7 +154,7 @@ fn named(name: String) -> Function {
     f
 }
 
-/// Returns what the worker, and the coordinator, have refused.
+/// Returns the refusals that the worker and the coordinator have counted.
 async fn refused(cluster: &Cluster) -> [BTreeMap<String, u64>; 2] {
     let status = cluster.status().await.unwrap();
     let worker = status.members[0].status.clone().unwrap();

@@ -1,8 +1,8 @@
 //! Branches and loops whose weights fit no single worker, on an embedded cluster: several workers run them together, with
 //! the bits of one worker that holds everything.
 //!
-//! Each weight is a table of 128 MiB, which is made at install of a few bytes: much more than by how much what the process
-//! takes besides, and so what its workers offer, changes meanwhile.
+//! Each weight is a table of 128 MiB, which the install makes of a few bytes. That is much more than the other memory
+//! of the process, and so the offer of its workers, changes during a test.
 #![cfg(feature = "embedded")]
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +28,7 @@ const TABLE: u64 = 128 * MIB;
 /// runs at the same time would change it.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// A cluster whose workers have room for so many tables each, and for half a table besides.
+/// A cluster whose workers have room for this many tables each, and for half a table more.
 async fn cluster(workers: usize, tables: u64) -> Cluster {
     let (least, most) = (tables * TABLE, (tables + 1) * TABLE);
     let mut memory = most + TABLE;
@@ -317,7 +317,7 @@ async fn whole(control: Control, calls: &[(i64, i64)]) -> Vec<convoke::Outputs> 
     made
 }
 
-/// Checks what runs where on so many workers with room for so many tables each, and that the results are those of one
+/// Checks the placement on this many workers with room for this many tables each, and that the results are those of one
 /// worker. `parts` are the numbers of workers of each body.
 async fn check(control: Control, workers: usize, tables: u64, parts: &[usize]) {
     let calls = [(0, 1), (1, 1), (2, 5), (7, 100)];

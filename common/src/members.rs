@@ -10,7 +10,7 @@
 //! 2. Clients never fill the process: some places are for workers only.
 //! 3. The bytes that all connections of one token may send ahead of their readers are bounded in sum. They share a part
 //!    that is free equally; what they need beyond it is reserved in the token's account, or refused.
-//! 4. A connection that has not said yet what it is for may send next to nothing ahead.
+//! 4. A connection that has not stated its purpose yet may send next to nothing ahead.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -259,7 +259,8 @@ impl Members {
 }
 
 impl TokenConnections {
-    /// Reserves what the connections need beyond the free part, and gives each that carries something its share.
+    /// Reserves the bytes that the connections need beyond the free part, and gives each connection that carries
+    /// something its share.
     fn settle(&mut self, windows: &Windows) -> Result<()> {
         let carriers = self.connections.values().filter(|c| c.carries).count();
         let others = (self.connections.len() - carriers) as u64 * u64::from(FIRST_WINDOW)
@@ -287,8 +288,8 @@ impl TokenConnections {
 }
 
 impl MemberConnection {
-    /// Gives the connection its share of its token's windows, and all the streams of a member, since it is known now what
-    /// it carries. Fails where the token has no memory left for that.
+    /// Gives the connection its share of its token's windows, and all the streams of a member, because its purpose is
+    /// known now. Fails where the token has no memory left for that.
     pub fn carry(&self) -> Result<()> {
         let mut book = self.members.book();
         let Some(of_token) = book.of_token.get_mut(&self.token) else {

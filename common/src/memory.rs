@@ -289,7 +289,7 @@ impl Ledger {
         }
     }
 
-    /// The same ledger, but what is reserved through the result is reserved on behalf of `owner`.
+    /// Returns the same ledger on behalf of `owner`: reservations through it are counted for the owner as well.
     pub fn of(&self, owner: Owner) -> Ledger {
         Ledger {
             owner: Some(Arc::new(owner)),

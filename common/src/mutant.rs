@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
-/// Whether every crate of this build has its mutants; no build of the product has.
+/// Whether every crate of this build has its mutants. Builds of the product have none.
 pub const BUILT_IN: bool = cfg!(feature = "mutants");
 
 /// The name of the chosen mutant, if one is chosen.

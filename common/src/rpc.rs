@@ -205,13 +205,13 @@ pub enum WorkerCount {
 /// The purpose of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Intent {
-    /// It is shown. Where the function does not fit the memory that is free, the plan is made as if nothing were taken,
+    /// It is shown. If the function does not fit the memory that is free, the plan is made as if nothing were taken,
     /// and a warning says so.
     Explain,
     /// It is installed at once. The memory that it needs counts as taken from now on; where there is too little, no plan
     /// is made.
     Install,
-    /// As [`Intent::Install`], but where there is too little memory the request waits for so many milliseconds until
+    /// As [`Intent::Install`], but if there is too little memory, the request waits up to this many milliseconds until
     /// memory is released, behind the requests that wait already. With 0 it is refused instead of waiting.
     InstallInTurn { wait_ms: u64 },
 }

@@ -149,8 +149,8 @@ pub(crate) fn hashed(programs: Vec<Program>, id: FunctionId) -> Result<Vec<Hashe
     programs.collect()
 }
 
-/// The functions of control flow that are placed on several workers: those that need more than a whole worker, and where that
-/// does not do, than half or a quarter of one, since what is around them needs memory as well.
+/// The functions of control flow that are placed on several workers: those that need more than a whole worker or, if
+/// that does not suffice, more than a half or a quarter of one, since the function around them needs memory as well.
 const LARGE: [u64; 3] = [1, 2, 4];
 
 /// Optimises and places a function. Where it does not fit, large functions of control flow in it are placed on several
@@ -183,7 +183,7 @@ fn optimised_and_divided(
         match DividedFunction::divide(function, cluster, options, (share, &error)) {
             Ok(Some(divided)) => return Ok((divided, made.report)),
             Err(e) if e.code != Code::ClusterTooSmall => return Err(e),
-            // It names what no worker offers.
+            // This error names the memory that no worker offers.
             Err(e) if share == 1 => refused = Some(e),
             Ok(None) | Err(_) => {}
         }
@@ -263,7 +263,7 @@ fn least_together(
     options: &PlanOptions,
     error: &Error,
 ) -> Option<u64> {
-    // Only what no worker holds alone is divided, so that more memory is not always enough.
+    // Only bodies that no worker holds alone are divided, so more memory does not always make a plan fit.
     const STEPS: usize = 24;
     if cluster.workers.len() < 2 {
         return None;

@@ -43,7 +43,7 @@ pub const MAX_RANK: usize = 16;
 /// Why a tensor cannot be made or read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TensorError {
-    /// The shape's byte size exceeds what an address space holds.
+    /// The shape's byte size exceeds the address space.
     #[error("shape {shape:?} of {dtype} is too large to allocate")]
     TooLarge { dtype: DType, shape: Vec<usize> },
     /// The allocator had no room.

@@ -536,7 +536,8 @@ fn edge(
     }
 }
 
-/// Fills an edge with an error in place of its tensor. A driver may not do that, since it has what it feeds.
+/// Fills an edge with an error in place of its tensor. A driver may not do that, since it has the tensors that it
+/// feeds.
 fn fail_edge(
     lease: &Lease,
     from: ParticipantIx,

@@ -148,8 +148,8 @@ impl Link {
                 if std::mem::replace(&mut batching.delivering, true) {
                     return;
                 }
-                // The lock is not held during delivery: what follows from a batch may call this function again, on this
-                // very thread.
+                // The lock is not held during delivery: handling a batch may call this function again, on this very
+                // thread.
                 while let Some(source) = batching.waiting.pop_front() {
                     drop(batching);
                     let mut frames = Vec::new();

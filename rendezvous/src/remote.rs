@@ -367,8 +367,8 @@ async fn read_lane(
     }
 }
 
-/// Takes one frame of a lane, and returns what it says about shared memory, which concerns the link itself. Fails if
-/// the frame is malformed.
+/// Takes one frame of a lane, and returns its message about shared memory, if it is one, which concerns the link
+/// itself. Fails if the frame is malformed.
 pub(crate) fn take_frame(
     hub: &Hub,
     from: &Peer,
@@ -400,7 +400,7 @@ fn malformed(hub: &Hub, e: &Error) -> String {
     e.to_string()
 }
 
-/// Closes the connection for what the peer may not have here, in words that the peer shows.
+/// Closes the connection because the peer exceeds its limits; the peer shows the reason to its user.
 fn refuse(remote: &Remote, e: &Error) {
     let code = match e.code {
         Code::OutOfMemory => close::NO_MEMORY,

@@ -15,12 +15,12 @@
 //! a segment of a few buffers, so that both ends copy at the same time.
 //!
 //! Invariants
-//! 1. Lent memory is held until it is returned or the link ends. An end that lost a link does not reuse what it lent: a
+//! 1. Lent memory is held until it is returned or the link ends. An end that lost a link does not reuse lent memory: a
 //!    lease's steps end with the link, and the lease's memory is not used for others.
 //! 2. Each loan is returned once, whatever becomes of the tensor.
 //! 3. The end of a segment is announced: no process keeps memory that its owner has given back.
-//! 4. A client lends no tensor: what it sends is copied, and only the copy is read. A worker maps no more of a client's
-//!    memory than the staging buffers.
+//! 4. A client lends no tensor: the tensors that it sends are copied, and only the copy is read. A worker maps no more
+//!    of a client's memory than the staging buffers.
 
 pub(crate) mod fuzzing;
 mod lending;

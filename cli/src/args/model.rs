@@ -51,7 +51,7 @@ pub struct ClusterArgs {
     /// Compute threads of each worker in this process [default: an equal share of the cores]
     #[arg(long, value_name = "T", env = "CONVOKE_THREADS", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// Memory of each worker in this process [default: an equal share of 80 % of what there is]
+    /// Memory of each worker in this process [default: an equal share of 80 % of the machine's memory]
     #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size)]
     pub memory: Option<u64>,
     #[command(flatten)]
@@ -271,7 +271,7 @@ pub struct GenerateArgs {
     /// With --temperature above 0: draw from the most probable tokens that together reach this probability; 1 for all
     #[arg(long, value_name = "P", env = "CONVOKE_TOP_P", default_value_t = 1.)]
     pub top_p: f32,
-    /// With --temperature above 0: what decides the draws; the same seed gives the same text
+    /// With --temperature above 0: the seed of the draws; the same seed gives the same text
     #[arg(long, value_name = "S", env = "CONVOKE_SEED", default_value_t = 0)]
     pub seed: u64,
     /// Stop at the token with this text, or where there is none, with this id, besides those that generation_config.json, genai_config.json or config.json

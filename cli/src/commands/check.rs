@@ -1,5 +1,5 @@
-//! `convoke check`: says whether a model runs, what it takes and what is missing. No cluster is needed, and no weight is
-//! loaded.
+//! `convoke check`: says whether a model runs, how much it takes and what is not supported. No cluster is needed, and
+//! no weight is loaded.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ struct Figures {
     /// Elements of the weights.
     parameters: u64,
     weights_bytes: u64,
-    /// Floating-point operations of one step, but for those of nodes that are not counted.
+    /// Floating-point operations of one step, except those of nodes that are not counted.
     operations: f64,
     /// Nodes whose operands or results have sizes that data decides, so that their operations are not counted.
     uncounted_nodes: usize,
@@ -261,7 +261,7 @@ fn figures(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Fig
     for workers in 2..=args.workers as usize {
         let plain = split(function, workers, &bounds).ok();
         let plain = plain.filter(|summary| summary.parts.len() == workers);
-        // Where a loop has most weights, a worker that holds it whole needs as much as one alone.
+        // If a loop has most of the weights, a worker that holds the whole loop needs as much as a single worker would.
         let most = plain.as_ref().map_or(u64::MAX, largest);
         let divided = divided(function, workers, whole, &bounds)?;
         let divided = divided.filter(|summary| largest(summary) < most / 4 * 3);
@@ -371,7 +371,7 @@ fn divided(
     Ok(plan_together(function.clone(), &cluster, &options)?)
 }
 
-/// So many equal workers with so many bytes each.
+/// A cluster of this many equal workers with this many bytes each.
 fn equal(workers: usize, memory: u64) -> ClusterModel {
     let worker = |i: usize| WorkerModel {
         name: format!("w{i}"),
@@ -563,7 +563,7 @@ mod tests {
 
     use super::*;
 
-    /// A loop of so many iterations, where they are known, over three products by weights of 4 KiB each.
+    /// A loop of this many iterations, if their number is known, over three products by weights of 4 KiB each.
     fn looped(iterations: Option<i64>) -> Function {
         let ty = |shape: &[usize]| TensorType::fixed(convoke::DType::F32, shape);
         let (row, square) = (ty(&[1, 32]), ty(&[32, 32]));

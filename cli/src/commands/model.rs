@@ -70,8 +70,9 @@ impl Arrays {
         self.inputs.clone()
     }
 
-    /// Has inputs read as bf16, or as a narrow dtype, where the model wants that and numpy has no such dtype: the bits of
-    /// arrays of unsigned integers, and numbers of the next dtype that numpy has. Returns what a user must know of it.
+    /// Has inputs read as bf16, or as a narrow dtype, where the model wants that and numpy has no such dtype: the bits
+    /// of arrays of unsigned integers, and numbers of the next dtype that numpy has. Returns a remark about it that a
+    /// user must know.
     pub fn fit(&mut self, wanted: &[Signature]) -> Vec<String> {
         let mut notes = vec![];
         for (name, array) in &mut self.inputs {

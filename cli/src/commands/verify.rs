@@ -214,7 +214,7 @@ fn values(t: &Tensor) -> Box<dyn Iterator<Item = f64> + '_> {
     }
 }
 
-/// The tensor in a dtype of which [`values`] has the elements.
+/// Returns the tensor in a dtype whose elements [`values`] can read.
 fn plain(t: &Tensor) -> Tensor {
     t.widened().unwrap_or_else(|_| t.clone())
 }

@@ -81,7 +81,7 @@ impl Drop for RunDir {
     }
 }
 
-/// Removes a folder, and the lock file last: a folder that could not be emptied is still known for what it is.
+/// Removes a folder, and the lock file last, so that a folder that could not be emptied can still be recognised.
 fn remove(path: &Path) {
     let emptied = std::fs::read_dir(path).and_then(|mut entries| {
         entries.try_for_each(|entry| {

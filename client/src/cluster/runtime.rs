@@ -1,4 +1,4 @@
-//! Where a client's work runs: a network thread of its own, or the runtime of a caller that brings its own world.
+//! The runtime of a client's work: a network thread of its own, or the runtime of a caller that brings its own world.
 //!
 //! Futures of the public API can be awaited on any executor: their work runs here, and dropping one aborts it.
 

@@ -36,13 +36,13 @@ pub struct Held {
     pub device: String,
     /// File and line of the call, as `src/main.rs:12`.
     pub origin: String,
-    /// How many handles are there, or will be.
+    /// The number of handles on the device, including those that are still to be computed.
     pub handles: u64,
     /// Bytes of the handles' tensors. Tensors that share a buffer count each.
     pub bytes: u64,
 }
 
-/// How often an op that was issued was prepared at its worker already.
+/// The number of issued ops that their worker had prepared already.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Ops that were prepared already.

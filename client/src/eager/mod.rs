@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! 1. Issuing needs no round trip: commands wait in their session's batch until the lane asks for them. The caller
-//!    waits only where the batch, or what is on its way, has reached its bound.
-//! 2. Every fetch ends: with its tensor, or with the error because of which the tensor does not come.
+//!    waits only if the batch, or the work on its way, has reached its bound.
+//! 2. Every fetch ends, with its tensor or with the error that keeps the tensor from coming.
 //! 3. This client knows a move until its destination has taken the tensor, so that the loss of either end ends the move
 //!    at the other.
 //! 4. Tensors and devices own the sessions, by a [`SessionOwner`]; nothing that the sessions own keeps a handle for

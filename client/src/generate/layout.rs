@@ -98,8 +98,8 @@ fn is_one_or_open(ty: &TensorType, axis: usize) -> bool {
     size.is_none() || size == Some(1)
 }
 
-/// The size of an axis of a cache, where its input or its output says it. Exporters leave the size of heads open, and what is
-/// added to the cache decides it.
+/// The size of an axis of a cache, where its input or its output says it. Exporters leave the size of heads open; the
+/// tensor that a step adds to the cache decides it.
 fn fixed(past: &TensorType, present: &TensorType, axis: usize) -> Option<i64> {
     let of = |ty: &TensorType| ty.shape.get(axis)?.as_const();
     of(past).or_else(|| of(present))

@@ -65,7 +65,7 @@ struct Shared {
 pub struct GenerateOptions {
     /// The most tokens that are generated.
     pub max_new_tokens: usize,
-    /// Tokens that end the sequence. The one that does is not a part of it.
+    /// Tokens that end the sequence. The token that ends the sequence is not a part of it.
     pub stop: Vec<u32>,
     /// How tokens are chosen.
     pub sampling: Sampling,

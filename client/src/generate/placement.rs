@@ -99,7 +99,7 @@ impl Placement {
         let chunk = room.chunk.min(room.all);
         let mut bounds: BTreeMap<String, i64> = BTreeMap::new();
         let prompt = layout.usual_sizes(model, room.all - chunk, chunk)?;
-        // The caches before the first token are empty. Those of a window have room for all of it after that.
+        // The caches before the first token are empty. Caches of a window then have room for the whole window.
         let kept = layout.sizes_after(model, &layout.usual_sizes(model, 0, 1)?);
         for sizes in [usual.clone(), prompt, kept] {
             for (symbol, size) in sizes {
@@ -173,7 +173,7 @@ impl Placement {
         })
     }
 
-    /// Frees what the plan reserves, and returns once that is free.
+    /// Frees the memory that the plan reserves, and returns once it is free.
     pub async fn release(self, cluster: &Cluster) {
         let Some(lease) = self.compiled.inner.put_lease(None) else {
             return;

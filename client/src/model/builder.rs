@@ -275,7 +275,7 @@ impl ModelBuilder {
         self
     }
 
-    /// Reads the model, and says what of it is ignored.
+    /// Reads the model, and reports the parts of it that are ignored.
     pub(crate) async fn read(&self) -> Result<ReadModel> {
         match &self.origin {
             Origin::File(path) => {

@@ -87,7 +87,7 @@ struct Handle {
 }
 
 enum TensorValue {
-    /// The value is at the worker, or will be.
+    /// The value is at the worker, or will be once it is computed.
     There(RemoteValue),
     Here(UnsentValue),
 }

@@ -75,7 +75,7 @@ impl Kept {
         Some(memory)
     }
 
-    /// Takes out what was kept longest while it `goes`.
+    /// Takes out the blocks that were kept longest, as long as `goes` holds.
     fn oldest(&mut self, mut goes: impl FnMut(&Kept, &KeptBlock) -> bool) -> Vec<Block> {
         let mut all = vec![];
         while self.blocks.front().is_some_and(|b| goes(self, b)) {
@@ -84,12 +84,12 @@ impl Kept {
         all
     }
 
-    /// Takes out what is above `most` bytes.
+    /// Takes out blocks until at most `most` bytes are kept.
     pub fn above(&mut self, most: u64) -> Vec<Block> {
         self.oldest(|kept, _| kept.bytes > most)
     }
 
-    /// Begins a period, and takes out what was dropped before the one that ends.
+    /// Begins a period, and takes out the blocks that were dropped before the period that ends now.
     fn next_period(&mut self) -> Vec<Block> {
         let idle = self.oldest(|kept, block| block.since < kept.period);
         self.period += 1;
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!([place(&a), place(&b)], places);
         assert_eq!(counted(&l), (SIZE + LEAST as u64, 0));
         drop((a, b));
-        // The allocator keeps what is small.
+        // Small blocks are left to the allocator.
         drop(tensor(&p, LEAST as u64 - 1).unwrap());
         assert_eq!(counted(&l).1, SIZE + LEAST as u64);
         // All memory can be reserved, whatever is kept.
@@ -233,7 +233,7 @@ mod tests {
         let three = [(); 3].map(|()| tensor(&p, SIZE).unwrap());
         drop(three);
         assert_eq!(counted(&l), (0, 3 * SIZE));
-        // Another size takes the place of what is kept.
+        // A block of another size takes the place of the kept ones.
         let other = tensor(&p, SIZE + 1).unwrap();
         assert_eq!(counted(&l), (SIZE + 1, SIZE));
         assert_eq!(l.total_and_peak().1, 3 * SIZE);

@@ -8,7 +8,7 @@
 //!
 //! Invariants
 //! 1. A token with any charge is charged for all of the bytes, once.
-//! 2. While there is no charge, the bytes count for the purpose of what nobody uses, as [`Purpose::UnusedWeights`].
+//! 2. While there is no charge, the bytes count for a purpose of unused memory, such as [`Purpose::UnusedWeights`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -65,7 +65,7 @@ impl SharedMemory {
     }
 
     /// Listens at a socket in this folder, which no other user should be able to enter, until the returned future is
-    /// dropped. Without a socket, only parts of this process can be met.
+    /// dropped. Without a socket, segments can only be passed within this process.
     pub fn listen(self: &Arc<Self>, folder: &Path) -> Result<impl Future<Output = ()> + use<>> {
         let path = &folder.join(SOCKET);
         let listener = bind_private(path)?;

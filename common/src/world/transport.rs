@@ -100,7 +100,7 @@ pub(super) enum Side {
     Listens,
 }
 
-/// Grants a peer that is known what a member needs to say what its connection is for.
+/// Grants a known peer the streams and bytes that a member needs to state the purpose of its connection.
 pub fn welcome(connection: &Connection) {
     connection.set_receive_window(VarInt::from_u32(FIRST_WINDOW));
     connection.set_max_concurrent_bi_streams(VarInt::from_u32(FIRST_STREAMS));

@@ -1,5 +1,5 @@
-//! Partitioned bodies: functions of control flow that are too large for one worker, alone or beside what is around them,
-//! which several workers run together.
+//! Partitioned bodies: functions of control flow that several workers run together, because they are too large for one
+//! worker, alone or beside the function around them.
 //!
 //! ```text
 //! function ── take out what is too large ──> body, body, …    each placed and partitioned as a function of its own
@@ -9,7 +9,8 @@
 //! too large as well; all bodies of a plan are numbered, from 1.
 //!
 //! Invariants
-//! 1. Where a function fits with its bodies on one worker each, were the workers all for the caller, they stay what they are.
+//! 1. If a function fits with each of its bodies on one worker, supposing that all memory is free for the caller, its
+//!    bodies are not partitioned.
 //! 2. Taking a body out changes no bit: its nodes are those that run on one worker.
 //! 3. A body and the function around it fit on a worker together. Parts are placed in the order in which a worker loads
 //!    them, those with more weights first and the function last, each in the memory that the others leave. A constant
@@ -67,7 +68,7 @@ struct PlacedBody {
     function: String,
     within: u32,
     axes: Axes,
-    /// How often a step is assumed to run it.
+    /// The number of times that a step is assumed to run it.
     times: f64,
 }
 
@@ -75,7 +76,7 @@ struct PlacedBody {
 pub struct DividedFunction {
     /// The function without the bodies. All workers that run a part of a body are among its participants.
     pub placed: Placed,
-    /// In the order in which workers load them.
+    /// The parts, in the order in which workers load them.
     bodies: Vec<PlacedBody>,
     /// The memory that all parts together need of each participant; empty where there are no bodies.
     parts: Vec<PartsUsage>,
@@ -281,7 +282,7 @@ struct OutlinedBody {
     function: String,
     within: u32,
     axes: Axes,
-    /// How often a step is assumed to run it.
+    /// The number of times that a step is assumed to run it.
     times: f64,
 }
 

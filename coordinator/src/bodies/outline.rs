@@ -82,7 +82,7 @@ struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    /// Function `b` of a node, with its own copies of the captured constants and of what makes them.
+    /// Function `b` of a node, with its own copies of the captured constants and of the nodes that make them.
     fn function(mut self, bodies: &mut Bodies, b: usize, captured: &[usize]) -> Function {
         let read = read_by(&bodies.functions[b]);
         let mut wanted = vec![false; self.from.values.len()];

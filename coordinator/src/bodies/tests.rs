@@ -1,4 +1,4 @@
-//! Plans of functions whose bodies fit no single worker, or fit none beside what is around them.
+//! Plans of functions whose bodies fit no single worker, or fit none together with the function around them.
 
 use convoke_common::Code;
 use convoke_common::rpc::WorkerCount;
@@ -111,7 +111,7 @@ fn a_body_is_taken_apart_where_no_worker_holds_it() {
     );
 }
 
-/// A body whose weights fit one worker may not fit it together with what is around it.
+/// A body whose weights fit one worker may not fit it together with the function around it.
 #[test]
 fn more_memory_never_makes_a_function_too_large() {
     for kib in (640..2048).step_by(16) {

@@ -155,7 +155,7 @@ impl Membership {
         }
     }
 
-    /// Drops what is kept for a driver except its leases.
+    /// Drops everything that is kept for a driver, except its leases.
     pub(super) fn forget_driver(&mut self, driver: &Driver) {
         self.drivers.0.remove(driver);
         self.plans.forget_owner(driver);

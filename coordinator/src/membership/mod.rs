@@ -1,8 +1,9 @@
 //! Membership: which workers are connected, what they offer, and which plans and leases they hold.
 //!
-//! A pure core: no I/O, no clock, no task, no randomness. Whatever changes it is an input ([`events`]) that is applied at
-//! a time by [`Membership::apply`]; the actions to take in response come out of [`Membership::next_command`], and
-//! [`Membership::poll_timeout`] says when [`events::Timeout`] is due. All else only reads. Its shell is the service.
+//! A pure core: no I/O, no clock, no task, no randomness. Whatever changes it is an input ([`events`]) that is applied
+//! at a time by [`Membership::apply`]; the actions to take in response come out of [`Membership::next_command`], and
+//! [`Membership::poll_timeout`] says when [`events::Timeout`] is due. All other methods only read. Its shell is the
+//! service.
 //!
 //! ```text
 //! (Moment, Event), (Moment, Event), … -- apply --> Membership -- next_command --> Command, Command, …

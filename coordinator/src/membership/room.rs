@@ -54,7 +54,7 @@ pub struct KnownUse {
     refusals: BTreeMap<TokenId, (Moment, u64)>,
 }
 
-/// A worker's report, and what the coordinator had seen when it asked for it.
+/// A worker's report, and the counters of the coordinator when it asked for the report.
 #[derive(Debug)]
 struct Report {
     incarnation: Incarnation,
@@ -152,7 +152,7 @@ impl Part {
     }
 }
 
-/// How what was planned and what is reported of a worker's leases go together.
+/// How the planned and the reported memory of a worker's leases are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Certainty {
     /// The report covers all leases.

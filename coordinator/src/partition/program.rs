@@ -58,7 +58,7 @@ pub fn build(placed: &Placed, crossings: &Crossings, m: usize) -> Program {
         );
         let node = &placed.function.nodes[*node as usize];
         let cost = ops::node_cost(&placed.function, node, &Bindings::new());
-        // Init nodes run in their order, which bounds what is loaded at once.
+        // Init nodes run in their order, which bounds the bytes that are loaded at once.
         b.node(node, 0, placed.team.time_ns(m, &cost));
     }
     b.program.init_nodes = b.program.nodes.len() as u32;

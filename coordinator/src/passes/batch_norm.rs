@@ -184,8 +184,8 @@ fn is_vector(e: &Edit, value: ValueId, channels: usize) -> bool {
     is_folded(ty.dtype) && e.is_constant(value) && *ty == TensorType::fixed(ty.dtype, &[channels])
 }
 
-/// Returns what a normalisation behind `node` folds into; `None` if `node` is of another kind or its weight is not
-/// constant.
+/// Returns the weight and the bias that a normalisation behind `node` folds into; `None` if `node` is of another kind
+/// or its weight is not constant.
 fn target(e: &Edit, node: usize) -> Option<Target> {
     let weight = e.operand(node, 1)?;
     let bias = e.operand(node, 2);

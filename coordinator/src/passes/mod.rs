@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Invariants
-//! 1. No pass reads a weight: what depends on weights becomes nodes of the init part, run by the worker
-//!    that owns them.
+//! 1. No pass reads a weight: nodes that depend on weights alone move to the init part, which the worker that owns the
+//!    weights runs.
 //! 2. Only `rewrite`, `batch_norm` and `coded` change values, each only where the caller's choice of [`Numerics`] includes
 //!    it. Every other pass keeps every bit.
 //!    They run before nodes move into branches or out of loops, so that no value depends on where a node ends up.

@@ -8,8 +8,8 @@ use convoke_graph::program::PARTITIONED;
 use super::work::{bytes_of, of_unknown_size};
 
 /// Returns the peak of the bytes of the values that the functions of a node make while they run. The results of a
-/// branch are not counted, because they are the results of its node. For a partitioned body only the results and the
-/// tensors that they are joined from are counted, because other workers hold the rest.
+/// branch are not counted, because they are the results of its node. For a partitioned body only its results are
+/// counted, which its owner holds beside the node's results that they are collected into; other workers hold the rest.
 pub fn inner_bytes(node: &Node, axes: &Bindings) -> u64 {
     let is_if = node.is(ControlOp::If);
     let each = node.attrs.functions();

@@ -80,8 +80,8 @@ pub struct PartsUsage {
 }
 
 impl PartsUsage {
-    /// Adds a part that is loaded next. `alone` is what it needs of a worker that has the constants of the parts before it and
-    /// no others; `there` is what it needs of the worker as it is then.
+    /// Adds a part that is loaded next. `alone` is its need on a worker that has the constants of the parts before it
+    /// and no others; `there` is its need on the worker as it is then.
     pub fn add(
         &mut self,
         alone: &Usage,
@@ -157,8 +157,8 @@ pub fn usage(
         .collect()
 }
 
-/// Returns what is needed besides the constants that the worker has, what of that is kept, the bytes of the others among
-/// `retained`, and what loading those takes.
+/// Returns the need without the constants that the worker has, the part of it that is kept, the bytes of the constants
+/// in `retained` that the worker lacks, and the cost of loading them.
 fn beyond(
     work: &Work,
     presence: &Presence,

@@ -73,8 +73,7 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// Returns the constants that each participant keeps for its leases to share, with their bytes, by what they are
-    /// known by.
+    /// Returns the constants that each participant keeps for its leases to share, with their bytes, by their ids.
     pub fn constants(&self) -> Vec<BTreeMap<ConstantId, u64>> {
         let kept = memory::retained(&self.work, &self.team, &self.participant, &self.homes);
         let of = |kept: Vec<bool>| {
@@ -130,7 +129,7 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
         }
     }
     let mut work = Work::new(&function, &bounds, &expected);
-    // Where profiles are mixed, the planner does not see what is there of the constants at the devices of the others.
+    // If profiles are mixed, the planner does not see which constants are present at devices of other profiles.
     let profile = cluster.profile().unwrap_or(NUMERICS_PROFILE);
     work.identify(&function, profile)
         .map_err(|e| Error::internal(format!("constants cannot be encoded: {e}")))?;

@@ -23,8 +23,8 @@ pub struct Scale<'a> {
     pub work: &'a Work,
     /// The positions that runs run over.
     pub positions: Vec<u32>,
-    /// For each position the bytes besides retained weights: activations of all steps in flight, or what the inputs of
-    /// its weights take while they load, whichever is more.
+    /// For each position, the bytes besides retained weights: those of the activations of all steps in flight, or of
+    /// the inputs of its weights while they load, whichever is more.
     slack: Vec<u64>,
 }
 

@@ -1,5 +1,5 @@
-//! The errors of a cluster whose memory does not hold a function: what is needed, what each worker offers or has free,
-//! and what would help.
+//! The errors of a cluster whose memory does not hold a function. They say how much is needed, how much each worker
+//! offers or has free, and what would help.
 
 use convoke_common::{Code, Error};
 

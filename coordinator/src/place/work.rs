@@ -263,7 +263,7 @@ impl Work {
         });
     }
 
-    /// Notes what the constants of `f` are known by at devices of a numerics profile. Fails where an attribute cannot be
+    /// Computes the ids of the constants of `f` at devices of a numerics profile. Fails where an attribute cannot be
     /// encoded.
     pub fn identify(&mut self, f: &Function, profile: &str) -> Result<(), CodecError> {
         // Constants are compared with others of the same worker alone, which all have its device's layout.

@@ -391,7 +391,7 @@ mod tests {
         check(&small, false, &[1 << 19, 100, 10], Ok(100));
         check(&small, false, &[1 << 19], Err(Code::ClusterTooSmall));
         check(&small, false, &[10; 4], Err(Code::InvalidArgument));
-        // The faster profile cannot have what is pinned elsewhere, whatever the bounds.
+        // The faster profile cannot run nodes that are pinned elsewhere, whatever the bounds.
         let mut mixed = cluster(2, 4 << 20);
         mixed.workers[1].profile = "fast".into();
         mixed.workers[1].flops *= 100.0;

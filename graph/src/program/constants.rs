@@ -35,7 +35,8 @@ pub struct Constant {
 
 /// The definitions of the constants of a program or a function.
 struct InitPart<'a> {
-    /// The key under which constants are hashed: the numerics profile, and the layout of what the kernels of a device make.
+    /// The key under which constants are hashed: the numerics profile, and the layout of the tensors that a device's
+    /// kernels make in the init part.
     key: [u8; 32],
     values: &'a [Value],
     artifacts: &'a [ArtifactMeta],
@@ -112,7 +113,7 @@ impl Fields {
         }
     }
 
-    /// Adds an id, or that there is none.
+    /// Adds an id, or a mark that there is none.
     fn id(&mut self, id: Option<&[u8; 32]>) {
         match id {
             Some(id) => self.0.extend_from_slice(id),
@@ -232,8 +233,8 @@ impl InitPart<'_> {
     }
 }
 
-/// The constants of a checked program, by value; `None` for what is none. `layout` names the layout of what the kernels
-/// of the device make in the init part: another layout is another constant.
+/// The constants of a checked program, by value; `None` for values that are no constants. `layout` names the layout of
+/// the tensors that the device's kernels make in the init part: another layout is another constant.
 pub fn constants_of(program: &Program, layout: &[u8]) -> Result<Vec<Option<Constant>>, CodecError> {
     let part = InitPart {
         key: key(&program.profile, layout),

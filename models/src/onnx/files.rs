@@ -5,7 +5,7 @@
 //!    model is in a cache of Hugging Face's hub, directly in the folder of that cache that holds the content of files.
 //! 2. A range lies inside its file.
 //! 3. Content of at most [`INLINE_LIMIT`] bytes is read and becomes part of the graph.
-//! 4. Sparse tensors expand to a bounded multiple of what they take in the model.
+//! 4. Sparse tensors expand to a bounded multiple of their bytes in the model.
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};

@@ -24,7 +24,8 @@ pub(super) enum Meaning {
     Sequence(Vec<ValueId>),
     /// A sequence of a length that only the run decides.
     Packed(Packed),
-    /// An optional value of which only the run decides whether it holds something: a bool that says so, and what it holds then.
+    /// An optional value whose presence only the run decides: a bool that says whether it is present, and the value
+    /// that it then holds.
     Optional(ValueId, Box<Meaning>),
     /// A map: two lists of one length.
     Map {
@@ -87,7 +88,7 @@ impl<'a> Initializer<'a> {
     }
 }
 
-/// Names and what they stand for.
+/// Names and their meanings.
 #[derive(Default)]
 pub(super) struct Scope<'a> {
     /// The value of each name; `None` for an optional operand that a call of a function left out.

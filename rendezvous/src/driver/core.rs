@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A *cause* is a primary error, the caller's own request to end the step, or a participant that the driver itself has
-//! lost. A *consequence* is what one participant says of another: that it lost contact with it, or that its lease is
-//! gone.
+//! lost. A *consequence* is a statement of one participant about another: that it lost contact with it, or that its
+//! lease is gone.
 //!
 //! Invariants
 //! 1. A step resolves exactly once, and retires exactly once, after it resolved.
@@ -92,7 +92,7 @@ pub enum Command {
 struct HeldError {
     error: Error,
     from: Option<ParticipantIx>,
-    /// The participant of which the error says that it is gone.
+    /// The participant that the error reports as gone.
     blamed: Option<ParticipantIx>,
     /// Fires when the caller gets it at the latest.
     until: Timer,
@@ -289,7 +289,8 @@ impl Core {
     fn breaks(&mut self, from: Option<ParticipantIx>, error: &Error, cause: bool) {
         match &mut self.broken {
             Some(b) if b.cause || !cause => {
-                // A participant that was lost as well. The caller's own end of the lease repeats what is known.
+                // A participant that was lost as well. The caller's own end of the lease only repeats what the driver
+                // knows.
                 let told = b.error.attached.iter();
                 let mut told = told.filter_map(|e| named(&self.names, e)).map(Some);
                 let another = cause && error.code == Code::PeerLost && from.is_some();
@@ -415,7 +416,7 @@ impl Core {
     }
 
     fn is_cause(&self, from: Option<ParticipantIx>, error: &Error) -> bool {
-        // A request of the caller is final, and so is what the driver sees itself.
+        // A request of the caller is final, and so is a loss that the driver itself sees.
         let Some(from) = from else { return true };
         let about = self.blamed(from, error).unwrap_or(from);
         !error.code.is_secondary() || error.code == Code::PeerLost && self.lost.contains(&about)

@@ -134,7 +134,7 @@ pub enum Command {
         transfer: u64,
         error: Box<Error>,
     },
-    /// Asks for an account of what the session holds.
+    /// Asks for an account of the session's handles.
     Account {
         request: u64,
     },

@@ -12,7 +12,7 @@ use crate::fuzzing::{LEASE, hub, peer};
 use crate::remote::{LEAST_BYTES, STALL_BOUND};
 use crate::slot::RegisterOutcome;
 
-/// The number of the peer's segment, which is long enough for what the peer says.
+/// The number of the peer's segment, which is long enough for the places that the peer names.
 const SEGMENT: u64 = 3;
 /// The length of the segment, in bytes.
 const LEN: usize = 4096;

@@ -42,7 +42,7 @@ pub(crate) fn afterwards(what: impl FnOnce() + 'static) {
     }
 }
 
-/// Runs what was to follow when the job of this thread was over.
+/// Runs the closures that wait for the end of this thread's job.
 pub(super) fn follow_up() {
     for what in AFTERWARDS.take() {
         // As a job does, it reports its own panics.

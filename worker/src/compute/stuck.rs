@@ -129,8 +129,8 @@ mod tests {
         assert!(me.runs);
     }
 
-    /// Looks twice a second at one thread, given its turn, whether it runs and what it has used. Returns the look at
-    /// which it counts as stuck.
+    /// Looks at one thread twice a second. Each look gives the number of its turn, whether it runs, and the processor
+    /// time that it has used. Returns the look at which the thread counts as stuck.
     fn check(looks: impl IntoIterator<Item = (u64, bool, u64)>, gap: u64) -> Option<usize> {
         let mut watch = Watch::default();
         let start = Instant::now();

@@ -58,7 +58,7 @@ impl Spec<'_> {
         })
     }
 
-    /// The error that there is no implementation for `dtype`.
+    /// The error for a `dtype` without an implementation.
     pub fn no_dtype(&self, dtype: DType) -> OpError {
         OpError::DType {
             operand: self.def.name.into(),

@@ -136,7 +136,7 @@ impl From<TensorError> for KernelFailure {
     }
 }
 
-/// Runs the launch of a kernel, with what is told before it. A panic is the kernel's failure.
+/// Calls `launch`, which runs a kernel. A panic in it becomes the kernel's failure.
 #[inline(always)]
 pub(crate) fn caught<T>(
     launch: impl FnOnce() -> Result<T, KernelFailure>,

@@ -107,7 +107,7 @@ pub trait KernelWatch: Send + Sync {
 
 /// One step's work on a device.
 pub struct DeviceStep {
-    /// Set once the step is cancelled. A device that can call back what it has not begun does so.
+    /// Set once the step is cancelled. A device that can take back work that it has not begun does so.
     pub cancel: Arc<AtomicBool>,
     pub watch: Arc<dyn KernelWatch>,
     failed: OnceLock<Arc<DeviceFailure>>,
@@ -180,7 +180,7 @@ pub struct DeviceLaunch<'a> {
 /// The results of a launch, one for each result of the op.
 pub type LaunchResults = SmallVec<[DeviceTensor; 2]>;
 
-/// Called with the host copy of a device tensor, or with the failure of what should have made it.
+/// Called with the host copy of a device tensor, or with the failure of the launch that should have made it.
 pub type CopiedCallback = Box<dyn FnOnce(std::result::Result<Tensor, Arc<DeviceFailure>>) + Send>;
 
 /// Called once everything that was enqueued before has ended.
@@ -208,8 +208,8 @@ pub trait DeviceQueue: Send + Sync {
     /// Calls `then` once everything that was enqueued before has ended, callbacks included.
     fn event(&self, then: EventCallback);
 
-    /// Called after a step was cancelled: what has not begun of cancelled steps may end at once, without its turn. A
-    /// device that can call nothing back does nothing.
+    /// Called after a step was cancelled: work of cancelled steps that has not begun may end at once, without its turn.
+    /// A device that can call nothing back does nothing.
     fn recall(&self) {}
 }
 

@@ -19,7 +19,7 @@ use super::core::{Core, Effect, HandleOutcome, Id};
 use super::prepared::PreparedOp;
 use crate::cpu::Outputs;
 
-/// The peer that handles are sent to, to learn what they resolve to.
+/// The peer that handles are sent to, so that the test learns their values.
 const ASKED: u32 = 9;
 
 fn prepared(op: &str, operands: &[DType], outputs: u8) -> Arc<PreparedOp> {

@@ -1,7 +1,7 @@
 //! Instructions that concern the worker's device: launches and copies in are enqueued, copies out arrive later.
 //!
 //! The runner enqueues what its sequences say without waiting for the device. It stops where the work ahead of it is
-//! predicted to take [`AHEAD`], because what is enqueued may be past recall, and goes on once the device has come so far.
+//! predicted to take [`AHEAD`], because enqueued work may be past recall, and goes on once the device has come so far.
 //! A step quiesces only after an event behind all that it enqueued.
 
 use std::sync::Arc;
@@ -313,7 +313,7 @@ impl Executor {
         }));
     }
 
-    /// Lets what is enqueued of cancelled steps end without its turn. Called without the step's lock.
+    /// Lets enqueued work of cancelled steps end without its turn. Called without the step's lock.
     pub(super) fn recall(&self) {
         if let Some(queue) = self.queue.get() {
             queue.recall();

@@ -60,7 +60,7 @@ impl Pace {
         n.is_multiple_of(SAMPLE) && self.predicted.is_some() && !self.longest.is_zero()
     }
 
-    /// Takes account of a measured step: `time` is a bound on what it takes on one thread.
+    /// Takes account of a measured step: `time` is a bound on its time on one thread.
     pub(super) fn took(&self, time: Duration) {
         let brief = self.is_brief();
         if (time <= self.longest) == brief {

@@ -30,7 +30,7 @@ pub enum Standing {
 #[derive(Debug)]
 pub struct Gate {
     standing: watch::Sender<Standing>,
-    /// The error that new work is refused with: a copy of what the standing says, readable without a lock.
+    /// The error that refuses new work: a copy of the standing's error, readable without a lock.
     refusal: OnceLock<Error>,
     live: AtomicU64,
     idle: Notify,

@@ -124,7 +124,7 @@ pub struct Holdings {
     dialler: Arc<Dialler>,
     pub engine: Arc<Engine>,
     pub ledger: Ledger,
-    /// The memory for what is remembered besides tensors.
+    /// The memory for records, which are everything besides tensors that is remembered.
     pub records: Records,
     pub cache: Option<Arc<Cache>>,
     pub root: Option<PathBuf>,
@@ -204,7 +204,7 @@ impl Holdings {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the core of an event, and does what follows once the lock is released.
+    /// Tells the core of an event, and carries out its commands once the lock is released.
     fn tell_leases<R>(&self, event: impl FnOnce(&mut LeaseCore) -> R) -> R {
         let mut state = self.state();
         let result = event(&mut state.leases);

@@ -1,4 +1,5 @@
-//! Memory for what a worker remembers besides tensors: prepared ops, names, handles, waiting ops, graphs of programs.
+//! Memory for records, which a worker remembers besides tensors: prepared ops, names, handles, waiting ops, graphs of
+//! programs.
 //!
 //! Records have a part of the worker's memory of their own, so that a worker whose memory is full of tensors still
 //! understands commands, and commands take nothing from tensors that were planned. Beyond that part, records take the

@@ -44,8 +44,8 @@ use crate::weights::load_buffer::LoadBuffer;
 /// that links and kernels touch first, and the buffers of connections. Measured.
 const SERVING: u64 = 6 << 20;
 
-/// How long a worker may take to end once its work has ended: kernels notice that they are cancelled, peers read what
-/// was sent, connections close.
+/// How long a worker may take to end once its work has ended: kernels notice that they are cancelled, peers read the
+/// last frames, connections close.
 pub const END_BOUND: Duration = Duration::from_millis(1500);
 
 /// How often the compute threads are checked for one that stands still.
@@ -326,7 +326,7 @@ impl RunningWorker {
         self.holdings.add_local_client(client, source);
     }
 
-    /// Begins to note running kernels in the black box: what the former process died of is reported by now.
+    /// Begins to note running kernels in the black box, since the death of the former process has been reported by now.
     fn note_kernels(&self) {
         let engine = &self.holdings.engine;
         let begun = engine

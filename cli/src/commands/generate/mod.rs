@@ -32,7 +32,8 @@ struct Report {
     ended: &'static str,
     /// The names of the workers.
     workers: Vec<String>,
-    /// From the start of the generation, which plans and loads the model, to the first token; 0 if there is none.
+    /// The time from the start of the generation, which plans and loads the model, to the first token; 0 if there is
+    /// none.
     first_token_ms: f64,
     /// The rate of the tokens after the first; 0 if there are none.
     tokens_per_second: f64,

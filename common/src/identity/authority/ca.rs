@@ -64,7 +64,7 @@ pub enum IdentityError {
     /// The certificate does not say who its holder is.
     #[error("the certificate cannot be used")]
     BadSubject(#[source] BadSubject),
-    /// The file does not hold what it should.
+    /// The file does not hold a certificate or key as it should.
     #[error(
         "{} is damaged: {reason}; restore it from a backup, or remove it to start anew \
          (every member must then join again)", path.display()

@@ -1,5 +1,5 @@
-//! Fuses convolutions and matrix products with what follows them: bias, residual, activation; and matrix products with
-//! the dequantisation of their weights. The fused kernels round like the separate ops, so no bit changes.
+//! Fuses convolutions and matrix products with the bias, residual and activation that follow them, and matrix products
+//! with the dequantisation of their weights. The fused kernels round like the separate ops, so no bit changes.
 //!
 //! The fused node stands where the last of its nodes stood and keeps that node's output. A value that is
 //! a result, or that something else uses too, is never fused away.
@@ -107,8 +107,8 @@ fn summed_in_f32(e: &Edit, v: ValueId) -> bool {
     matches!(e.f.ty(v).dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// Whether a fused node may go on with what follows this value: the separate ops would round it to its dtype first, which
-/// changes nothing in f32 alone.
+/// Whether a fused node may take in the op that reads this value. The separate ops would round the value to its dtype
+/// first, which changes nothing in f32 alone.
 fn keeps_bits(e: &Edit, v: ValueId) -> bool {
     e.f.ty(v).dtype == DType::F32
 }

@@ -7,7 +7,7 @@ use convoke_graph::graph::RunsAt;
 use super::*;
 use crate::testing::{dedent, dump, parse, parse_with, random};
 
-/// Runs `pass` and prunes what it left unused.
+/// Runs `pass`, and prunes the nodes that it left unused.
 fn check(pass: Pass, before: &str, after: &str) {
     let (f, _) = pass(parse(before));
     let (f, _) = prune::run(f);

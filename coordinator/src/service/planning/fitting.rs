@@ -31,8 +31,8 @@ use crate::plan::PlannedPrograms;
 use crate::service::Service;
 use crate::tasks::blocking;
 
-/// How long a request that does not queue waits for memory that is being given back: what a client dropped a moment
-/// before, or a lease whose end its workers have yet to hear of.
+/// How long a request that does not queue waits for memory that is being given back: tensors that a client dropped a
+/// moment before, or a lease whose workers have yet to hear of its end.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// How often workers are asked for memory that they freed by themselves, as that of handles: at first, and later on.

@@ -72,7 +72,7 @@ pub struct RecurrentDirection {
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecurrentAttrs {
     pub directions: Vec<RecurrentDirection>,
-    /// The bound of what activations are given; `None` where there is none.
+    /// The bound that clips the inputs of activations; `None` if there is none.
     pub clip: Option<f32>,
     /// Elements of the state, where the node says it.
     pub hidden: Option<usize>,

@@ -1,4 +1,4 @@
-//! A function that a control-flow op runs, and what it takes from the enclosing one.
+//! A function that a control-flow op runs, and the values that it takes from the enclosing one.
 
 use std::collections::{HashMap, HashSet};
 

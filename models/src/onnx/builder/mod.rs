@@ -397,8 +397,8 @@ impl Builder {
             },
             Err(errors) => errors,
         };
-        // Where nodes were rejected while they were added, a value without a definition stands for what depends on
-        // them, and a node that runs functions is rejected because of a node in there.
+        // If nodes were rejected while they were added, their results are values without a definition, and a node that
+        // runs functions is rejected because of a node inside them.
         let mut causes = std::mem::take(&mut self.rejected);
         let nodes = self.f.nodes.iter();
         let with_functions = nodes.filter(|n| n.attrs.functions().next().is_some());
@@ -498,7 +498,7 @@ impl Builder {
             runs_at: RunsAt::Step,
         };
         let observed = self.observe(def, &node);
-        // A node that runs functions is rejected for what is wrong in there, where that is known.
+        // A node that runs functions is rejected for the error inside them, where that is known.
         let inside = node.attrs.functions().next().is_some() && !self.rejected.is_empty();
         if let (Err(e), false) = (observed, inside || self.rejected.len() >= MOST_REJECTED) {
             self.rejected.push(GraphError::rejected(name, op, e));

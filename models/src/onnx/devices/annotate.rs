@@ -30,7 +30,7 @@ const MAX_DEPTH: u32 = 64;
 pub struct Annotated {
     /// Nodes of the file that have an annotation.
     pub nodes: usize,
-    /// Nodes among them of which parts run on other devices, too: what they became was divided.
+    /// Nodes among them whose parts run on several devices, because the nodes that they became were divided.
     pub divided: usize,
 }
 
@@ -299,7 +299,7 @@ impl Rewriting<'_> {
         Ok(out)
     }
 
-    /// Whether field `f` holds what an earlier plan was written as.
+    /// Whether field `f` holds the annotations of an earlier plan.
     fn is_ours<M: prost::Message + Default + Named>(
         &mut self,
         f: &Field,

@@ -258,7 +258,7 @@ impl<'a> Importer<'a> {
                 moved.entry(branch).or_default().push(nodes[*i]);
             }
         }
-        // Where the graph is imported again, what was moved before no longer counts.
+        // If the graph is imported again, the nodes that were moved before no longer count.
         let nested = nodes.iter().flat_map(|n| &n.attribute);
         for g in nested.filter_map(|a| a.g.as_ref()) {
             self.moved.remove(&(std::ptr::from_ref(g) as usize));
@@ -300,7 +300,7 @@ impl<'a> Importer<'a> {
             .map_or(vec![], |g| devices::origins(g, &nodes))
     }
 
-    /// Counts `n` nodes, or as many things that cost as much as a node.
+    /// Counts `n` nodes, or `n` other items that cost as much as a node.
     pub(super) fn count_nodes(&mut self, n: usize) -> Result<(), ModelError> {
         self.count = self.count.saturating_add(n as u64);
         if self.count > MAX_NODES {
@@ -312,7 +312,7 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// Counts `bytes` of what comes from an expanded function, branch or loop.
+    /// Counts `bytes` of nodes that come from an expanded function, branch or loop.
     pub(super) fn count_bytes(&mut self, bytes: u64) -> Result<(), ModelError> {
         let left = self.left.checked_sub(bytes);
         self.left = left.ok_or(ModelError::TooLarge {

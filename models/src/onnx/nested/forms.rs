@@ -74,8 +74,8 @@ impl Form {
         }
     }
 
-    /// The form of what either may be meant; `None` where there is none, because one is a tensor and the other a sequence, or
-    /// because an optional value would be a scalar or a list of one number.
+    /// The form that covers both; `None` if there is none, because one is a tensor and the other a sequence, or because
+    /// an optional value would be a scalar or a list of one number.
     pub(super) fn or(self, other: Form) -> Option<Form> {
         Some(match (self, other) {
             // A tensor of no type stands for the result of a node that was refused.
@@ -110,7 +110,7 @@ impl Form {
         })
     }
 
-    /// The form, unless the rank of what has it depends on data.
+    /// The form, unless the rank of its values depends on data.
     pub(super) fn of_one_rank(self) -> Option<Form> {
         match self {
             Form::Single(_) => None,
@@ -312,7 +312,7 @@ impl Importer<'_> {
         Ok(self.b.literal(name, t))
     }
 
-    /// A dimension of which nothing is known.
+    /// An unknown dimension.
     pub(super) fn unknown_dim(&mut self) -> Dim {
         self.symbols += 1;
         Dim::sym(&format!("carried~{}", self.symbols))

@@ -16,9 +16,9 @@ use super::forms::{Form, Held};
 use super::sequences::{MOST, Meanings, SequenceNode, unsupported};
 use crate::error::{ITERATIONS_DIFFER, ModelError};
 
-/// The most times that a body that carries one value is imported until its form has settled: whether it is optional, whether
-/// its length is known, and the ranks, each of which may grow from one time to the next. Each further value may be one more
-/// place that what is known passes through.
+/// The most times that a body that carries one value is imported until its form has settled: whether it is optional,
+/// whether its length is known, and the ranks, each of which may grow from one time to the next. With each further
+/// carried value, knowledge may take one more round to reach all of them.
 const ROUNDS: usize = MAX_RANK + 4;
 
 /// The results of one iteration.
@@ -29,7 +29,8 @@ struct Iteration {
     collected: Vec<ValueId>,
 }
 
-/// The body of a loop: from the number of the iteration, the condition and what is carried to what an iteration yields.
+/// The body of a loop: a function from the number of the iteration, the condition and the carried values to the results
+/// of an iteration.
 type Step<'s, 'a> =
     &'s dyn Fn(&mut Importer<'a>, [ValueId; 2], Vec<Meaning>) -> Result<Iteration, ModelError>;
 
@@ -368,8 +369,8 @@ impl<'a> Importer<'a> {
         })
     }
 
-    /// Adds a Loop that carries values of these `forms`, or of more general ones that its body turns out to need. `names` are
-    /// those of its outputs: what it carries, and what it collects.
+    /// Adds a Loop that carries values of these `forms`, or of more general ones that its body turns out to need.
+    /// `names` are the names of its outputs: the carried values, then the collected ones.
     fn looped(
         &mut self,
         n: &SequenceNode<'a, '_>,

@@ -88,7 +88,7 @@ impl Expansion<'_> {
         self.op(op, without_axes(), &[x, axes])
     }
 
-    /// The sums of what is before each element, or up to it where that is included.
+    /// The sums of the elements before each element, or up to and with it where that is included.
     fn sums(&mut self, x: ValueId, included: bool) -> Made {
         let axis = self.int("axis", 0)?;
         let attrs = Attrs::default().with("exclusive", Attr::Int(i64::from(!included)));
@@ -110,7 +110,8 @@ impl Expansion<'_> {
         self.plain("Expand", &[one, count])
     }
 
-    /// `more` behind `x`. In a loop `x` is held by nobody else, and keeps room for what the next iterations append.
+    /// `more` behind `x`. In a loop nobody else holds `x`, and it keeps room for the elements that the next iterations
+    /// append.
     fn appended(&mut self, x: ValueId, more: ValueId) -> Made {
         let attrs = match self.ty(x)?.dtype.is_packed() {
             // Elements that share bytes are spread for the op, so there would be nothing to grow.
@@ -349,7 +350,7 @@ impl Expansion<'_> {
         let size = self.joined(0, &[rows, width])?;
         let checked = self.with_zero(p.data, size)?;
         let data = self.flat(checked)?;
-        // The length of what was checked, so that no table is made for another.
+        // The length that was checked, so that no table is made for another one.
         let width = self.length(checked, 1)?;
         let places = self.places(rows, widths, width)?;
         let y = self.plain("Gather", &[data, places])?;
@@ -449,7 +450,7 @@ impl Expansion<'_> {
             _ => {
                 let (rows, each) = (self.product(outer)?, self.product(inner)?);
                 let widths = self.plain("Mul", &[lengths, each])?;
-                // The length of what was checked, so that no table is made for another.
+                // The length that was checked, so that no table is made for another one.
                 let length = self.length(checked, axis as i64)?;
                 let width = self.plain("Mul", &[length, each])?;
                 let places = self.places(rows, widths, width)?;

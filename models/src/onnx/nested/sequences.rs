@@ -1,6 +1,6 @@
-//! Sequences and optional values. They are resolved while a model is imported: a sequence is the tensors that the graph puts
-//! into it, and an optional value is what it holds, or nothing. Where only the run decides a length or a position, the
-//! sequence is packed into two tensors.
+//! Sequences and optional values. They are resolved while a model is imported: a sequence becomes the list of tensors
+//! that the graph puts into it, and an optional value becomes the value that it holds, or nothing. Where only the run
+//! decides a length or a position, the sequence is packed into two tensors.
 //!
 //! ```text
 //! SplitToSequence ──> [a, b, c] ──SequenceAt──> b          no node of the function knows of sequences

@@ -6,7 +6,7 @@ use super::super::builder::Builder;
 use super::expansion::{Expansion, axis_of};
 use super::{ImportedNode, Outputs, unsupported};
 
-/// Imports CenterCropPad: what is too long of each axis is cut evenly at both ends, and what is too short is padded.
+/// Imports CenterCropPad: an axis that is too long is cut evenly at both ends, and one that is too short is padded.
 pub(super) fn center_crop_pad(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let axes = c.take_ints("axes")?;
     c.no_more_attributes()?;

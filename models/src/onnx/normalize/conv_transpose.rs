@@ -23,7 +23,8 @@ use super::super::builder::Builder;
 use super::expansion::{Expansion, Made};
 use super::{ImportFailure, ImportedNode, Outputs, unsupported};
 
-/// The bound of what a kernel covers along an axis, to which numbers of 2^31 are added. No tensor is that long.
+/// The bound of the length that a kernel covers along an axis, to which numbers of 2^31 are added. No tensor is that
+/// long.
 const MOST_EXTENT: i64 = 1 << 60;
 
 /// The numbers of one spatial axis.

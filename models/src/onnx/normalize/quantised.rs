@@ -1,8 +1,8 @@
 //! Ops on quantised numbers: older forms, and those of ONNX Runtime's domain `com.microsoft`.
 //!
-//! Most ops of `com.microsoft` are imported as what they mean: codes become numbers, a float op computes, and its results
-//! become codes again. ONNX Runtime's own kernels compute some of them with integers, and give a code that is one higher
-//! or lower where a number lies close to the middle of two codes.
+//! Most ops of `com.microsoft` are imported by their meaning: codes become numbers, a float op computes, and its
+//! results become codes again. ONNX Runtime's own kernels compute some of them with integers, and give a code that is
+//! one higher or lower where a number lies close to the middle of two codes.
 
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::{DType, Dim, Tensor};

@@ -160,7 +160,7 @@ fn what_one_branch_needs_is_computed_there() {
             "Relu(y_node/c)"
         ]
     );
-    // A result is needed in any case, and what it depends on.
+    // A result is needed in any case, and so are the nodes that it depends on.
     let f = import(&with(17, vec![], nodes, "y b"));
     assert_eq!(
         lines(&f),

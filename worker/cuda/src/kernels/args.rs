@@ -31,7 +31,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Arguments for so many elements, with nothing else set.
+    /// Arguments for this many elements, with nothing else set.
     pub fn of(elements: usize) -> Arguments {
         Arguments {
             inputs: [0; OPERANDS],

@@ -136,7 +136,7 @@ impl BlockProduct {
         self.weights.packed_zeros() * 8 / self.weights.bits
     }
 
-    /// Checks that operand `i` has so many elements.
+    /// Checks that operand `i` has this many elements.
     fn holds(&self, planned: &Planned<'_>, i: usize, elements: Option<usize>) -> Result<()> {
         let (_, shape) = planned.device(i)?;
         match Some(count(shape)) == elements {

@@ -1,4 +1,4 @@
-//! Convolutions over one to three spatial axes, with what follows them: `Conv` and `FusedConv`.
+//! Convolutions over one to three spatial axes, with their epilogue: `Conv` and `FusedConv`.
 //!
 //! Each element is a chain over (channel of the group, taps) in ascending order from zero, in f32, and padding is a zero like any
 //! other: of fused multiply-adds, as on the CPU. Where input and filters are both f16 or both bf16, it is the sum of eight such chains,
@@ -27,7 +27,7 @@ use super::{
 /// `convoke_kernels::conv::pack_conv_weights_into`.
 const PANEL: usize = 8;
 
-/// Groups with fewer filters are not made in tiles, most of which would be empty.
+/// Groups with fewer filters are not computed in tiles, because most of a tile would be empty.
 const FEW_FILTERS: usize = 16;
 
 /// The family's text, between those of windows and activations and that of tiles.
@@ -253,7 +253,7 @@ pub(super) fn plain(conv: ConvOp, op: &DeviceOp<'_>) -> Option<Box<dyn Template>
     made(op, None, activation::NONE)
 }
 
-/// The kernel of a convolution with what follows it.
+/// The kernel of a convolution with its epilogue.
 pub(super) fn fused(fused: FusedOp, op: &DeviceOp<'_>) -> Option<Box<dyn Template>> {
     if fused != FusedOp::FusedConv {
         return None;
@@ -310,7 +310,7 @@ impl Convolution {
         }
     }
 
-    /// Whether operand `i` is given, with so many elements.
+    /// Whether operand `i` is given and has this many elements.
     fn addend(&self, planned: &Planned<'_>, i: usize, elements: usize) -> Result<bool> {
         match planned.operands.get(i) {
             None | Some(Given::Nothing) => Ok(false),

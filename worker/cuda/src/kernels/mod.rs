@@ -90,7 +90,7 @@ pub struct Call {
     pub function: usize,
     pub blocks: u32,
     pub arguments: Arguments,
-    /// By operand of the kernel, what it is.
+    /// The kind of each operand of the kernel.
     pub inputs: [Option<Place>; OPERANDS],
     pub output: Place,
     /// Whether the kernel may find elements of an operand that it cannot use, and says so by the word `fault`.

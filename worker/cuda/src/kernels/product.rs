@@ -1,4 +1,4 @@
-//! Matrix products, with what follows them: `MatMul`, `Gemm` and `FusedGemm`.
+//! Matrix products, with their epilogue: `MatMul`, `Gemm` and `FusedGemm`.
 //!
 //! Each element is a chain over ascending k from zero, in f32, of fused multiply-adds, as on the CPU. Where both matrices are f16 or
 //! both are bf16, it is the sum of eight chains, one after the other along k, of a tensor core's steps of 16 products. So its bits depend on its row, its column and K alone: neither
@@ -125,7 +125,7 @@ pub(super) fn plain(product: MatMulOp, op: &DeviceOp<'_>) -> Option<Box<dyn Temp
     made(op, gemm, None, activation::NONE)
 }
 
-/// The kernel of a product with what follows it.
+/// The kernel of a product with its epilogue.
 pub(super) fn fused(fused: FusedOp, op: &DeviceOp<'_>) -> Option<Box<dyn Template>> {
     if fused != FusedOp::FusedGemm {
         return None;

@@ -1,4 +1,4 @@
-//! Convolutions, alone and fused with what follows them.
+//! Convolutions, alone and fused with the ops that follow them.
 
 use convoke_common::Error;
 use convoke_graph::graph::Attrs;

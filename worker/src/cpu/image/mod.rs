@@ -103,7 +103,7 @@ fn checked(width: u64, height: u64) -> Result<u64, KernelFailure> {
     }
 }
 
-/// Memory of the step's pool: a decoder's samples, or what it is known to need.
+/// Memory of the step's pool: a decoder's samples, or its known need.
 fn reserved(call: &KernelCall<'_, '_>, bytes: u64) -> Result<Tensor, KernelFailure> {
     let len = usize::try_from(bytes).map_err(|_| Error::internal("an image beyond memory"))?;
     call.scratch::<u8>(len)

@@ -20,8 +20,8 @@ use crate::cpu::KernelFailure;
 pub(super) const SIZES: [(usize, usize); 2] = [(1 << 18, 1 << 16), (1 << 21, 1 << 13)];
 /// Deepest nesting of a pattern in the syntax of RE2.
 const DEEPEST_PATTERN: u32 = 50;
-/// Deepest nesting of what becomes of a pattern: the group around it, and those that replace its classes, are three levels at
-/// most.
+/// The deepest nesting of a converted pattern: the group around it, and the groups that replace its classes, are three
+/// levels at most.
 pub(super) const DEEPEST: u32 = DEEPEST_PATTERN + 3;
 
 /// A pattern in the syntax of RE2, compiled, and the longest string that it is matched with. `compile` is given the
@@ -80,7 +80,7 @@ fn from_re2(pattern: &str, deepest: u32) -> Result<String, String> {
     Ok(made)
 }
 
-/// Parts of a pattern, and what they are replaced by.
+/// Parts of a pattern, and their replacements.
 struct Replacements<'a> {
     pattern: &'a str,
     all: Vec<(Range<usize>, &'static str)>,

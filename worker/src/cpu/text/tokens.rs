@@ -373,7 +373,7 @@ mod tests {
         check("ab,c  def", 2, &[",", " +"], &["ab", "def"]);
         check("aXbXYc", 1, &["X|XY"], &["a", "b", "c"]);
         check("abcabd", 1, &["ab|abc|b"], &["d"]);
-        // A separator at the beginning of what one before it left.
+        // A separator at the beginning of the text behind another separator.
         check("a-b", 1, &["a", "^-"], &["b"]);
         // A separator of no characters takes what stands behind it.
         check("abc", 1, &["x*"], &[]);

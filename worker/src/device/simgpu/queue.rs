@@ -6,7 +6,7 @@
 //! ```
 //! Invariants
 //! 1. At most one task of each stream runs at a time, in the order of the stream.
-//! 2. A task holds what it reads until it has run, so that the memory is freed after its last reader.
+//! 2. A task holds its operands until it has run, so that their memory is freed after the last reader.
 //! 3. Where the compute threads take no further job, every waiting task fails as busy.
 //! 4. A task that needs more memory than the queue has reserved first waits for the copies that hold some.
 

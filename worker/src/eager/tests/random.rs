@@ -1,4 +1,4 @@
-//! Random commands and events, compared with a model of what must follow from them.
+//! Random commands and events, compared with a model of a session.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! The black box: notes what a worker process computes, for the next process to report what a defect ended.
+//! The black box: it notes the kernels that a worker process runs, so that the next process can report a kernel that
+//! ended its process.
 //!
 //! ```text
 //! state folder/black-box, mapped:   header: incarnation, signal, thread | records: thread, function, node

@@ -50,7 +50,7 @@ impl BodyDriver {
 }
 
 impl Holdings {
-    /// Checks what a grant has of bodies of the lease `around`, and links this worker to their participants. `programs`
+    /// Checks the bodies in the grant of the lease `around`, and links this worker to their participants. `programs`
     /// are those of the bodies that it runs a part of, in order.
     pub(super) async fn bodies(
         self: &Arc<Self>,

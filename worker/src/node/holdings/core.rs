@@ -94,12 +94,13 @@ impl<L, E> Default for Core<L, E> {
 }
 
 impl<L, E> Core<L, E> {
-    /// Takes what is to be done in response to the events so far. The caller does it once it holds no lock.
+    /// Takes the commands that respond to the events so far. The caller does it once it holds no lock.
     pub fn commands(&mut self) -> Vec<Command<L>> {
         std::mem::take(&mut self.commands)
     }
 
-    /// Begins the install of a lease, which counts what it loads in `counter`. [`Core::install_ended`] ends it.
+    /// Begins the install of a lease, which counts the bytes that it loads in `counter`. [`Core::install_ended`] ends
+    /// it.
     pub fn begin(
         &mut self,
         id: LeaseId,
@@ -242,7 +243,7 @@ impl<L, E> Core<L, E> {
         installing.count()
     }
 
-    /// The count of what the install of a plan has loaded, while it runs.
+    /// The count of bytes that the install of a plan has loaded, while it runs.
     pub fn progress(&self, of: PlanId) -> Option<&Counter> {
         self.leases.values().find_map(|life| match life {
             LeaseLife::Installing { plan, counter, .. } if *plan == of => Some(&**counter),

@@ -1,4 +1,4 @@
-//! Installs of leases: what they wait for, and what they make.
+//! Installs of leases: their phases, and the lease that they make.
 
 use std::sync::Arc;
 

@@ -35,7 +35,7 @@ const IN_MEMORY: u64 = 4;
 /// The part of the records' own memory that programs may take, used or not: one in so many bytes.
 const PART: u64 = 2;
 
-/// Most programs of a store, so that what is remembered of each beside its graph stays small.
+/// The most programs of a store, so that their records beside the graphs stay small.
 const MOST: usize = 1024;
 
 /// A program in the store, with the reservation of its memory.
@@ -103,7 +103,8 @@ impl Core {
         evicted
     }
 
-    /// Adds a program, unless it is there. Returns what had to go for it, or the program itself where there is no room.
+    /// Adds a program, unless it is there. Returns the programs that had to go for it, or the program itself if there
+    /// is no room.
     fn insert(&mut self, entry: Entry, limit: u64) -> Vec<Entry> {
         let id = entry.program.id();
         if self.entries.contains_key(&id) {
@@ -145,8 +146,8 @@ impl ProgramStore {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The program with this hash: the one that is here, or the one that was `sent`. `None` where there is neither. Fails
-    /// where what was sent has another hash.
+    /// The program with this hash: the one that is here, or the one that was `sent`. `None` where there is neither.
+    /// Fails if the program that was sent has another hash.
     pub fn find(
         &self,
         id: &ProgramId,
@@ -173,7 +174,7 @@ impl ProgramStore {
         Ok(here.map(|entry| entry.program.clone()).or(sent))
     }
 
-    /// Keeps a program for this lease and for later ones. The result is what the holder of `records` pays for it.
+    /// Keeps a program for this lease and for later ones. The result is the payment of the holder of `records`.
     pub fn keep(&self, program: &HashedProgram, records: &Records) -> Result<ProgramPayment> {
         let bytes = program.encoded_bytes().saturating_mul(IN_MEMORY);
         let own = || {
@@ -202,7 +203,7 @@ impl ProgramStore {
         Ok(ProgramPayment::Shared { charge })
     }
 
-    /// How many programs there are, and what the worker was sent.
+    /// The number of programs, and the bytes that the worker was sent.
     pub fn status(&self) -> ProgramStoreStatus {
         let core = self.core();
         let all = core.entries.values();

@@ -10,7 +10,7 @@
 //! Invariants
 //! 1. A constant that is here is used by those who were given a charge for it, or by nobody; only then is it evicted,
 //!    the one that is unused for longest first.
-//! 2. Whatever becomes of an install, what it was to load is absent or somebody else's afterwards.
+//! 2. However an install ends, a constant that it was to load is absent afterwards, or another install makes it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use convoke_graph::program::ConstantId;
 
 use crate::program::install::Counter;
 
-/// Most constants of a worker: several large models have as many, and what is remembered of each, some 200 bytes that no
-/// ledger counts, stays small together.
+/// The most constants of a worker: several large models have as many, and their records, of some 200 bytes each that no
+/// ledger counts, stay small together.
 pub const MOST: usize = 16 << 10;
 
 /// The number of an install at this store.
@@ -91,7 +91,8 @@ impl Core {
         }
     }
 
-    /// Takes a constant that an install has made. Where another was faster, the result is what it has made.
+    /// Takes a constant that an install has made. If another install was faster, the result is the constant that it has
+    /// made.
     pub fn publish(
         &mut self,
         id: ConstantId,

@@ -10,8 +10,8 @@
 //!
 //! Invariants
 //! 1. A constant is loaded by one install at a time, and no install depends on another to succeed.
-//! 2. Nobody writes to a constant: while it is here, the store holds its tensor too, and kernels overwrite only what
-//!    nobody else holds.
+//! 2. Nobody writes to a constant: while it is here, the store holds its tensor too, and kernels overwrite only tensors
+//!    that nobody else holds.
 //! 3. No memory is reserved, and no tensor dropped, under the store's lock.
 
 mod core;
@@ -59,7 +59,7 @@ impl Reclaim for WeightStore {
 }
 
 impl WeightStore {
-    /// An empty store, whose unused constants make room for what is reserved in `ledger`.
+    /// An empty store, whose unused constants make room for reservations in `ledger`.
     pub fn new(ledger: &Ledger) -> Arc<WeightStore> {
         let store = Arc::new(WeightStore::default());
         let source: Arc<dyn Reclaim> = store.clone();
@@ -91,7 +91,7 @@ impl WeightStore {
     }
 }
 
-/// The constants of one install. Dropping it leaves what is not made yet to others.
+/// The constants of one install. Dropping it leaves the constants that are not made yet to other installs.
 pub struct Constants {
     store: Arc<WeightStore>,
     load: LoadId,
@@ -188,7 +188,7 @@ impl Constants {
         Ok(theirs.tensor)
     }
 
-    /// Ends the install: what the lease is charged for as long as it lasts.
+    /// Ends the install; returns the charges of the lease, which it holds as long as it lasts.
     pub fn finish(mut self) -> Vec<Charge> {
         std::mem::take(&mut self.charges)
     }

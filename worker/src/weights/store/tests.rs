@@ -148,7 +148,7 @@ async fn installs_at_once_make_each_constant_once_and_need_not_each_other() {
     second.make(0);
     assert_eq!(second.next(), None);
     first.make(0);
-    // The first is cancelled: what it has made is there, and the second makes the rest.
+    // The first install is cancelled: the constants that it has made are there, and the second install makes the rest.
     drop(first);
     assert_eq!(second.next(), Some(vec![1]));
     second.make(1);

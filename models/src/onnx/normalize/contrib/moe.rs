@@ -145,8 +145,8 @@ pub(super) fn gated(
     }
 }
 
-/// The sum of the experts' `results` [experts, tokens, hidden] by the weights of each token, in the shape of the operand.
-/// `shares` [tokens, experts] are the weights, where they do not follow from what the router gives.
+/// The sum of the experts' `results` [experts, tokens, hidden] by the weights of each token, in the shape of the
+/// operand. `shares` [tokens, experts] are the weights, if they do not follow from the router's scores.
 pub(super) fn combined(
     e: &mut Expansion<'_>,
     routing: &Routing,
@@ -224,7 +224,7 @@ fn swiglu(
     e.plain("Mul", &[gate, linear])
 }
 
-/// The weight of each expert for each token, [experts, tokens, 1]: zero but for the greatest `k` of a token. Among
+/// The weight of each expert for each token, [experts, tokens, 1]: zero except for the greatest `k` of a token. Among
 /// experts with equal logits, the last ones are chosen.
 fn weights(
     e: &mut Expansion<'_>,

@@ -1,4 +1,4 @@
-//! Ops that replace elements by what a table has for them.
+//! Ops that look up elements in a table.
 
 use std::cmp::Ordering;
 

@@ -182,8 +182,8 @@ fn unrolled_loops_in_loops_are_bounded() {
     check(constants, "too many nodes");
 }
 
-/// An empty sequence, and a loop of these nodes that takes it. `carried` is what the body carries, without what every
-/// body has.
+/// An empty sequence, and a loop of these nodes that takes it. `carried` are the body's carried values, without the
+/// parameters that every body has.
 fn collecting(
     carried: Vec<ValueInfoProto>,
     nodes: Vec<NodeProto>,

@@ -15,7 +15,7 @@ const STREAM: &[u8] = b"\xff\x4f\xff\x51";
 /// Memory beside the samples, for each pixel: coefficients and samples of four components in f32, and the blocks
 /// and layers that [`header::check`] allows.
 const BESIDE: u64 = 64;
-/// Memory for each tile: what is known of it and of its components, with their steps of quantisation.
+/// Memory for each tile: its description and those of its components, with their steps of quantisation.
 const OF_TILE: u64 = 8 << 10;
 
 /// Whether a file is JPEG 2000.

@@ -1,4 +1,4 @@
-//! The core by itself: events go in; commands, and what is left of the leases, come out.
+//! Tests of the core by itself: events go in; commands, and the remains of leases, come out.
 
 use super::*;
 

@@ -124,7 +124,7 @@ fn take_scale(c: &mut ImportedNode) -> Result<Option<f32>, ImportFailure> {
     Ok(c.take_float("scale")?.filter(|scale| *scale != 0.0))
 }
 
-/// The sum of what is added to the scores.
+/// The sum of the terms that are added to the scores.
 fn added(
     e: &mut Expansion<'_>,
     parts: &[Option<ValueId>],
