@@ -128,7 +128,7 @@ pub enum Command {
     Status(StatusArgs),
     /// Start a cluster of processes on this machine, until Ctrl-C
     Up(UpArgs),
-    /// Measure this machine, or a cluster, beside the least that could be done
+    /// Measure this machine, or a cluster, beside floors: the least that the same work could take
     Bench(BenchArgs),
     /// A process that `bench` starts
     #[command(hide = true)]
@@ -213,9 +213,9 @@ pub struct StatusArgs {
     /// File with a client token
     #[arg(long, value_name = "FILE", env = "CONVOKE_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
-    /// Tell by the exit code alone, and with --json as {"healthy": BOOL}, whether all is well: with --state-dir, in the
-    /// coordinator or worker process of this machine that has this folder; else in the cluster, where no worker may be
-    /// lost
+    /// Report health by the exit code alone, and with --json as {"healthy": BOOL}, whether all is well: with
+    /// --state-dir, in the coordinator or worker process of this machine that has this folder; else in the cluster,
+    /// where no worker may be lost
     #[arg(long, env = "CONVOKE_HEALTH", value_parser = FalseyValueParser::new())]
     pub health: bool,
     /// State folder of a coordinator on this machine, which is asked without a token; for --health of a worker, too

@@ -170,7 +170,7 @@ async fn a_longer_sequence_plans_anew() {
     cluster.shutdown().await;
 }
 
-/// Begins a sequence of at most so many tokens, and returns what its plan needs.
+/// Begins a sequence of at most this many tokens, and returns what its plan needs.
 async fn needed(decoder: &Decoder, tokens: usize) -> convoke::Result<u64> {
     let mut generation = decoder.generate(&[1, 2], greedy(tokens))?;
     generation.next().await?;

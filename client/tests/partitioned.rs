@@ -153,7 +153,7 @@ fn branch(tables: usize, those: std::ops::Range<usize>) -> Attr {
     Attr::Function(f.into())
 }
 
-/// Adds an `If` over all tables, of which one branch has the last, and the other the first so many.
+/// Adds an `If` over all tables: one branch has the last table, the other this many of the first ones.
 fn branches(
     f: &mut Function,
     cond: ValueId,
@@ -169,7 +169,7 @@ fn branches(
     y
 }
 
-/// The body of a loop or scan over so many tables. Iteration `i` reads row `i · step`.
+/// The body of a loop or scan over this many tables. Iteration `i` reads row `i · step`.
 fn body(control: Control, tables: usize) -> Attr {
     let mut f = Function::default();
     let (row, long, bool) = (

@@ -152,7 +152,7 @@ impl Error {
         self
     }
 
-    /// Whether the message names the place already: a node, of which nothing else is known than its op.
+    /// Whether the message names the place already, so that the site would only repeat it.
     fn names(&self, site: &Site) -> bool {
         let Some(node) = &site.node else {
             return false;

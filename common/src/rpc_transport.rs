@@ -184,8 +184,8 @@ pub fn client_config() -> tarpc::client::Config {
     config
 }
 
-/// The deadline of tarpc's own timers, which read the operating system's clock. No bound is as long: [`DeadlineChannel`] ends
-/// calls by tokio's clock.
+/// The deadline of tarpc's own timers, which read the operating system's clock. No bound is as long as this:
+/// [`DeadlineChannel`] ends calls by tokio's clock.
 const BACKSTOP: Duration = Duration::from_secs(24 * 3600);
 
 /// A client's channel that ends each call at its deadline. Dropping the call tells the server, which drops its handler.

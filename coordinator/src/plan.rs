@@ -242,7 +242,7 @@ pub fn plan_together(
             Ok(Some(divided)) if divided.placed.team.size() == workers => {
                 (best, most) = (Some(divided), memory);
             }
-            // Fewer workers do with so much, or one alone holds each function.
+            // Fewer workers suffice with this much memory, or one worker alone holds each function.
             Ok(_) => most = memory,
             Err(_) => least = memory,
         }

@@ -47,13 +47,13 @@ pub fn run(f: Function) -> (Function, Option<String>) {
 enum Form {
     /// A matrix, or its transpose.
     Matrix { trans: bool },
-    /// The filters of so many groups.
+    /// The filters of this many groups.
     Filters { groups: i64 },
     /// The parts of a recurrent layer, as decimal digits.
     Parts(i64),
-    /// Codes of so many bits, of so many columns.
+    /// Codes of this many bits, of this many columns.
     Codes { bits: usize, n: usize },
-    /// Parameters of so many blocks of each of so many columns.
+    /// Parameters of this many blocks in each of this many columns.
     Parameters { n: usize, blocks: usize },
 }
 

@@ -47,7 +47,7 @@ pub struct WorkerModel {
 /// The constants that leases have at a worker.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PresentConstants {
-    /// Those of all leases.
+    /// The bytes of all leases.
     pub all: Arc<BTreeSet<ConstantId>>,
     /// Those that the client's token is charged for already.
     pub own: Arc<BTreeSet<ConstantId>>,
@@ -127,7 +127,7 @@ impl WorkerModel {
         memory.min(self.budget.saturating_add(own))
     }
 
-    /// Returns whether so much is free for the client.
+    /// Returns whether this much memory is free for the client.
     pub fn holds(&self, need: &Need) -> bool {
         need.memory <= self.memory && need.budget <= self.budget
     }

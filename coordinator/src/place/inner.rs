@@ -28,8 +28,8 @@ fn result_bytes(f: &Function, axes: &Bindings) -> u64 {
     each.fold(0, u64::saturating_add)
 }
 
-/// Returns the most bytes at once of the values that the nodes of `f` make, where each exists until its last reader has
-/// run, and results until the end. The results count unless they are `lent`.
+/// Returns the peak of the bytes of the values that the nodes of `f` make. Each value exists until its last reader has
+/// run, and results exist until the end. The results count unless they are `lent`.
 fn most(f: &Function, axes: &Bindings, lent: bool) -> u64 {
     let mut last = vec![0; f.values.len()];
     for (i, node) in f.nodes.iter().enumerate() {

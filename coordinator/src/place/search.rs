@@ -191,8 +191,8 @@ impl<'a> Search<'a> {
         found.ok_or_else(|| self.refusal(n))
     }
 
-    /// Returns how many workers have something to run at most: there are so many nodes, and pins and custom ops say where
-    /// some of them run.
+    /// Returns how many workers can have something to run at most, which the number of nodes, the pins and the custom
+    /// ops bound.
     fn most_used(&self) -> usize {
         let workers = 0..self.cluster.workers.len();
         let free = |p: &usize| self.pinned[*p] == UNPINNED;

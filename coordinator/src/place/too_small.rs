@@ -94,7 +94,7 @@ pub fn no_room<'a>(needs: impl Iterator<Item = (&'a str, u64)>, cluster: &Cluste
     )
 }
 
-/// Joins texts, of which the first are listed.
+/// Joins the first texts, and counts the others.
 fn listed(all: impl Iterator<Item = String>, between: &str) -> String {
     let mut all: Vec<String> = all.collect();
     let hidden = all.len().saturating_sub(LISTED);

@@ -47,7 +47,7 @@ pub async fn dial_lane(
         Ok((send, recv, peer)) => run(world, hub, watched, peer, send, recv),
         Err(e) => {
             let refused = super::refusal(&watched, &name);
-            // Its monitor would keep it up for nobody.
+            // Its monitor would keep the connection up although nobody uses it.
             watched.connection().close(VarInt::from_u32(0), b"no lane");
             Err(match (refused, e.code) {
                 (Some(refused), _) => refused,

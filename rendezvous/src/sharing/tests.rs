@@ -233,7 +233,7 @@ async fn what_is_refused_or_cut_is_returned_as_well() {
     let refused: Vec<_> = refused.iter().map(|(why, n)| (&**why, *n)).collect();
     let expected = [("duplicate", 1), ("no_such_edge", 1), ("wrong_tensor", 1)];
     assert_eq!(refused, expected);
-    // The buffers are free for as many pieces again.
+    // The buffers are free again for the same number of pieces.
     pair.tell(numbers(4)).unwrap();
     for _ in 0..SLOTS {
         pair.tell(part(4, 0, 8)).unwrap();

@@ -156,7 +156,7 @@ pub struct OwnedDevice {
 }
 
 impl OwnedDevice {
-    /// A device with so much memory, none of which is used.
+    /// A device with this much memory, none of which is used.
     pub fn new(worker: &str, device: Arc<dyn Device>, profile: &str, memory: u64) -> OwnedDevice {
         OwnedDevice {
             device,

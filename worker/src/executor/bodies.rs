@@ -52,7 +52,7 @@ pub struct DrivenBodies {
 }
 
 impl DrivenBodies {
-    /// The bodies of a program with so many steps in flight. Their task runs in `world` until this is dropped.
+    /// The bodies of a program with this many steps in flight. Their task runs in `world` until this is dropped.
     pub fn new(world: &World, bodies: Vec<DrivenBody>, in_flight: u32) -> DrivenBodies {
         // A node has a body at least, and is reached once in a step.
         let room = bodies.len().saturating_mul(in_flight.max(1) as usize);

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// Number of measurements in a row that must contradict the choice: a single one may only show that a thread was
 /// interrupted.
 const CONVINCED: u8 = 16;
-/// One in so many steps is measured: reading a clock takes as long as a small kernel.
+/// One in this many steps is measured: reading a clock takes as long as a small kernel.
 const SAMPLE: u64 = 4;
 
 /// The prediction decides whether steps are brief.

@@ -17,7 +17,7 @@ use convoke_common::mutant;
 use convoke_common::world::{AccountId, Share};
 use convoke_rendezvous::Link;
 
-/// The part of the worker's memory for records: one in so many bytes, and at least [`LEAST`].
+/// The divisor of the worker's memory that gives the part for records, which is at least [`LEAST`].
 const PART: u64 = 16;
 const LEAST: u64 = 4 << 20;
 

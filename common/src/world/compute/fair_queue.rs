@@ -133,8 +133,8 @@ impl<K: Ord + Clone, V: Default> Level<K, V> {
         all.min_by_key(|(_, c)| (c.served, c.turn))
     }
 
-    /// Notes that a job of a competitor begins. The clock goes on before that: who is away at this moment saves up nothing of
-    /// the time in which it does not want to run.
+    /// Notes that a job of a competitor begins. The clock advances before that, so that a competitor that is away saves
+    /// up nothing for the time in which it does not want to run.
     fn has_turn(&mut self, key: &K) -> Option<&mut Child<V>> {
         self.go_on();
         self.turns += 1;

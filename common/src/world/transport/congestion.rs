@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics, CubicConfig};
 use quinn_proto::RttEstimator;
 
-/// The part of the bytes sent that may be lost without being taken for congestion, one in so many.
+/// One in this many sent bytes may be lost without being taken for congestion.
 const TOLERATED: u64 = 20;
 
 /// The packets over which losses are counted at least: among fewer, one lost packet would be a large part.

@@ -58,7 +58,7 @@ fn a_lease_counts_from_its_plan_until_its_end() {
             .reported_memory(ConnectionId(worker), asked, MemoryUse::default());
     }
     rig.taken(&me, [1, 2]);
-    // A later one tells how much of it is in use, and what else is.
+    // A later report tells how much of it is in use, and how much other memory is.
     let reported = [
         (Purpose::Leases, 1),
         (Purpose::Handles, 5),

@@ -312,7 +312,7 @@ impl Service {
     }
 }
 
-/// The error of a request that would have to wait behind so many others.
+/// The error of a request that would have to wait behind this many others.
 fn behind(waiting: usize) -> Error {
     let loads = match waiting {
         1 => "1 load waits".to_owned(),

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use crate::testing::{cluster, options, parse};
 
-    /// Two workers `w0` and `w1` of profile "slow", and `w2` of profile "fast", with so many bytes of memory each.
+    /// Two workers `w0` and `w1` of profile "slow", and `w2` of profile "fast", with this many bytes of memory each.
     fn mixed(memory: [u64; 3]) -> ClusterModel {
         let mut all = cluster(3, 64 << 20);
         for (worker, memory) in all.workers.iter_mut().zip(memory) {

@@ -135,8 +135,8 @@ impl RecurrentAttrs {
     }
 }
 
-/// Elements of packed weights for `directions` directions, whose products have so many gates of `hidden` rows each, and
-/// chains of `k`. `None` on overflow.
+/// Elements of packed weights for `directions` directions, whose products have `gates` gates of `hidden` rows each, and
+/// chains of length `k`. `None` on overflow.
 pub fn packed_recurrent_len(
     directions: usize,
     parts: &[usize],

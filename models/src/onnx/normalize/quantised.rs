@@ -584,7 +584,7 @@ fn gather_blocks(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let (dtype, output) = (c.dtype(b, 2), c.outputs.clone());
     let mut e = Expansion { b, c: &c };
     let taken = |e: &mut Expansion<'_>, x| e.op("Gather", axis_of(gather), &[x, indices]);
-    // Rows are gathered of whole bytes. Packed tensors get a byte for each element, once, before the first step.
+    // Only rows of whole bytes are gathered. Packed tensors get a byte for each element, once, before the first step.
     let whole = |e: &mut Expansion<'_>, x| {
         let dtype = e.ty(x)?.dtype.widened();
         e.cast(x, dtype)

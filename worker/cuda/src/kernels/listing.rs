@@ -68,7 +68,7 @@ fn with_ints(given: &[(&str, i64)]) -> Attrs {
     given.iter().fold(Attrs::default(), with)
 }
 
-/// Attributes of a product with weights that are packed codes of so many bits.
+/// Attributes of a product with weights that are packed codes of this many bits.
 fn packed_codes(bits: i64) -> Attrs {
     with_ints(&[
         ("bits", bits),

@@ -213,7 +213,7 @@ fn source(definitions: &[(&str, &str)], family: &str) -> String {
     text
 }
 
-/// Blocks of threads for so many elements, one thread each.
+/// The number of blocks of threads for this many elements, with one thread each.
 fn blocks_for(elements: usize) -> u32 {
     elements.div_ceil(THREADS as usize).clamp(1, MOST_BLOCKS) as u32
 }

@@ -33,7 +33,7 @@ struct Kept {
     closed: bool,
 }
 
-/// The bytes of the block for so many bytes. The driver gives no memory of no bytes.
+/// The size of the block that holds this many bytes. The driver gives no memory of no bytes.
 fn block_size(bytes: usize) -> usize {
     bytes.max(1).next_multiple_of(512)
 }

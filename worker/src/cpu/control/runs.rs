@@ -46,7 +46,7 @@ pub(crate) fn functions(op: ControlOp) -> &'static [&'static str] {
 }
 
 impl Runs {
-    /// The order for a node with so many operands, whose functions yield so many `results`.
+    /// The order for a node with this many operands, whose functions yield this many `results`.
     pub fn of(
         op: ControlOp,
         attrs: &Attrs,

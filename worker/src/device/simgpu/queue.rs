@@ -239,13 +239,13 @@ impl<T> Stream<T> {
 }
 
 impl Stream<CopyTask> {
-    /// Whether the first copy runs, or could run once so many compute tasks have ended.
+    /// Whether the first copy runs, or could run once this many compute tasks have ended.
     fn can_run(&self, ended: u64) -> bool {
         self.begun || self.tasks.front().is_some_and(|t| t.after <= ended)
     }
 }
 
-/// An event: it is due once so many tasks of both streams have ended.
+/// An event: it is due once this many tasks of each stream have ended.
 struct Event {
     compute: u64,
     copy: u64,

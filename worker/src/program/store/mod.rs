@@ -32,7 +32,7 @@ use crate::node::records::Records;
 /// Bytes that a program takes in memory for each byte that it takes on the wire.
 const IN_MEMORY: u64 = 4;
 
-/// The part of the records' own memory that programs may take, used or not: one in so many bytes.
+/// The divisor of the records' memory that gives the part for programs, used or not.
 const PART: u64 = 2;
 
 /// The most programs of a store, so that their records beside the graphs stay small.

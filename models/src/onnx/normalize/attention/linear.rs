@@ -183,7 +183,7 @@ fn per_head(e: &Expansion<'_>, x: ValueId, heads: i64) -> Result<i64, ImportFail
     }
 }
 
-/// A packed operand [B, T, heads * size], each head so many times.
+/// A packed operand [B, T, heads * size], with each head repeated this many times.
 fn repeated(e: &mut Expansion<'_>, x: ValueId, [heads, times, size]: [i64; 3]) -> Made {
     let x = e.reshaped(x, &[0, 0, heads, 1, size])?;
     let shape = e.ints("times", &[1, 1, 1, times, 1])?;
