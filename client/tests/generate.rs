@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use convoke::graph::Function;
 use convoke::{
-    Cluster, Code, DType, Decoder, Dim, Embedded, Ended, GenerateOptions, Phase, Sampling,
+    Cluster, Code, DType, Decoder, Dim, Embedded, EndReason, GenerateOptions, Phase, Sampling,
     TensorType,
 };
 
@@ -51,7 +51,7 @@ async fn generated(
     decoder: &Decoder,
     prompt: &[u32],
     options: GenerateOptions,
-) -> (Vec<u32>, Option<Ended>) {
+) -> (Vec<u32>, Option<EndReason>) {
     let mut generation = decoder.generate(prompt, options).unwrap();
     let mut tokens = vec![];
     while let Some(token) = generation.next().await.unwrap() {
@@ -70,7 +70,7 @@ async fn the_tokens_are_those_of_onnx_runtime_on_any_number_of_workers() {
             for (prompt, expected) in references(model) {
                 let (tokens, ended) = generated(&decoder, &prompt, greedy(expected.len())).await;
                 assert_eq!(tokens, expected, "{model} on {workers} workers");
-                assert_eq!(ended, Some(Ended::MaxTokens));
+                assert_eq!(ended, Some(EndReason::MaxTokens));
             }
             let plan = decoder.plan().await.unwrap();
             // A branch runs on one worker.
@@ -208,7 +208,7 @@ async fn a_sequence_ends_at_a_stop_token_and_at_the_bounds() {
     let (tokens, ended) = generated(&whole, &prompt, stop).await;
     assert_eq!(
         (tokens, ended),
-        (expected[..end].to_vec(), Some(Ended::Stop(expected[5])))
+        (expected[..end].to_vec(), Some(EndReason::Stop(expected[5])))
     );
     assert!(generated(&whole, &prompt, greedy(0)).await.0.is_empty());
 
@@ -223,7 +223,10 @@ async fn a_sequence_ends_at_a_stop_token_and_at_the_bounds() {
         let bounded = load.await.unwrap().decoder().unwrap();
         assert_eq!(bounded.longest(), Some(35));
         let (tokens, ended) = generated(&bounded, &prompt, greedy(24)).await;
-        assert_eq!((&tokens[..], ended), (&expected[..5], Some(Ended::Full)));
+        assert_eq!(
+            (&tokens[..], ended),
+            (&expected[..5], Some(EndReason::Full))
+        );
         let e = bounded.generate(&[1; 35], greedy(1)).err().unwrap();
         assert_eq!(e.code, Code::InvalidInput);
         assert!(

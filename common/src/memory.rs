@@ -26,7 +26,7 @@ pub use shared::{Charge, SharedReservation, SharedTensor};
 use crate::error::{Code, Error, Result};
 use crate::identity::TokenId;
 use crate::mutant;
-use kept::Kept;
+use kept::BlockCache;
 
 /// The purpose that memory is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -133,7 +133,7 @@ struct Books {
     used: BTreeMap<Purpose, u64>,
     total: u64,
     peak: u64,
-    kept: Kept,
+    kept: BlockCache,
     /// The holdings of the tokens whose holders have memory.
     tokens: BTreeMap<TokenId, TokenHolding>,
     /// How often a shared reservation has lost its last user.

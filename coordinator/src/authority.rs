@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use convoke_common::admission::chain;
 use convoke_common::identity::{
-    Budget, CA_LIFE, CERTIFICATE_LIFE, CaHash, ClusterCa, Grant, JoinToken, PeerIdentity, PeerName,
-    RevocationList, Role, TokenError, TokenId, TokenInfo, TokenSecret, TokenStore, former_holder,
+    Budget, CA_LIFE, CERTIFICATE_LIFE, CaHash, CertificateClaims, ClusterCa, JoinToken,
+    PeerIdentity, PeerName, RevocationList, Role, TokenError, TokenId, TokenInfo, TokenSecret,
+    TokenStore, former_holder,
 };
 use convoke_common::rpc::JoinAnswer;
 use convoke_common::world::{FileMode, World};
@@ -304,7 +305,7 @@ impl Authority {
             until: ttl.map(|_| now.saturating_add(life.as_secs())),
             ..budget
         };
-        let grant = Grant {
+        let grant = CertificateClaims {
             role,
             name: name.clone(),
             token_id,

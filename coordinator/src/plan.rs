@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::bodies::{DividedFunction, PlannedBody};
 use crate::partition::{names, partition, summarise};
 use crate::passes::{StaysInPlace, control_op, optimise_in_place};
-use crate::place::{ClusterModel, Placed, check_pins, human, is_pinned, place};
+use crate::place::{ClusterModel, Placement, check_pins, human, is_pinned, place};
 
 /// The memory that a part of a plan needs on its worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -293,7 +293,7 @@ fn optimised_and_placed(
     function: Function,
     cluster: &ClusterModel,
     options: &PlanOptions,
-) -> Result<(Placed, Vec<String>)> {
+) -> Result<(Placement, Vec<String>)> {
     let made = |f: Function, stays: StaysInPlace<'_>| optimise_in_place(f, options.numerics, stays);
     let branches = function.nodes.iter().any(|n| n.is(ControlOp::If));
     if !branches || !cluster.runs_branches_alike() {
@@ -327,7 +327,7 @@ fn optimised_and_placed(
 }
 
 /// Whether nodes that moved into branches may have to be placed outside.
-fn outside_may_be_better(inside: &Result<Placed>, asked: WorkerCount) -> bool {
+fn outside_may_be_better(inside: &Result<Placement>, asked: WorkerCount) -> bool {
     match (inside, asked) {
         (Err(e), _) => matches!(e.code, Code::ClusterTooSmall | Code::OutOfMemory),
         (Ok(placed), WorkerCount::Exactly(n)) => placed.team.size() < n as usize,

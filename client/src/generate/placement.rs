@@ -53,14 +53,14 @@ pub(super) struct Placement {
 }
 
 /// The failure of a placement or of a step, and the worker processes that further plans avoid.
-pub(super) struct Failed {
+pub(super) struct AttemptFailure {
     pub error: Error,
     pub unusable: Vec<WorkerProcess>,
 }
 
-impl From<Error> for Failed {
-    fn from(error: Error) -> Failed {
-        Failed {
+impl From<Error> for AttemptFailure {
+    fn from(error: Error) -> AttemptFailure {
+        AttemptFailure {
             error,
             unusable: vec![],
         }
@@ -68,10 +68,10 @@ impl From<Error> for Failed {
 }
 
 /// Blames the workers that an error names.
-fn blamed(error: Error, workers: &[Participant]) -> Failed {
+fn blamed(error: Error, workers: &[Participant]) -> AttemptFailure {
     let site = error.site.as_ref().and_then(|s| s.worker.as_ref());
     let about = workers.iter().filter(|p| Some(&p.name) == site);
-    Failed {
+    AttemptFailure {
         unusable: about.map(named).collect(),
         error,
     }
@@ -87,7 +87,7 @@ impl Placement {
         steps: &Arc<Function>,
         room: Room,
         avoid: Vec<WorkerProcess>,
-    ) -> Result<Placement, Failed> {
+    ) -> Result<Placement, AttemptFailure> {
         let (cluster, base) = (&loaded.cluster, &loaded.inner);
         let model = &*base.function;
         // Times are predicted for a step that takes one token, which most do.
@@ -204,7 +204,7 @@ impl Placement {
     }
 
     /// Blames the workers that an error names, and those that this client has lost.
-    pub fn blamed(&self, error: Error) -> Failed {
+    pub fn blamed(&self, error: Error) -> AttemptFailure {
         let mut failed = blamed(error, &self.workers);
         let lease = self.compiled.inner.lease();
         let lost = lease.iter().flat_map(|l| l.unusable());
@@ -234,7 +234,7 @@ impl Placement {
         caches: Vec<Tensor>,
         fed: Vec<HostTensor>,
         sizes: Bindings,
-    ) -> Result<(HostTensor, Vec<Tensor>), Failed> {
+    ) -> Result<(HostTensor, Vec<Tensor>), AttemptFailure> {
         let (me, of) = (self.clone(), cluster.clone());
         let step = Box::pin(async move {
             let call = Call {

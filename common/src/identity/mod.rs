@@ -27,7 +27,7 @@ pub(crate) mod fuzzing;
 pub(crate) mod testing;
 mod token;
 
-pub use authority::ca::{CA_LIFE, CERTIFICATE_LIFE, ClusterCa, Grant, IdentityError};
+pub use authority::ca::{CA_LIFE, CERTIFICATE_LIFE, CertificateClaims, ClusterCa, IdentityError};
 pub use authority::csr::OwnKey;
 pub use authority::former::former_holder;
 pub use certificate::membership::{MEMBERSHIP_OVER, membership_over};

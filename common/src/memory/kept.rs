@@ -27,7 +27,7 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// The kept memory of a ledger, in the order in which it was dropped.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct BlockCache {
     blocks: VecDeque<KeptBlock>,
     bytes: u64,
     /// Counts the periods.
@@ -42,13 +42,13 @@ struct KeptBlock {
     since: u64,
 }
 
-impl std::fmt::Debug for Kept {
+impl std::fmt::Debug for BlockCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} bytes kept", self.bytes)
     }
 }
 
-impl Kept {
+impl BlockCache {
     /// Bytes of all blocks.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -76,7 +76,7 @@ impl Kept {
     }
 
     /// Takes out the blocks that were kept longest, as long as `goes` holds.
-    fn oldest(&mut self, mut goes: impl FnMut(&Kept, &KeptBlock) -> bool) -> Vec<Block> {
+    fn oldest(&mut self, mut goes: impl FnMut(&BlockCache, &KeptBlock) -> bool) -> Vec<Block> {
         let mut all = vec![];
         while self.blocks.front().is_some_and(|b| goes(self, b)) {
             all.extend(self.take(0));

@@ -288,9 +288,9 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Kept(Mutex<Vec<SharedTensor>>);
+    struct TestStore(Mutex<Vec<SharedTensor>>);
 
-    impl Reclaim for Kept {
+    impl Reclaim for TestStore {
         fn reclaim(&self, _: u64) -> bool {
             let last = self.0.lock().unwrap().pop();
             last.is_some()
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn what_nobody_uses_is_freed_where_memory_is_asked_for() {
         let l = Ledger::new("w0", 4 << 20);
-        let kept = Arc::<Kept>::default();
+        let kept = Arc::<TestStore>::default();
         let source: Arc<dyn Reclaim> = kept.clone();
         l.reclaim_from(Arc::downgrade(&source));
         let p = Pool::new(&l, Purpose::Weights, 0).unwrap();

@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::partition::{Partition, cut_edges, extent, partition};
 use crate::passes::control_op;
-use crate::place::{ClusterModel, PartsUsage, Placed, bytes_of, human, inner_bytes, place};
+use crate::place::{ClusterModel, PartsUsage, Placement, bytes_of, human, inner_bytes, place};
 use crate::plan::hashed;
 use outline::{constants, forget_unread, outline};
 
@@ -62,7 +62,7 @@ pub struct PlannedBody {
 struct PlacedBody {
     /// From 1 on, in the order in which the bodies were taken out.
     number: u32,
-    placed: Placed,
+    placed: Placement,
     node: String,
     /// The attribute of the node that the body was.
     function: String,
@@ -75,7 +75,7 @@ struct PlacedBody {
 /// A function that was placed together with its partitioned bodies.
 pub struct DividedFunction {
     /// The function without the bodies. All workers that run a part of a body are among its participants.
-    pub placed: Placed,
+    pub placed: Placement,
     /// The parts, in the order in which workers load them.
     bodies: Vec<PlacedBody>,
     /// The memory that all parts together need of each participant; empty where there are no bodies.
@@ -84,7 +84,7 @@ pub struct DividedFunction {
 
 impl DividedFunction {
     /// A function none of whose bodies is partitioned.
-    pub fn whole(placed: Placed) -> DividedFunction {
+    pub fn whole(placed: Placement) -> DividedFunction {
         DividedFunction {
             placed,
             bodies: vec![],
@@ -244,7 +244,7 @@ impl DividedFunction {
 
 /// The tensors that cross between workers in one run of a body: its operands where the owner does not run their reader,
 /// tensors between its workers, and the results that the owner does not compute.
-fn crossings(owner: &str, placed: &Placed, parts: &Partition) -> Vec<CutEdge> {
+fn crossings(owner: &str, placed: &Placement, parts: &Partition) -> Vec<CutEdge> {
     let (f, driver) = (&placed.function, &parts.driver);
     let edge = |v: ValueId, from: &str, to: &str| CutEdge {
         tensor: f.value(v).name.to_string(),
@@ -386,7 +386,7 @@ impl Dividing<'_> {
     }
 
     /// Places a part in the memory that is left, and takes what it keeps there.
-    fn place(&mut self, f: Function, options: &PlanOptions) -> Result<Placed> {
+    fn place(&mut self, f: Function, options: &PlanOptions) -> Result<Placement> {
         let placed = place(f, &self.left, options).map_err(|e| match e.code {
             Code::ClusterTooSmall | Code::OutOfMemory => self.too_small.clone(),
             _ => e,

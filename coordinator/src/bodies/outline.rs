@@ -39,7 +39,7 @@ pub fn outline(f: &mut Function, at: usize, first: u32) -> Result<Vec<(String, F
     let captured: Vec<usize> = (0..bodies.captured.len()).filter(of_constants).collect();
     let mut made = Vec::with_capacity(names.len());
     for (b, name) in names.iter().enumerate() {
-        let taken = Taken {
+        let taken = Extraction {
             from: f,
             constant: &constant,
             stands: HashMap::new(),
@@ -74,14 +74,14 @@ pub fn forget_unread(f: &mut Function) {
 }
 
 /// A function that is taken out of a node of another.
-struct Taken<'a> {
+struct Extraction<'a> {
     from: &'a Function,
     constant: &'a [bool],
     /// The values that stand for constants of the other function.
     stands: HashMap<ValueId, ValueId>,
 }
 
-impl Taken<'_> {
+impl Extraction<'_> {
     /// Function `b` of a node, with its own copies of the captured constants and of the nodes that make them.
     fn function(mut self, bodies: &mut Bodies, b: usize, captured: &[usize]) -> Function {
         let read = read_by(&bodies.functions[b]);

@@ -28,7 +28,7 @@ mod names;
 mod plans;
 mod quarantine;
 mod room;
-mod standing;
+mod service_state;
 #[cfg(test)]
 mod tests;
 
@@ -54,7 +54,7 @@ use drivers::Drivers;
 use exposure::Exposures;
 use leases::Leases;
 use links::Links;
-use member::{Life, Member, Standing};
+use member::{Life, Member, ReportedState};
 use names::MEMBERS;
 use plans::Plans;
 use quarantine::Quarantine;
@@ -212,13 +212,13 @@ impl Membership {
         }
         let is_gone = |m: &Member| matches!(m.life, Life::Lost { .. } | Life::Left);
         let was_gone = self.members.get(&name).is_some_and(is_gone);
-        let mut standing = Standing::Serving;
+        let mut service = ReportedState::Serving;
         if let Some(Member {
             life:
                 Life::Alive {
                     connection: holder,
                     offer: last,
-                    standing: before,
+                    service: before,
                 },
             ..
         }) = self.members.get(&name)
@@ -232,7 +232,7 @@ impl Membership {
             }
             if last.incarnation == offer.incarnation {
                 // The same process returned after its old connection broke: its leases go on.
-                standing = before.clone();
+                service = before.clone();
                 if holder != connection {
                     self.commands.push_back(Command::Close {
                         connection: holder,
@@ -266,7 +266,7 @@ impl Membership {
             Life::Alive {
                 connection,
                 offer: offer.clone(),
-                standing,
+                service,
             },
         );
         member.seen = now;

@@ -19,7 +19,7 @@ use convoke_graph::graph::ValueId;
 use convoke_graph::ids::ParticipantIx;
 use convoke_graph::program::{DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, Program};
 
-use crate::place::{NONE, Placed};
+use crate::place::{NONE, Placement};
 
 pub use summary::{cut_edges, extent, names, summarise};
 
@@ -62,7 +62,7 @@ struct Crossings {
 }
 
 /// Partitions `placed`.
-pub fn partition(placed: &Placed) -> Partition {
+pub fn partition(placed: &Placement) -> Partition {
     let crossings = crossings(placed);
     let programs = (0..placed.team.size())
         .map(|m| program::build(placed, &crossings, m))
@@ -75,7 +75,7 @@ pub fn partition(placed: &Placed) -> Partition {
     }
 }
 
-fn crossings(placed: &Placed) -> Crossings {
+fn crossings(placed: &Placement) -> Crossings {
     let (f, work, team) = (&placed.function, &placed.work, &placed.team);
     let driver = team.size() as ParticipantIx;
     let mut c = Crossings::default();
@@ -133,7 +133,7 @@ fn crossings(placed: &Placed) -> Crossings {
 }
 
 /// Assigns the results: parameters stay with the driver, and a value that is a result twice crosses once.
-fn fetches(placed: &Placed, c: &mut Crossings) {
+fn fetches(placed: &Placement, c: &mut Crossings) {
     let (f, work) = (&placed.function, &placed.work);
     let driver = placed.team.size() as ParticipantIx;
     let homes: BTreeMap<ValueId, u16> = work

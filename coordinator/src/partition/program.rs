@@ -7,10 +7,10 @@ use convoke_graph::ops;
 use convoke_graph::program::{NO_OPERAND, Program, ProgramNode, RecvSlot, SendEdge};
 
 use super::Crossings;
-use crate::place::{NONE, Placed, needed};
+use crate::place::{NONE, Placement, needed};
 
 /// Builds the program of participant `m`.
-pub fn build(placed: &Placed, crossings: &Crossings, m: usize) -> Program {
+pub fn build(placed: &Placement, crossings: &Crossings, m: usize) -> Program {
     let work = &placed.work;
     let mut b = Builder {
         placed,
@@ -88,7 +88,7 @@ pub fn build(placed: &Placed, crossings: &Crossings, m: usize) -> Program {
 }
 
 struct Builder<'a> {
-    placed: &'a Placed,
+    placed: &'a Placement,
     /// Index in the program of each value of the function.
     local: Vec<u32>,
     program: Program,

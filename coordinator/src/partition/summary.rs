@@ -7,11 +7,11 @@ use convoke_common::rpc::{
 use convoke_graph::Printable;
 
 use super::Partition;
-use crate::place::{Placed, PlacedStage};
+use crate::place::{PlacedStage, Placement};
 
 /// Describes a partitioned placement; `passes` is what the optimiser reported.
 pub fn summarise(
-    placed: &Placed,
+    placed: &Placement,
     parts: &Partition,
     bodies: Vec<BodySummary>,
     passes: Vec<String>,
@@ -32,7 +32,7 @@ pub fn summarise(
 }
 
 /// The tensors that cross between the workers of a placement.
-pub fn cut_edges(placed: &Placed, parts: &Partition) -> Vec<CutEdge> {
+pub fn cut_edges(placed: &Placement, parts: &Partition) -> Vec<CutEdge> {
     let name = |m: u16| placed.team.workers[usize::from(m)].name.clone();
     let cuts = parts.cuts.iter().map(|cut| CutEdge {
         tensor: placed.function.value(cut.value).name.to_string(),
@@ -44,7 +44,7 @@ pub fn cut_edges(placed: &Placed, parts: &Partition) -> Vec<CutEdge> {
 }
 
 /// The names of the first and the last node that participant `m` runs.
-pub fn extent(placed: &Placed, m: usize) -> (String, String) {
+pub fn extent(placed: &Placement, m: usize) -> (String, String) {
     let node = |p: &u32| &placed.function.nodes[placed.work.steps[*p as usize] as usize];
     let mut order = placed
         .schedule
@@ -57,7 +57,7 @@ pub fn extent(placed: &Placed, m: usize) -> (String, String) {
     (named(first), named(last))
 }
 
-fn part(placed: &Placed, parts: &Partition, bodies: &[BodySummary], m: usize) -> PartSummary {
+fn part(placed: &Placement, parts: &Partition, bodies: &[BodySummary], m: usize) -> PartSummary {
     let (worker, usage) = (&placed.team.workers[m], &placed.usage[m]);
     let program = &parts.programs[m];
     let within = bodies.iter().flat_map(|b| &b.parts);
@@ -94,7 +94,7 @@ fn part(placed: &Placed, parts: &Partition, bodies: &[BodySummary], m: usize) ->
 }
 
 /// Summarises how many nodes of each pin run on each worker.
-fn pins(placed: &Placed) -> Vec<PinSummary> {
+fn pins(placed: &Placement) -> Vec<PinSummary> {
     let each = placed.pins.each().map(|(pin, positions)| {
         let mut nodes = vec![0u32; placed.team.size()];
         for p in positions {
@@ -117,7 +117,7 @@ fn pins(placed: &Placed) -> Vec<PinSummary> {
 }
 
 /// Summarises what runs where because of the stages of the model's file.
-fn stages(placed: &Placed) -> Vec<StageSummary> {
+fn stages(placed: &Placement) -> Vec<StageSummary> {
     let each = placed.pins.stages().map(|(stage, positions)| StageSummary {
         device: stage.device.clone(),
         worker: stage.worker.clone(),
@@ -127,7 +127,7 @@ fn stages(placed: &Placed) -> Vec<StageSummary> {
 }
 
 /// The names of the nodes that each participant runs in a step.
-pub fn names(placed: &Placed) -> Vec<Vec<String>> {
+pub fn names(placed: &Placement) -> Vec<Vec<String>> {
     let mut names = vec![vec![]; placed.team.size()];
     for (node, participant) in placed.work.steps.iter().zip(&placed.participant) {
         let name = &placed.function.nodes[*node as usize].name;
@@ -136,7 +136,7 @@ pub fn names(placed: &Placed) -> Vec<Vec<String>> {
     names
 }
 
-fn warnings(placed: &Placed) -> Vec<String> {
+fn warnings(placed: &Placement) -> Vec<String> {
     let idle =
         |p: &str| format!("the pin '{p}' has no effect: what it names does not run in a step");
     let mut warnings: Vec<String> = placed.pins.without_effect().map(idle).collect();

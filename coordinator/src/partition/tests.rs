@@ -12,7 +12,7 @@ use crate::passes::optimise;
 use crate::place::place;
 use crate::testing::{cluster, options, parse, random};
 
-fn split(f: &Function, n: u32) -> (Placed, Partition) {
+fn split(f: &Function, n: u32) -> (Placement, Partition) {
     let placed = place(
         f.clone(),
         &cluster(n as usize, 100 << 20),

@@ -1,7 +1,7 @@
 //! Placement: the choice of a worker for each node.
 //!
 //! ```text
-//! Function -> Work (flat arrays) -> candidates -> prediction of time and memory -> Placed
+//! Function -> Work (flat arrays) -> candidates -> prediction of time and memory -> Placement
 //!             cuts along the order (segment, refine) | branches in parallel (ranked)
 //! ```
 //!
@@ -52,7 +52,7 @@ use search::Search;
 
 /// A function after placement.
 #[derive(Debug, Clone)]
-pub struct Placed {
+pub struct Placement {
     pub function: Function,
     pub work: Work,
     /// The workers in use, by their index as participants.
@@ -72,7 +72,7 @@ pub struct Placed {
     pub asked: WorkerCount,
 }
 
-impl Placed {
+impl Placement {
     /// Returns the constants that each participant keeps for its leases to share, with their bytes, by their ids.
     pub fn constants(&self) -> Vec<BTreeMap<ConstantId, u64>> {
         let kept = memory::retained(&self.work, &self.team, &self.participant, &self.homes);
@@ -109,7 +109,11 @@ impl Placed {
 }
 
 /// Places `function`, which was verified, on workers of `cluster`.
-pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) -> Result<Placed> {
+pub fn place(
+    function: Function,
+    cluster: &ClusterModel,
+    options: &PlanOptions,
+) -> Result<Placement> {
     if cluster.workers.is_empty() {
         let e = Error::new(Code::NoWorkers, "no worker has joined");
         return Err(e.advise("start one with `convoke worker --join HOST:PORT --token-file FILE`"));
@@ -158,7 +162,7 @@ pub fn place(function: Function, cluster: &ClusterModel, options: &PlanOptions) 
         options.in_flight,
         &usage,
     );
-    Ok(Placed {
+    Ok(Placement {
         function,
         work,
         team,

@@ -20,7 +20,7 @@ use convoke_graph::program::{HashedProgram, model_name};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout_at;
 
-use self::fitting::{Fitted, Request};
+use self::fitting::{FittingPlan, Request};
 use self::profiles::plan_apart;
 use super::Service;
 use super::members::Caller;
@@ -305,7 +305,7 @@ impl Service {
             },
             options,
         };
-        let Fitted { planned, _place } = self.fitted(&request, function, held).await?;
+        let FittingPlan { planned, _place } = self.fitted(&request, function, held).await?;
         let id = PlanId(u64::from_le_bytes(self.world.rng.bytes()));
         let mut participants = planned.participants;
         let name = caller.identity.name.to_string();

@@ -9,7 +9,7 @@ use convoke_common::mutant;
 use convoke_kernels::Exec;
 use tracing::Span;
 
-use super::device::{AHEAD, Enqueued};
+use super::device::{AHEAD, InstrResults};
 use super::handles::HandleAccess;
 use super::pace::Stopwatch;
 use super::run::{FollowUp, Runner};
@@ -215,8 +215,8 @@ impl Executor {
                     Ok(Outputs::new())
                 }
                 InstrKind::Device(op) => match self.enqueue(n, i, op, &mut flow, device.as_ref()) {
-                    Ok(Enqueued::OnHost(made)) => Ok(made),
-                    Ok(Enqueued::OnDevice(made)) => {
+                    Ok(InstrResults::OnHost(made)) => Ok(made),
+                    Ok(InstrResults::OnDevice(made)) => {
                         flow.ended_on_device(code, i, made);
                         continue;
                     }

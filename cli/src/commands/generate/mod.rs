@@ -4,7 +4,7 @@ mod words;
 
 use std::time::Duration;
 
-use convoke::{Cluster, Code, Ended, Error, GenerateOptions, Phase, Sampling};
+use convoke::{Cluster, Code, EndReason, Error, GenerateOptions, Phase, Sampling};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -158,10 +158,10 @@ async fn run(
         text: whole,
         prompt_tokens,
         ended: match generation.ended() {
-            Some(Ended::Stop(_)) => "stop",
-            Some(Ended::Full) => "full",
-            Some(Ended::MaxTokens) if cut_short => "positions",
-            Some(Ended::MaxTokens) | None => "max_tokens",
+            Some(EndReason::Stop(_)) => "stop",
+            Some(EndReason::Full) => "full",
+            Some(EndReason::MaxTokens) if cut_short => "positions",
+            Some(EndReason::MaxTokens) | None => "max_tokens",
         },
         workers: parts.map(|p| p.name.clone()).collect(),
         first_token_ms: first.as_secs_f64() * 1e3,

@@ -7,7 +7,7 @@ use convoke_graph::graph::{Function, Node, RunsAt, ValueId};
 use convoke_graph::ops::ControlOp;
 use convoke_graph::tensor::Tensor;
 
-use super::{Bodies, Moved, infallible, inline_literals};
+use super::{Bodies, MoveCounts, infallible, inline_literals};
 use crate::passes::edit::Edit;
 
 /// The move of nodes from function `body` of node `at`.
@@ -20,7 +20,7 @@ pub struct Hoist<'a> {
 
 impl Hoist<'_> {
     /// Moves what `op` allows to move.
-    pub fn run(self, op: ControlOp, moved: &mut Moved) {
+    pub fn run(self, op: ControlOp, moved: &mut MoveCounts) {
         let Hoist {
             e,
             at,

@@ -50,7 +50,7 @@ const PASSES: &[Pass] = &[
 
 /// The number of nodes that moved out of functions.
 #[derive(Default)]
-struct Moved {
+struct MoveCounts {
     to_init: usize,
     to_step: usize,
 }
@@ -64,7 +64,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
         return (f, None);
     }
     let mut e = Edit::new(f);
-    let mut moved = Moved::default();
+    let mut moved = MoveCounts::default();
     for (i, op) in &control {
         enter(&mut e, *i, *op, &mut moved);
     }
@@ -78,7 +78,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
 }
 
 /// Runs the passes on the functions of node `at`; leaves them where their types are not known.
-fn enter(e: &mut Edit, at: usize, op: ControlOp, moved: &mut Moved) -> Option<()> {
+fn enter(e: &mut Edit, at: usize, op: ControlOp, moved: &mut MoveCounts) -> Option<()> {
     let functions = ops::typed_bodies(op, &e.f.nodes[at], &e.f.values).ok()?;
     let mut bodies = Bodies::of(op, &e.f.nodes[at], functions)?;
     for b in 0..bodies.functions.len() {

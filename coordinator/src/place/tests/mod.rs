@@ -23,7 +23,7 @@ fn chain(layers: usize, side: usize) -> Function {
 }
 
 /// Places `f` and checks properties that hold for every placement.
-fn check(f: &Function, cluster: &ClusterModel, options: &PlanOptions) -> Placed {
+fn check(f: &Function, cluster: &ClusterModel, options: &PlanOptions) -> Placement {
     let placed = place(f.clone(), cluster, options).unwrap();
     assert_eq!(placed.participant.len(), placed.work.positions());
     let used = |m: usize| placed.participant.iter().any(|at| usize::from(*at) == m);

@@ -47,7 +47,7 @@ pub(super) struct Request<'a> {
 }
 
 /// A plan that fits, and the place that its request has in the queue. The place is kept until the plan is stored.
-pub(super) struct Fitted {
+pub(super) struct FittingPlan {
     pub planned: PlannedPrograms,
     pub _place: Option<QueuePlace>,
 }
@@ -88,7 +88,7 @@ impl Service {
         request: &Request<'_>,
         mut function: Arc<Function>,
         held: Arc<RequestGuard>,
-    ) -> Result<Fitted> {
+    ) -> Result<FittingPlan> {
         let begun = Instant::now();
         let patience = begun + RETURN_BOUND;
         let (charge, mut held) = (held.1.clone(), Some(held));
@@ -117,7 +117,7 @@ impl Service {
                     let planned = self.planned(request, function, &cluster, &held, again);
                     let (lack, error) = match planned.await? {
                         Ok(planned) => {
-                            return Ok(Fitted {
+                            return Ok(FittingPlan {
                                 planned,
                                 _place: place,
                             });
@@ -151,7 +151,7 @@ impl Service {
                 };
                 let planned = self.with_avoided(request, function, held).await;
                 let planned = planned.map_err(|_| error)?;
-                return Ok(Fitted {
+                return Ok(FittingPlan {
                     planned,
                     _place: place,
                 });

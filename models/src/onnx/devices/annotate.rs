@@ -300,7 +300,7 @@ impl Rewriting<'_> {
     }
 
     /// Whether field `f` holds the annotations of an earlier plan.
-    fn is_ours<M: prost::Message + Default + Named>(
+    fn is_ours<M: prost::Message + Default + ConfigurationMessage>(
         &mut self,
         f: &Field,
     ) -> Result<bool, ModelError> {
@@ -312,18 +312,18 @@ impl Rewriting<'_> {
 }
 
 /// A message that belongs to a configuration of devices.
-trait Named {
+trait ConfigurationMessage {
     /// The name of the configuration.
     fn configuration_name(&self) -> &str;
 }
 
-impl Named for DeviceConfigurationProto {
+impl ConfigurationMessage for DeviceConfigurationProto {
     fn configuration_name(&self) -> &str {
         self.name()
     }
 }
 
-impl Named for NodeDeviceConfigurationProto {
+impl ConfigurationMessage for NodeDeviceConfigurationProto {
     fn configuration_name(&self) -> &str {
         self.configuration_id()
     }

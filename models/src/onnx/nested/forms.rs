@@ -12,20 +12,20 @@ use crate::error::ModelError;
 
 /// The dtype and the ranks of a sequence's tensors, as far as they are known.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Held {
+pub(super) struct ElementType {
     pub dtype: Option<DType>,
     pub ranks: RankRange,
 }
 
-impl Held {
+impl ElementType {
     /// Returns what holds for both sequences, for where either may be meant. The dtype of one that never has any
     /// tensors counts only where that of the other is not known.
-    pub(super) fn or(self, other: Held) -> Held {
+    pub(super) fn or(self, other: ElementType) -> ElementType {
         let (first, second) = match (self.ranks, other.ranks) {
             (None, Some(_)) => (other, self),
             _ => (self, other),
         };
-        Held {
+        ElementType {
             dtype: first.dtype.or(second.dtype),
             ranks: either(self.ranks, other.ranks),
         }
@@ -41,9 +41,9 @@ pub(super) enum Form {
     /// A list of one number, which stands for a tensor that is a scalar in one case and such a list in the other.
     Single(DType),
     /// A sequence of this many tensors.
-    List(usize, Held),
+    List(usize, ElementType),
     /// A sequence whose length is only known when the model runs.
-    Packed(Held),
+    Packed(ElementType),
     /// An optional value: whether it is present is only known when the model runs.
     Optional(Box<Form>),
 }
@@ -171,11 +171,11 @@ impl Form {
 
 impl Importer<'_> {
     /// Returns the dtype and the ranks of a sequence's tensors, as the function under construction knows them.
-    pub(super) fn held(&self, all: &[ValueId]) -> Held {
+    pub(super) fn element_type(&self, all: &[ValueId]) -> ElementType {
         let known = all.iter().filter_map(|id| self.b.ty(*id));
-        known.fold(Held::default(), |held, ty| {
+        known.fold(ElementType::default(), |held, ty| {
             let rank = ty.shape.len();
-            held.or(Held {
+            held.or(ElementType {
                 dtype: Some(ty.dtype),
                 ranks: Some((rank, rank)),
             })
@@ -189,8 +189,8 @@ impl Importer<'_> {
             Meaning::Tensor(id) => {
                 Form::Tensor(self.b.ty(*id).map(|ty| (ty.dtype, ty.shape.len())))
             }
-            Meaning::Sequence(all) => Form::List(all.len(), self.held(all)),
-            Meaning::Packed(p) => Form::Packed(Held {
+            Meaning::Sequence(all) => Form::List(all.len(), self.element_type(all)),
+            Meaning::Packed(p) => Form::Packed(ElementType {
                 dtype: self.b.ty(p.data).map(|ty| ty.dtype),
                 ranks: p.ranks,
             }),

@@ -12,7 +12,7 @@ use super::super::normalize::{Expansion, ImportFailure, ImportedNode};
 use super::super::proto::{GraphProto, NodeProto};
 use super::super::scope::Meaning;
 use super::control::{as_declared, is_list};
-use super::forms::{Form, Held};
+use super::forms::{ElementType, Form};
 use super::sequences::{MOST, Meanings, SequenceNode, unsupported};
 use crate::error::{ITERATIONS_DIFFER, ModelError};
 
@@ -226,7 +226,7 @@ impl<'a> Importer<'a> {
             })
         };
         // A sequence that is always empty has the dtype that the body declares.
-        let declared = g.input.iter().skip(2).map(|i| Held {
+        let declared = g.input.iter().skip(2).map(|i| ElementType {
             dtype: inputs::dtype_of_sequence(i),
             ranks: None,
         });
@@ -332,7 +332,7 @@ impl<'a> Importer<'a> {
         };
         let carried = vec![Meaning::Sequence(vec![]); outputs];
         let declared = g.output.iter().take(outputs).map(inputs::dtype_of_tensor);
-        let forms = declared.map(|dtype| Form::Packed(Held { dtype, ranks: None }));
+        let forms = declared.map(|dtype| Form::Packed(ElementType { dtype, ranks: None }));
         let forms = forms.collect();
         let names = vec![String::new(); outputs];
         self.looped(n, bounds, carried, forms, &names, &step)

@@ -298,8 +298,8 @@ impl<'a> Importer<'a> {
         if own.iter().chain(others).any(unknown) {
             return Err(ImportFailure::Consequence);
         }
-        let held = self.held(own);
-        let dtype = held.dtype.or(self.held(others).dtype);
+        let held = self.element_type(own);
+        let dtype = held.dtype.or(self.element_type(others).dtype);
         self.expanded(n, |e| {
             e.packed(own, dtype.unwrap_or(DType::F32), held.ranks)
         })

@@ -19,8 +19,8 @@ use super::product::are_halves;
 use super::tiles::{self, LeftWalk, RightWalk, Tiles};
 use super::window::{SPATIAL, set_windows, spatial};
 use super::{
-    Call, Given, Planned, Template, Work, blocks_for, count, dtype_of, in_f32, misfit, op_error,
-    source, type_name,
+    Call, LaunchSignature, OperandView, Template, Work, blocks_for, count, dtype_of, in_f32,
+    misfit, op_error, source, type_name,
 };
 
 /// Rows of a panel of packed weights; the last panel of a group has as many as are left. This is the layout of
@@ -293,7 +293,7 @@ fn made(
 
 impl Convolution {
     /// The shape of the weights, as they were before they were packed.
-    fn weights<'a>(&'a self, planned: &Planned<'a>, group: usize) -> Result<&'a [usize]> {
+    fn weights<'a>(&'a self, planned: &LaunchSignature<'a>, group: usize) -> Result<&'a [usize]> {
         let (_, given) = planned.device(1)?;
         let Some(shape) = &self.packed else {
             return Ok(given);
@@ -311,9 +311,9 @@ impl Convolution {
     }
 
     /// Whether operand `i` is given and has this many elements.
-    fn addend(&self, planned: &Planned<'_>, i: usize, elements: usize) -> Result<bool> {
+    fn addend(&self, planned: &LaunchSignature<'_>, i: usize, elements: usize) -> Result<bool> {
         match planned.operands.get(i) {
-            None | Some(Given::Nothing) => Ok(false),
+            None | Some(OperandView::Nothing) => Ok(false),
             Some(_) if count(planned.device(i)?.1) == elements => Ok(true),
             Some(_) => Err(misfit(format!("operand {i} must have {elements} elements"))),
         }
@@ -353,7 +353,7 @@ impl Template for Convolution {
         tiles::FUNCTIONS + 1
     }
 
-    fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
+    fn plan(&self, planned: &LaunchSignature<'_>) -> Result<Work> {
         let group = ConvAttrs::group(&self.attrs).map_err(op_error)?;
         let ((_, x), output) = (planned.device(0)?, planned.output(0)?);
         let w = self.weights(planned, group)?;

@@ -19,13 +19,13 @@ pub(crate) struct Lanes {
     pub compute: StreamId,
     /// Copies to the host.
     pub outward: StreamId,
-    kept: Mutex<Kept>,
+    kept: Mutex<BlockCache>,
 }
 
 /// Memory that was taken and freed on `compute`, and is kept for the next that is taken there: the driver takes longer for both
 /// than for a launch.
 #[derive(Default)]
-struct Kept {
+struct BlockCache {
     /// Addresses by the bytes of their blocks.
     blocks: HashMap<usize, Vec<u64>>,
     bytes: u64,
@@ -54,7 +54,7 @@ impl Lanes {
         })
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, BlockCache> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

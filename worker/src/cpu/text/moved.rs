@@ -6,7 +6,7 @@ use convoke_graph::text::Strings;
 use convoke_graph::{DType, Tensor};
 
 use super::made;
-use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, body, write};
+use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, write};
 use crate::cpu::families;
 use crate::cpu::{KernelFailure, Launch, Operands, Outputs, Register};
 
@@ -80,7 +80,7 @@ pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
             exec,
             pool,
         };
-        let moved = kernel.run(KernelCall {
+        let moved = kernel.run(OpLaunch {
             attrs: call.attrs,
             outputs: &outputs,
             launch: &mut launch,

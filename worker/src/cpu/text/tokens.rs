@@ -22,7 +22,7 @@ use regex_automata::{Anchored, Input, MatchKind};
 
 use super::{PIECE, made, of_strings, pattern, strings};
 use crate::cpu::KernelFailure;
-use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, write};
+use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, write};
 
 /// The marks that stand before and after the tokens of a string.
 const MARKS: [&str; 2] = ["\u{2}", "\u{3}"];
@@ -50,7 +50,7 @@ pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
 }
 
 fn tokenized(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     attrs: &TokenizerAttrs,
     patterns: &[Pattern],
     longest: usize,

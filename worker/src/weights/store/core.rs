@@ -38,7 +38,7 @@ enum Entry {
 }
 
 /// The answer to an install that asks for a constant.
-pub enum Wanted {
+pub enum ConstantAnswer {
     /// The constant is here; the install's token is charged for it.
     Here(Tensor, Charge),
     /// The install is to make it.
@@ -66,16 +66,16 @@ impl Core {
     }
 
     /// Asks for a constant. Fails where the owner of `pool` may have no more memory.
-    pub fn want(&mut self, load: LoadId, id: ConstantId, pool: &Pool) -> Result<Wanted> {
+    pub fn want(&mut self, load: LoadId, id: ConstantId, pool: &Pool) -> Result<ConstantAnswer> {
         match self.entries.get(&id) {
             Some(Entry::Present(there)) => {
                 let charge = pool.charge(&there.reservation)?;
-                Ok(Wanted::Here(there.tensor.clone(), charge))
+                Ok(ConstantAnswer::Here(there.tensor.clone(), charge))
             }
-            Some(Entry::Loading(_)) => Ok(Wanted::Coming),
+            Some(Entry::Loading(_)) => Ok(ConstantAnswer::Coming),
             None => {
                 self.entries.insert(id, Entry::Loading(load));
-                Ok(Wanted::Yours)
+                Ok(ConstantAnswer::Yours)
             }
         }
     }

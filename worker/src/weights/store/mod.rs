@@ -31,7 +31,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::program::install::Counter;
-use core::{Core, LoadId, Wanted};
+use core::{ConstantAnswer, Core, LoadId};
 
 /// The layout of what kernels make in the init part; another layout is another constant.
 pub const LAYOUT: &[u8] = b"cpu 1";
@@ -141,14 +141,14 @@ impl Constants {
         let (mut mine, mut replaced) = (vec![], vec![]);
         for (v, id) in std::mem::take(&mut self.missing) {
             match core.want(self.load, id, pool)? {
-                Wanted::Here(tensor, charge) => {
+                ConstantAnswer::Here(tensor, charge) => {
                     // Where the literal was loaded for another constant, its own memory goes.
                     replaced.extend(values[v as usize].replace(tensor));
                     self.charges.push(charge);
                     continue;
                 }
-                Wanted::Yours => mine.push(v),
-                Wanted::Coming => {}
+                ConstantAnswer::Yours => mine.push(v),
+                ConstantAnswer::Coming => {}
             }
             self.missing.insert(v, id);
         }

@@ -222,7 +222,12 @@ fn what_is_unused_for_longest_makes_room_and_what_is_used_does_not() {
         let mut core = rig.store.core();
         let pool = Pool::new(&rig.ledger, Purpose::Weights, 0).unwrap();
         let load = core.begin(Arc::default());
-        let is = |n: &&u8| matches!(core.want(load, id(**n), &pool).unwrap(), Wanted::Yours);
+        let is = |n: &&u8| {
+            matches!(
+                core.want(load, id(**n), &pool).unwrap(),
+                ConstantAnswer::Yours
+            )
+        };
         let missing: Vec<u8> = wanted.iter().filter(is).copied().collect();
         core.end(load);
         missing

@@ -6,7 +6,7 @@ use hayro_jpeg2000::{ColorSpace, DecodeSettings, DecoderContext, Image};
 
 use super::{DECODER, Picture, Sample, checked, refused, reserved};
 use crate::cpu::KernelFailure;
-use crate::cpu::call::{KernelCall, write};
+use crate::cpu::call::{OpLaunch, write};
 
 /// The first bytes of a JP2 file.
 const BOX: &[u8] = b"\x00\x00\x00\x0cjP  \r\n\x87\n";
@@ -24,7 +24,7 @@ pub(super) fn is(file: &[u8]) -> bool {
 }
 
 /// Decodes a file.
-pub(super) fn read(file: &[u8], call: &KernelCall<'_, '_>) -> Result<Picture, KernelFailure> {
+pub(super) fn read(file: &[u8], call: &OpLaunch<'_, '_>) -> Result<Picture, KernelFailure> {
     let tiles = header::check(file)?;
     let of_tiles = reserved(call, tiles * OF_TILE)?;
     let settings = DecodeSettings {

@@ -2,7 +2,7 @@
 
 use convoke_common::Error;
 
-use super::member::{Life, Member, Standing};
+use super::member::{Life, Member, ReportedState};
 use super::{Command, ConnectionId, Membership, MembershipError, Moment};
 
 impl Membership {
@@ -10,15 +10,15 @@ impl Membership {
         &mut self,
         now: Moment,
         connection: ConnectionId,
-        standing: Standing,
+        service: ReportedState,
     ) -> Option<String> {
         let name = self.heard(now, connection)?;
         let member = self.members.get_mut(&name)?;
         if let Life::Alive {
-            standing: stands, ..
+            service: stands, ..
         } = &mut member.life
         {
-            *stands = standing;
+            *stands = service;
         }
         self.commands.push_back(Command::Population(self.serving()));
         Some(name)
@@ -26,13 +26,13 @@ impl Membership {
 
     /// Notes that the worker on this connection is leaving: it takes no new work, finishes its steps and ends.
     pub(super) fn leave(&mut self, now: Moment, connection: ConnectionId) {
-        self.stands(now, connection, Standing::Leaving);
+        self.stands(now, connection, ReportedState::Leaving);
     }
 
     /// Notes that a kernel of the worker on this connection does not stop. The worker itself ends its steps and its
     /// process.
     pub(super) fn wedged(&mut self, now: Moment, connection: ConnectionId, why: &Error) {
-        self.stands(now, connection, Standing::Wedged(why.message.clone()));
+        self.stands(now, connection, ReportedState::Wedged(why.message.clone()));
     }
 
     /// Marks a living worker as lost: plans do not use it. Its leases go on, since other members may still reach it.
@@ -40,21 +40,18 @@ impl Membership {
         let Some(member) = self.members.get_mut(name) else {
             return;
         };
-        let Life::Alive {
-            offer, standing, ..
-        } = &member.life
-        else {
+        let Life::Alive { offer, service, .. } = &member.life else {
             return;
         };
-        member.remark = match standing {
-            Standing::Wedged(why) => format!("its former process was wedged: {why}"),
+        member.remark = match service {
+            ReportedState::Wedged(why) => format!("its former process was wedged: {why}"),
             _ => String::new(),
         };
         let incarnation = offer.incarnation;
         self.exposures.lost(name, incarnation);
         member.life = Life::Lost {
             offer: offer.clone(),
-            left: *standing == Standing::Leaving,
+            left: *service == ReportedState::Leaving,
         };
         member.seen = now;
     }
@@ -77,10 +74,10 @@ impl Membership {
         let member = self.known(name)?;
         member.drained = true;
         let connection = member.connection();
-        if let Life::Alive { standing, .. } = &mut member.life
-            && *standing == Standing::Serving
+        if let Life::Alive { service, .. } = &mut member.life
+            && *service == ReportedState::Serving
         {
-            *standing = Standing::Leaving;
+            *service = ReportedState::Leaving;
         }
         if let Some(connection) = connection {
             self.commands.push_back(Command::Drain { connection });
