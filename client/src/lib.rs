@@ -21,6 +21,7 @@ mod cluster;
 mod device;
 mod eager;
 mod files;
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod generate;

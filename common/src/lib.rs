@@ -13,6 +13,7 @@ pub mod credentials;
 pub mod detection;
 pub mod device_spec;
 pub mod error;
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod grant;

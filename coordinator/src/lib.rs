@@ -18,6 +18,7 @@ pub mod bodies;
 mod calendar;
 #[cfg(test)]
 mod filling;
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod membership;

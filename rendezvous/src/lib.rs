@@ -14,6 +14,7 @@ pub mod artifacts;
 pub mod driver;
 pub mod eager;
 pub mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod hub;

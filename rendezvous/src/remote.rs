@@ -49,6 +49,7 @@ use crate::sharing::{CarryResult, LinkSharing};
 pub use dialler::Dialler;
 use greeting::lane_error;
 pub use greeting::{accept_lane, dial_lane};
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use greeting::{hello_head, hello_peer};
 use queue::{Queue, QueueItem, QueuedTensor};
 

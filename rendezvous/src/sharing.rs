@@ -22,6 +22,7 @@
 //! 4. A client lends no tensor: the tensors that it sends are copied, and only the copy is read. A worker maps no more
 //!    of a client's memory than the staging buffers.
 
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod lending;
 mod meeting;

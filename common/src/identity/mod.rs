@@ -22,6 +22,7 @@ mod authority;
 mod certificate;
 mod connection;
 mod files;
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 #[cfg(test)]
 pub(crate) mod testing;

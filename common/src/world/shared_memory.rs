@@ -16,6 +16,7 @@
 //! 1. Only a peer that knows the nonce gets a segment; the nonce was told to one authenticated peer, once.
 //! 2. A socket that does not answer, or answers wrongly, costs a bounded time and nothing else.
 
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 
 use std::collections::HashMap;

@@ -33,6 +33,7 @@ use convoke_common::rpc::Death;
 use convoke_graph::ids::FunctionId;
 
 use page::{Page, RECORDS};
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use page::{SIZE, parse};
 
 /// The file's name in the state folder.
