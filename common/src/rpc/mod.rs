@@ -6,6 +6,7 @@
 pub(crate) mod services;
 mod status;
 mod streams;
+pub mod transport;
 
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ use crate::error::{Code, Error, Result};
 use crate::grant::Participant;
 use crate::identity::{Role, TokenId, TokenSecret};
 use crate::ids::{Incarnation, LeaseId, PlanId};
-use crate::rpc_transport::{DeadlineChannel, MAX_FRAME, client_config, client_transport};
 use crate::world::World;
+use transport::{DeadlineChannel, MAX_FRAME, client_config, client_transport};
 
 pub use services::{Coordinator, Joining, Worker};
 pub use status::{

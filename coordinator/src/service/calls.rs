@@ -8,10 +8,10 @@ use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::grant::Participant;
 use convoke_common::identity::TokenId;
 use convoke_common::ids::Incarnation;
+use convoke_common::rpc::transport::call_context;
 use convoke_common::rpc::{
     RETURN_BOUND, WorkerClient, WorkerStatus, answer, close, connect_worker,
 };
-use convoke_common::rpc_transport::call_context;
 use convoke_common::{Code, Error, Result};
 use tokio::time::{Instant, timeout, timeout_at};
 

@@ -15,8 +15,8 @@ use crate::identity::{
     DialError, IdentityError, JoinToken, OutboundConnection, OwnIdentity, OwnKey, Role, TlsConfigs,
     dial,
 };
+use crate::rpc::transport::call_context;
 use crate::rpc::{CALL_BOUND, JoinAnswer, JoinRequest, answer, close, connect_joining};
-use crate::rpc_transport::call_context;
 use crate::world::{Endpoint, EndpointOptions, NetError, World};
 
 /// How long a dial may take. That leaves time for several lost handshake packets.
