@@ -3,6 +3,8 @@
 //! Inference is one pass in topological order. It follows the elements of small integer and bool values, so that
 //! exported shape arithmetic resolves to symbolic dimensions.
 
+mod partial;
+
 use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
@@ -11,7 +13,6 @@ use super::check;
 use super::custom;
 use super::def::{HostValue, Infer, InferredOutput, OpDef, OpError, Operand};
 use super::host;
-use super::infer_partial as partial;
 use crate::graph::{Function, GraphError, Literal, Node, TensorType, Value, ValueId};
 use crate::tensor::Tensor;
 use crate::{DType, Dim};

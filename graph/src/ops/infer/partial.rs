@@ -9,9 +9,9 @@
 
 use std::collections::BTreeSet;
 
-use super::def::{HostValue, InferredOutput, Operand};
-use super::{Op, SliceOp, host, shapes};
 use crate::Dim;
+use crate::ops::def::{HostValue, InferredOutput, Operand};
+use crate::ops::{Op, SliceOp, host, shapes};
 
 /// The first character in the names of open symbols.
 const OPEN: char = '?';

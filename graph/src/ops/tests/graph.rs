@@ -1,10 +1,9 @@
 //! Tests of inference and verification of whole functions.
 
 use crate::graph::*;
+use crate::ops::*;
 use crate::tensor::Tensor;
 use crate::{DType, Dim};
-
-use super::*;
 
 /// Builds a function; outputs get a placeholder type.
 #[derive(Default)]
