@@ -13,9 +13,8 @@
 //! 3. Names, types and order of parameters and results stay.
 //! 4. Each pass is linear in the graph, and is given and yields a function that verifies.
 
-mod batch_norm;
+mod approximate;
 mod bodies;
-mod coded;
 mod cse;
 mod edit;
 mod fold;
@@ -24,7 +23,6 @@ mod identity;
 mod init;
 mod pack;
 mod prune;
-mod rewrite;
 mod sink;
 mod transpose;
 
@@ -32,6 +30,7 @@ use convoke_common::rpc::Numerics;
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::{Function, GraphError};
 
+use approximate::{batch_norm, coded, rewrite};
 pub use bodies::{Bodies, control_op, read_by};
 pub use sink::StaysInPlace;
 

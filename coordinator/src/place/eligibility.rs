@@ -11,8 +11,8 @@ use convoke_graph::graph::{Function, Node};
 use convoke_graph::ops::{self, CustomOp};
 
 use super::cluster::{ClusterModel, WorkerModel};
-use super::cut::UNPINNED;
 use super::pins::Pins;
+use super::search::UNPINNED;
 use super::work::Work;
 
 /// How many names a message lists before it says how many more there are.

@@ -15,14 +15,10 @@
 
 mod activations;
 mod cluster;
-mod cut;
 mod eligibility;
 mod inner;
 mod memory;
 mod pins;
-mod position_run;
-mod ranked;
-mod refine;
 mod schedule;
 mod search;
 mod too_small;

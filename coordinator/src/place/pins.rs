@@ -14,7 +14,7 @@ use convoke_graph::graph::Function;
 use convoke_graph::printable;
 
 use super::cluster::ClusterModel;
-use super::cut::UNPINNED;
+use super::search::UNPINNED;
 use super::work::{NONE, Work};
 
 /// The pins of a plan, resolved for the workers of a cluster.

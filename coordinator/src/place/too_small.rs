@@ -4,8 +4,7 @@
 use convoke_common::{Code, Error};
 
 use super::cluster::{ClusterModel, Holder};
-use super::position_run::{Charge, Scale};
-use super::search::by_memory;
+use super::search::{Charge, Scale, by_memory};
 use super::work::{MOST_BYTES, Work};
 
 /// How many workers a message lists by name before it says how many more there are.

@@ -16,8 +16,8 @@ use convoke_graph::graph::{Function, Literal, Node, RunsAt, TensorType, ValueId}
 use convoke_graph::ops::{self, Cost, HandleOp, Op, QuantisedOp};
 use convoke_graph::program::{ConstantId, constants_of_function};
 
-use super::cut::UNPINNED;
 use super::inner::inner_bytes;
+use super::search::UNPINNED;
 
 /// The index that stands for none.
 pub const NONE: u32 = u32::MAX;

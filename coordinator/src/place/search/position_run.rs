@@ -5,9 +5,9 @@
 
 use std::collections::VecDeque;
 
-use super::cluster::{Presence, WorkerModel};
-use super::memory::Need;
-use super::work::{NONE, Work};
+use crate::place::cluster::{Presence, WorkerModel};
+use crate::place::memory::Need;
+use crate::place::work::{NONE, Work};
 
 /// How activations are charged to a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

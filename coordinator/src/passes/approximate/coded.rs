@@ -15,7 +15,8 @@ const INT8: i64 = 4;
 /// Runs the pass, also on the functions of control flow.
 pub fn run(mut f: Function) -> (Function, Option<String>) {
     let coded = code(&mut f);
-    let report = (coded > 0).then(|| format!("{} on codes", super::count(coded, "product")));
+    let report =
+        (coded > 0).then(|| format!("{} on codes", crate::passes::count(coded, "product")));
     (f, report)
 }
 

@@ -3,18 +3,24 @@
 //! Every candidate is predicted in full (time and memory), and judged by the time of one step plus the busiest worker's
 //! share, which bounds how often a step can start.
 
+mod cut;
+mod position_run;
+mod ranked;
+mod refine;
+
 use convoke_common::{Code, Error, Result};
 
 use super::cluster::{ClusterModel, Team};
-use super::cut::{UNPINNED, cut};
 use super::eligibility::Eligibility;
 use super::memory::{Usage, usage};
-use super::position_run::Charge;
-use super::ranked::ranked;
-use super::refine::refine;
 use super::schedule::{Schedule, priorities, simulate};
 use super::too_small;
 use super::work::Work;
+pub(super) use cut::UNPINNED;
+use cut::cut;
+pub(super) use position_run::{Charge, Scale};
+use ranked::ranked;
+use refine::refine;
 
 /// Most kinds of workers that are tried as the only worker.
 const MOST_KINDS: usize = 8;

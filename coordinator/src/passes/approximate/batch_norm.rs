@@ -11,7 +11,7 @@ use convoke_graph::graph::{Attr, Attrs, Function, TensorType, ValueId};
 use convoke_graph::ops::{BinaryOp, ConvOp, MatMulOp, NormOp, Op, ShapeOp, UnaryOp};
 use convoke_graph::tensor::Tensor;
 
-use super::edit::Edit;
+use crate::passes::edit::Edit;
 
 /// Runs the pass.
 pub fn run(f: Function) -> (Function, Option<String>) {
@@ -22,7 +22,8 @@ pub fn run(f: Function) -> (Function, Option<String>) {
             folded += usize::from(fold(&mut e, i).is_some());
         }
     }
-    let report = (folded > 0).then(|| format!("folded {}", super::count(folded, "normalisation")));
+    let report =
+        (folded > 0).then(|| format!("folded {}", crate::passes::count(folded, "normalisation")));
     (e.finish(), report)
 }
 

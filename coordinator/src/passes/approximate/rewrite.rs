@@ -9,7 +9,7 @@ use convoke_graph::graph::{Attr, Attrs, Function, Node, ValueId};
 
 use convoke_graph::ops::{BinaryOp, NormOp, Op, ReduceOp, UnaryOp};
 
-use super::edit::Edit;
+use crate::passes::edit::Edit;
 
 /// Runs the pass.
 pub fn run(f: Function) -> (Function, Option<String>) {
@@ -28,8 +28,8 @@ pub fn run(f: Function) -> (Function, Option<String>) {
     let report = (gelus + norms > 0).then(|| {
         format!(
             "{} and {} written out",
-            super::count(gelus, "gelu"),
-            super::count(norms, "layer norm")
+            crate::passes::count(gelus, "gelu"),
+            crate::passes::count(norms, "layer norm")
         )
     });
     (e.finish(), report)

@@ -1,10 +1,10 @@
 //! Moves light nodes between participants if that saves transfers: shape arithmetic goes to its consumers, and a node at a
 //! boundary to the side that it shares more with. A node takes along the nodes that only it reads.
 
-use super::cluster::Team;
 use super::cut::UNPINNED;
-use super::eligibility::TeamEligibility;
-use super::work::{NONE, Work};
+use crate::place::cluster::Team;
+use crate::place::eligibility::TeamEligibility;
+use crate::place::work::{NONE, Work};
 
 /// Most bytes of weights that may move with a node: little against any prediction of memory.
 const LIGHT: u64 = 64 << 10;

@@ -12,10 +12,10 @@ use std::collections::VecDeque;
 
 use convoke_graph::ops::Cost;
 
-use super::cluster::Team;
-use super::eligibility::TeamEligibility;
 use super::position_run::{Charge, PositionRun, Scale};
-use super::work::{NONE, Work};
+use crate::place::cluster::Team;
+use crate::place::eligibility::TeamEligibility;
+use crate::place::work::{NONE, Work};
 
 /// The participant of a position that no pin fixes.
 pub const UNPINNED: u16 = u16::MAX;
