@@ -14,7 +14,6 @@
 pub mod admin;
 mod audit;
 mod authority;
-pub mod bodies;
 mod calendar;
 #[cfg(test)]
 mod filling;
@@ -22,9 +21,6 @@ mod filling;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod membership;
-pub mod partition;
-pub mod passes;
-pub mod place;
 pub mod plan;
 mod running;
 mod service;
@@ -36,5 +32,6 @@ mod tasks;
 mod testing;
 
 pub use authority::token_file;
+pub use plan::{bodies, partition, passes, place};
 pub use running::{Coordinator, CoordinatorConfig, RunningCoordinator};
 pub use state_dir::{backup_folder, restore};

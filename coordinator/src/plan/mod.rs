@@ -9,6 +9,11 @@
 //! 2. Decisions that affect values are made by `optimise`, which knows nothing of the cluster.
 //! 3. Every program yielded passes [`convoke_graph::program::Program::check`].
 
+pub mod bodies;
+pub mod partition;
+pub mod passes;
+pub mod place;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
