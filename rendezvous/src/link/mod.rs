@@ -7,6 +7,8 @@
 //! 2. Nothing that is sent on a closed link arrives; the hub tells the sender of that, not the call.
 //! 3. `sent` runs once, when the link no longer holds the tensor: written, copied, refused, reset, or returned.
 
+pub mod remote;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
