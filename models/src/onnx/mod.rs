@@ -11,22 +11,17 @@ mod attrs;
 mod builder;
 mod constants;
 mod devices;
-mod encoded;
-mod files;
+mod format;
 mod import;
 mod inputs;
 mod lengths;
 mod nested;
 mod normalize;
 mod outputs;
-mod proto;
 mod scope;
-mod skeleton;
 mod sort;
-mod tensor;
 #[cfg(test)]
 mod tests;
-mod wire;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -43,7 +38,9 @@ use crate::artifact_index::{ArtifactIndex, OnProgress, Source, default_cache_dir
 use crate::error::ModelError;
 use crate::file::DataFile;
 use crate::safetensors::Weights;
+use constants::{encoded, files, tensor};
 pub use devices::{Annotated, Origins, annotate};
+use format::{proto, skeleton, wire};
 use inputs::FixedSizes;
 pub use inputs::GivenInput;
 pub use normalize::BlockWidth;

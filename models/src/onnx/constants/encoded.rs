@@ -14,16 +14,16 @@ use std::path::{Path, PathBuf};
 use convoke_graph::DType;
 use convoke_graph::artifact::{ArtifactMeta, CHUNK};
 
-use super::proto::TensorProto;
-use super::skeleton::Piece;
 use super::tensor::sparse::Scattered;
-use super::wire;
 use crate::artifact_index::{ArtifactIndex, write_atomically};
 use crate::error::ModelError;
 use crate::file::{DataFile, Reader};
+use crate::onnx::proto::TensorProto;
+use crate::onnx::skeleton::Piece;
+use crate::onnx::wire;
 
 /// The elements of a tensor that prost decoded.
-pub(super) enum Elements<'a> {
+pub(in crate::onnx) enum Elements<'a> {
     F32(&'a [f32]),
     F64(&'a [f64]),
     I32(&'a [i32]),
@@ -33,7 +33,7 @@ pub(super) enum Elements<'a> {
 
 impl Elements<'_> {
     /// The elements of `t`; `None` where it has none.
-    pub(super) fn of(t: &TensorProto) -> Option<Elements<'_>> {
+    pub(in crate::onnx) fn of(t: &TensorProto) -> Option<Elements<'_>> {
         Some(if !t.float_data.is_empty() {
             Elements::F32(&t.float_data)
         } else if !t.double_data.is_empty() {
@@ -60,7 +60,7 @@ impl Elements<'_> {
     }
 
     /// The bytes of the elements as `dtype`.
-    pub(super) fn encode(&self, dtype: DType) -> Result<Vec<u8>, String> {
+    pub(in crate::onnx) fn encode(&self, dtype: DType) -> Result<Vec<u8>, String> {
         check_field(self.field(), dtype)?;
         let mut out = Vec::new();
         match self {
@@ -107,7 +107,7 @@ fn put(dtype: DType, v: u64, out: &mut Vec<u8>) {
 
 /// A tensor to decode from the model file.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Job {
+pub(in crate::onnx) struct Job {
     pub tensor: String,
     pub dtype: DType,
     /// Size of the decoded content.
@@ -117,7 +117,7 @@ pub(super) struct Job {
 
 /// The source of the elements that a job decodes.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Input {
+pub(in crate::onnx) enum Input {
     Pieces(Vec<Piece>),
     /// The elements are already decoded.
     Bytes(Vec<u8>),
@@ -126,7 +126,7 @@ pub(super) enum Input {
 }
 
 /// Decodes a tensor that is known to be small.
-pub(super) fn decode(model: &DataFile, job: &Job) -> Result<Vec<u8>, ModelError> {
+pub(in crate::onnx) fn decode(model: &DataFile, job: &Job) -> Result<Vec<u8>, ModelError> {
     let mut out = Vec::new();
     stream(model, job, &mut |part| {
         out.extend_from_slice(part);
@@ -228,7 +228,7 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 const ALIGN: u64 = 64;
 
 /// The offsets of the decoded tensors, and the length of the file that holds them.
-pub(super) fn layout(jobs: &[Job]) -> (Vec<u64>, u64) {
+pub(in crate::onnx) fn layout(jobs: &[Job]) -> (Vec<u64>, u64) {
     let mut at = 0u64;
     let offsets = jobs
         .iter()
@@ -242,7 +242,7 @@ pub(super) fn layout(jobs: &[Job]) -> (Vec<u64>, u64) {
 }
 
 /// Returns the path of the file with the decoded tensors, and writes it where it does not exist.
-pub(super) fn sidecar(
+pub(in crate::onnx) fn sidecar(
     model: &DataFile,
     model_meta: &ArtifactMeta,
     jobs: &[Job],

@@ -1,11 +1,14 @@
 //! Ops that a few others compute.
 
+pub(super) mod losses;
+pub(super) mod softmax;
+
 use convoke_graph::graph::{Attr, Attrs};
 use convoke_graph::{DType, Dim};
 
-use super::super::builder::Builder;
 use super::expansion::{Expansion, to_dtype};
 use super::{ImportedNode, Outputs};
+use crate::onnx::builder::Builder;
 
 /// Imports SwiGLU as `Swish(A) * B`.
 pub(super) fn swiglu(b: &mut Builder, mut c: ImportedNode) -> Outputs {

@@ -5,7 +5,7 @@ use crate::file::Reader;
 
 /// A field and its location in the file.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Field {
+pub(in crate::onnx) struct Field {
     pub number: u32,
     pub kind: Kind,
     /// File offset of the tag.
@@ -18,7 +18,7 @@ pub(super) struct Field {
 
 /// The wire types of protobuf, without groups, which are refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::onnx) enum Kind {
     Varint,
     Fixed64,
     Bytes,
@@ -26,7 +26,7 @@ pub(super) enum Kind {
 }
 
 /// An error about offset `at` of the reader's file.
-pub(super) fn malformed(r: &Reader<'_>, at: u64, reason: impl Into<String>) -> ModelError {
+pub(in crate::onnx) fn malformed(r: &Reader<'_>, at: u64, reason: impl Into<String>) -> ModelError {
     ModelError::Malformed {
         path: r.file().path().into(),
         at,
@@ -35,7 +35,7 @@ pub(super) fn malformed(r: &Reader<'_>, at: u64, reason: impl Into<String>) -> M
 }
 
 /// Reads a varint that must not extend beyond `end`.
-pub(super) fn varint(r: &mut Reader<'_>, end: u64) -> Result<u64, ModelError> {
+pub(in crate::onnx) fn varint(r: &mut Reader<'_>, end: u64) -> Result<u64, ModelError> {
     let at = r.pos();
     let mut value = 0u64;
     for shift in (0..70).step_by(7) {
@@ -71,7 +71,7 @@ pub(super) fn varint(r: &mut Reader<'_>, end: u64) -> Result<u64, ModelError> {
 }
 
 /// Reads the tag of the field at the position, in a message that ends at `end`, and moves to the field's content.
-pub(super) fn field(r: &mut Reader<'_>, end: u64) -> Result<Field, ModelError> {
+pub(in crate::onnx) fn field(r: &mut Reader<'_>, end: u64) -> Result<Field, ModelError> {
     let start = r.pos();
     let tag = varint(r, end)?;
     let number = u32::try_from(tag >> 3)
@@ -123,14 +123,14 @@ pub(super) fn field(r: &mut Reader<'_>, end: u64) -> Result<Field, ModelError> {
 }
 
 /// Appends a length-delimited field.
-pub(super) fn put_bytes(number: u32, content: &[u8], out: &mut Vec<u8>) {
+pub(in crate::onnx) fn put_bytes(number: u32, content: &[u8], out: &mut Vec<u8>) {
     put_varint(u64::from(number) << 3 | 2, out);
     put_varint(content.len() as u64, out);
     out.extend_from_slice(content);
 }
 
 /// Appends a varint.
-pub(super) fn put_varint(mut v: u64, out: &mut Vec<u8>) {
+pub(in crate::onnx) fn put_varint(mut v: u64, out: &mut Vec<u8>) {
     while v >= 0x80 {
         out.push(v as u8 | 0x80);
         v >>= 7;

@@ -24,7 +24,7 @@ const DENSE: u64 = 64 << 20;
 const EXPANSION: u64 = 1 << 10;
 
 /// The files of one model.
-pub(super) struct Files<'a> {
+pub(in crate::onnx) struct Files<'a> {
     model: &'a DataFile,
     weights: &'a Weights,
     /// The files that hold literals, in the order of first use; the index of a file is that of its artifact.
@@ -40,14 +40,14 @@ pub(super) struct Files<'a> {
 }
 
 /// Where the content of a constant was placed.
-pub(super) enum StoredConstant {
+pub(in crate::onnx) enum StoredConstant {
     Literal(Literal),
     /// The content goes to the sidecar, decoded by the job with this index.
     Sidecar(usize),
 }
 
 impl<'a> Files<'a> {
-    pub(super) fn new(model: &'a DataFile, weights: &'a Weights) -> Files<'a> {
+    pub(in crate::onnx) fn new(model: &'a DataFile, weights: &'a Weights) -> Files<'a> {
         let (index, resolved) = (HashMap::new(), HashMap::new());
         Files {
             model,
@@ -62,16 +62,16 @@ impl<'a> Files<'a> {
     }
 
     /// The files of the artifacts, in order, with the identities that they had when their ranges were found.
-    pub(super) fn used(&self) -> &[(PathBuf, Identity)] {
+    pub(in crate::onnx) fn used(&self) -> &[(PathBuf, Identity)] {
         &self.used
     }
 
-    pub(super) fn jobs(&self) -> &[Job] {
+    pub(in crate::onnx) fn jobs(&self) -> &[Job] {
         &self.jobs
     }
 
     /// Fails when a weight was found nowhere.
-    pub(super) fn check_missing(&self) -> Result<(), ModelError> {
+    pub(in crate::onnx) fn check_missing(&self) -> Result<(), ModelError> {
         if self.missing.is_empty() {
             return Ok(());
         }
@@ -83,7 +83,7 @@ impl<'a> Files<'a> {
     }
 
     /// The index of the artifact for the file at `path`, which is added at its first use.
-    pub(super) fn artifact(&mut self, path: &Path, identity: Identity) -> u32 {
+    pub(in crate::onnx) fn artifact(&mut self, path: &Path, identity: Identity) -> u32 {
         if let Some(i) = self.index.get(path) {
             return *i;
         }
@@ -94,7 +94,7 @@ impl<'a> Files<'a> {
     }
 
     /// Places the content of constant `c` with the name `name`.
-    pub(super) fn place(
+    pub(in crate::onnx) fn place(
         &mut self,
         name: &str,
         mut c: Constant,
@@ -164,7 +164,7 @@ impl<'a> Files<'a> {
     }
 
     /// The content of a constant, which is read into memory.
-    pub(super) fn read(&mut self, name: &str, c: &Constant) -> Result<Tensor, ModelError> {
+    pub(in crate::onnx) fn read(&mut self, name: &str, c: &Constant) -> Result<Tensor, ModelError> {
         let wrong = |reason: String| ModelError::Tensor {
             tensor: name.into(),
             reason,

@@ -3,13 +3,13 @@
 use convoke_graph::DType;
 use convoke_graph::graph::{Attrs, ValueId};
 
-use super::super::builder::Builder;
-use super::expansion::{Expansion, Made};
-use super::{ImportedNode, Outputs, unsupported};
+use crate::onnx::builder::Builder;
+use crate::onnx::normalize::expansion::{Expansion, Made};
+use crate::onnx::normalize::{ImportedNode, Outputs, unsupported};
 
 /// Imports AffineGrid: the places of all elements of an image, from -1 to 1, times a matrix for each element of the
 /// batch.
-pub(super) fn affine_grid(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+pub(in crate::onnx::normalize) fn affine_grid(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let corners = c.take_flag("align_corners", false)?;
     c.no_more_attributes()?;
     if c.follows_a_refusal(b) {

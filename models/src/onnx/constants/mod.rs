@@ -1,16 +1,25 @@
 //! Constants of a model: initializers, Constant nodes, and tables that are made of attributes.
+//!
+//! ```text
+//! TensorProto ── tensor (dtype, shape, place of the content) ── files (a range of a file, external data, weights)
+//!                                                          '─ encoded (elements as protobuf numbers: decoded beside the model)
+//! ```
+
+pub(super) mod encoded;
+pub(super) mod files;
+pub(super) mod tensor;
 
 use convoke_graph::Tensor;
 use convoke_graph::graph::{Literal, ValueId};
 
-use super::files::{Files, StoredConstant};
 use super::import::Importer;
 use super::normalize::{ImportFailure, Outputs};
 use super::proto::AttributeProto;
 use super::scope::Initializer;
 use super::skeleton::Payload;
-use super::tensor::{self, sparse};
 use crate::error::ModelError;
+use files::{Files, StoredConstant};
+use tensor::sparse;
 
 impl<'a> Importer<'a> {
     /// Adds a constant of the model to the function that `level` others enclose.

@@ -7,14 +7,14 @@
 use convoke_graph::{DType, Printable, Tensor};
 
 use super::super::files::Files;
-use super::super::proto::SparseTensorProto;
-use super::super::skeleton::Payload;
 use super::{Constant, Content};
 use crate::error::ModelError;
+use crate::onnx::proto::SparseTensorProto;
+use crate::onnx::skeleton::Payload;
 
 /// The elements of a dense tensor that are not zero.
 #[derive(Debug, Clone, PartialEq)]
-pub(in super::super) struct Scattered {
+pub(in crate::onnx) struct Scattered {
     /// The elements, one after the other.
     pub elements: Vec<u8>,
     /// The position of each element, counted in elements of the dense tensor; they ascend.
@@ -22,7 +22,7 @@ pub(in super::super) struct Scattered {
 }
 
 /// Reads the sparse constant `s`, which errors call `name`, as a dense one.
-pub(in super::super) fn constant(
+pub(in crate::onnx) fn constant(
     s: &SparseTensorProto,
     name: &str,
     files: &mut Files<'_>,

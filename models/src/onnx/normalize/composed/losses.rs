@@ -3,11 +3,14 @@
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::{DType, Tensor};
 
-use super::super::builder::Builder;
-use super::{ImportFailure, ImportedNode, Outputs, operands, unsupported};
+use crate::onnx::builder::Builder;
+use crate::onnx::normalize::{ImportFailure, ImportedNode, Outputs, operands, unsupported};
 
 /// Imports SoftmaxCrossEntropyLoss: the loss of the logarithms of the softmax, which are its second output.
-pub(super) fn softmax_cross_entropy(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+pub(in crate::onnx::normalize) fn softmax_cross_entropy(
+    b: &mut Builder,
+    mut c: ImportedNode,
+) -> Outputs {
     let scores = c.need(0)?;
     let axis = Attrs::default().with("axis", Attr::Int(1));
     let name = c.sub("LogSoftmax");
@@ -23,7 +26,10 @@ pub(super) fn softmax_cross_entropy(b: &mut Builder, mut c: ImportedNode) -> Out
 }
 
 /// Imports NegativeLogLikelihoodLoss.
-pub(super) fn negative_log_likelihood(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+pub(in crate::onnx::normalize) fn negative_log_likelihood(
+    b: &mut Builder,
+    mut c: ImportedNode,
+) -> Outputs {
     let (logs, target) = (c.need(0)?, c.need(1)?);
     let reduction = match c.take("reduction") {
         None => "mean".to_owned(),

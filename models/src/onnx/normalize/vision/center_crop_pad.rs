@@ -2,12 +2,12 @@
 
 use convoke_graph::graph::Attrs;
 
-use super::super::builder::Builder;
-use super::expansion::{Expansion, axis_of};
-use super::{ImportedNode, Outputs, unsupported};
+use crate::onnx::builder::Builder;
+use crate::onnx::normalize::expansion::{Expansion, axis_of};
+use crate::onnx::normalize::{ImportedNode, Outputs, unsupported};
 
 /// Imports CenterCropPad: an axis that is too long is cut evenly at both ends, and one that is too short is padded.
-pub(super) fn center_crop_pad(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+pub(in crate::onnx::normalize) fn center_crop_pad(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let axes = c.take_ints("axes")?;
     c.no_more_attributes()?;
     if c.follows_a_refusal(b) {

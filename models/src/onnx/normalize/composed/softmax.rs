@@ -4,12 +4,12 @@
 use convoke_graph::Dim;
 use convoke_graph::graph::{Attr, Attrs};
 
-use super::super::builder::Builder;
-use super::{ImportedNode, Outputs};
+use crate::onnx::builder::Builder;
+use crate::onnx::normalize::{ImportedNode, Outputs};
 
 /// Rewrites the node to act along one axis: directly where at most one column dimension is not 1, otherwise by
 /// reshaping the operand to the matrix.
-pub(super) fn flattening(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+pub(in crate::onnx::normalize) fn flattening(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let x = c.need(0)?;
     let axis = c.take_int("axis")?.unwrap_or(1);
     let shape = b.ty(x).map(|t| t.shape.clone());

@@ -4,11 +4,11 @@ use convoke_graph::Tensor;
 use convoke_graph::graph::Attr;
 use convoke_graph::ops::attrs::BY_SCALE;
 
-use super::super::builder::Builder;
-use super::{ImportedNode, Outputs, unsupported};
+use crate::onnx::builder::Builder;
+use crate::onnx::normalize::{ImportedNode, Outputs, unsupported};
 
 /// Imports Upsample as a Resize that maps coordinates without an offset and rounds down.
-pub(super) fn upsample(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+pub(in crate::onnx::normalize) fn upsample(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let scales = match c.take("scales") {
         Some(Attr::Floats(v)) => {
             let name = c.sub("scales");
@@ -26,7 +26,7 @@ pub(super) fn upsample(b: &mut Builder, mut c: ImportedNode) -> Outputs {
 
 /// Imports Resize. Before operator set 11 the scales were the second operand, and the nearest element was the one above where
 /// an axis shrinks; since then empty tensors stand for operands that are left out.
-pub(super) fn resize(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+pub(in crate::onnx::normalize) fn resize(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     if c.opset < 11 {
         let scales = c.need(1)?;
         c.inputs.truncate(1);
@@ -58,7 +58,7 @@ fn asymmetric(c: &mut ImportedNode, nearest: &str) {
 }
 
 /// Imports GridSample, whose modes had other names before operator set 20.
-pub(super) fn grid_sample(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+pub(in crate::onnx::normalize) fn grid_sample(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     if c.input(0)
         .and_then(|x| b.ty(x))
         .is_some_and(|x| x.shape.len() != 4)
@@ -79,7 +79,7 @@ pub(super) fn grid_sample(b: &mut Builder, mut c: ImportedNode) -> Outputs {
 }
 
 /// Imports RoiAlign of operator set 10, which did not shift coordinates by half a pixel.
-pub(super) fn roi_align(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+pub(in crate::onnx::normalize) fn roi_align(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let mode = Attr::Str("output_half_pixel".into());
     c.attrs = c.attrs.with("coordinate_transformation_mode", mode);
     c.emit(b)

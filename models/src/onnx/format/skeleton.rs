@@ -30,7 +30,7 @@ const MAX_PIECES: usize = 1 << 16;
 
 /// A model without the content of its large tensors.
 #[derive(Debug)]
-pub(super) struct Skeleton {
+pub(in crate::onnx) struct Skeleton {
     pub model: proto::ModelProto,
     pub payloads: Vec<Payload>,
     /// Whether the model has information for training.
@@ -39,7 +39,7 @@ pub(super) struct Skeleton {
 
 /// Tensor content that stayed in the file.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Payload {
+pub(in crate::onnx) enum Payload {
     /// Little-endian elements: `len` bytes at `offset`.
     Raw { offset: u64, len: u64 },
     /// Protobuf-encoded elements, in order.
@@ -48,7 +48,7 @@ pub(super) enum Payload {
 
 impl Payload {
     /// The bytes that the content takes in the file.
-    pub(super) fn stored_len(&self) -> u64 {
+    pub(in crate::onnx) fn stored_len(&self) -> u64 {
         match self {
             Payload::Raw { len, .. } => *len,
             Payload::Encoded(pieces) => pieces.iter().map(|p| p.len).sum(),
@@ -58,7 +58,7 @@ impl Payload {
 
 /// A run of encoded elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Piece {
+pub(in crate::onnx) struct Piece {
     /// The field of `TensorProto` that holds the elements.
     pub field: u32,
     pub offset: u64,
@@ -129,7 +129,7 @@ struct Walk<'a> {
 }
 
 /// Reads the structure of the model in `file`.
-pub(super) fn read(file: &DataFile) -> Result<Skeleton, ModelError> {
+pub(in crate::onnx) fn read(file: &DataFile) -> Result<Skeleton, ModelError> {
     let not_onnx = |reason: &str| ModelError::NotOnnx {
         path: file.path().into(),
         reason: reason.into(),

@@ -19,9 +19,9 @@
 
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
-use super::super::builder::Builder;
-use super::expansion::{Expansion, Made};
-use super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use crate::onnx::builder::Builder;
+use crate::onnx::normalize::expansion::{Expansion, Made};
+use crate::onnx::normalize::{ImportFailure, ImportedNode, Outputs, unsupported};
 
 /// The bound of the length that a kernel covers along an axis, to which numbers of 2^31 are added. No tensor is that
 /// long.
@@ -48,7 +48,7 @@ impl SpatialAxis {
 }
 
 /// Imports ConvTranspose.
-pub(super) fn conv_transpose(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+pub(in crate::onnx::normalize) fn conv_transpose(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let (x, w) = (c.need(0)?, c.need(1)?);
     let shape = b.ty(w).and_then(|ty| ty.fixed_shape());
     let shape = shape.ok_or_else(|| unsupported("weights of a shape that is not known"))?;

@@ -1,19 +1,19 @@
 //! Reading of a `TensorProto`: its dtype, its dimensions, and the location of its content.
 
-pub(super) mod sparse;
+pub(in crate::onnx) mod sparse;
 
 use convoke_graph::graph::{INLINE_LIMIT, TensorType};
 use convoke_graph::{DType, Printable, Tensor};
 
 use super::encoded::Elements;
-use super::proto::{TensorProto, tensor_proto::DataLocation, tensor_proto::DataType};
-use super::skeleton::{Payload, Piece};
 use crate::error::ModelError;
+use crate::onnx::proto::{TensorProto, tensor_proto::DataLocation, tensor_proto::DataType};
+use crate::onnx::skeleton::{Payload, Piece};
 use sparse::Scattered;
 
 /// A constant of the model.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Constant {
+pub(in crate::onnx) struct Constant {
     pub dtype: DType,
     pub shape: Vec<usize>,
     /// Size of the content in bytes.
@@ -23,7 +23,7 @@ pub(super) struct Constant {
 
 /// The location of the content of a constant.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Content {
+pub(in crate::onnx) enum Content {
     /// The content itself.
     Inline(Tensor),
     /// Raw elements at this offset of the model file.
@@ -42,13 +42,13 @@ pub(super) enum Content {
 
 impl Constant {
     /// The type of the constant.
-    pub(super) fn ty(&self) -> TensorType {
+    pub(in crate::onnx) fn ty(&self) -> TensorType {
         TensorType::fixed(self.dtype, &self.shape)
     }
 }
 
 /// The dtype with ONNX's code `code`. The error names a dtype that is not supported.
-pub(super) fn dtype(code: i32) -> Result<DType, String> {
+pub(in crate::onnx) fn dtype(code: i32) -> Result<DType, String> {
     Ok(match DataType::try_from(code) {
         Ok(DataType::Float) => DType::F32,
         Ok(DataType::Double) => DType::F64,
@@ -86,7 +86,7 @@ pub(super) fn dtype(code: i32) -> Result<DType, String> {
 }
 
 /// Converts declared dimensions. Fails where one is negative.
-pub(super) fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
+pub(in crate::onnx) fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
     let one = |d: &i64| {
         usize::try_from(*d).map_err(|_| format!("dimension {d} is negative, in {dims:?}"))
     };
@@ -94,7 +94,7 @@ pub(super) fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
 }
 
 /// Reads the constant `t`, which errors call `name`.
-pub(super) fn constant(
+pub(in crate::onnx) fn constant(
     t: &TensorProto,
     name: &str,
     payloads: &[Payload],
