@@ -64,7 +64,7 @@ worker is lost meanwhile.";
 /// The environment variable of `--json`.
 const JSON: &str = "CONVOKE_JSON";
 
-/// The devices of many machines as one: splits an ONNX model over workers, with the same bits as on one.
+/// Makes the devices of many machines act as one: splits an ONNX model over workers, with the same bits as on one.
 #[derive(Debug, Parser)]
 #[command(name = "convoke", version, after_long_help = EXAMPLES, max_term_width = 110, propagate_version = false)]
 pub struct Cli {
@@ -90,7 +90,7 @@ pub fn wants_json(arguments: &[OsString]) -> bool {
 /// Flags of the log on stderr.
 #[derive(Debug, Clone, Args)]
 pub struct LogArgs {
-    /// What to log: off, error, warn, info, debug, trace, or a filter like convoke_worker=debug
+    /// The least level that is logged: off, error, warn, info, debug, trace, or a filter like convoke_worker=debug
     /// [default: warn; of coordinator, worker and up: info]
     #[arg(long, global = true, value_name = "FILTER", env = "CONVOKE_LOG")]
     pub log: Option<String>,
@@ -117,10 +117,10 @@ pub enum Command {
     /// Run a model
     #[command(after_long_help = RUN_EXAMPLES)]
     Run(RunArgs),
-    /// Go on from a text with a language model
+    /// Continue a text with a language model
     #[command(after_long_help = GENERATE_EXAMPLES)]
     Generate(GenerateArgs),
-    /// Show which worker would get which nodes, without loading anything
+    /// Show which worker would run which nodes, without loading anything
     Plan(PlanArgs),
     /// Say whether a model runs, how much it takes and what is not supported, without a cluster
     Check(CheckArgs),
@@ -246,7 +246,7 @@ pub struct UpArgs {
     /// Compute threads of each worker [default: an equal share of the cores]
     #[arg(long, value_name = "T", env = "CONVOKE_THREADS", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// Memory of each worker [default: an equal share of 80 % of the machine's memory]
+    /// Memory of each worker [default: an equal share of 80 % of the machine's or the container's]
     #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size)]
     pub memory: Option<u64>,
     #[command(flatten)]

@@ -380,7 +380,7 @@ fn wrong_usage_exits_with_two() {
         let done = run(args).expect(2);
         assert!(done.stderr.starts_with(expected), "{done:#?}");
     };
-    usage(&[], "The devices of many machines as one");
+    usage(&[], "Makes the devices of many machines act as one");
     usage(&["fly"], "error: unrecognized subcommand 'fly'");
     usage(
         &["run"],
