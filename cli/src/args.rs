@@ -64,7 +64,7 @@ worker is lost meanwhile.";
 /// The environment variable of `--json`.
 const JSON: &str = "CONVOKE_JSON";
 
-/// The devices of many machines as one: splits an ONNX model over workers, with the same bits as on one.
+/// Makes the devices of many machines act as one: splits an ONNX model over workers, with the same bits as on one.
 #[derive(Debug, Parser)]
 #[command(name = "convoke", version, after_long_help = EXAMPLES, max_term_width = 110, propagate_version = false)]
 pub struct Cli {
@@ -90,7 +90,7 @@ pub fn wants_json(arguments: &[OsString]) -> bool {
 /// Flags of the log on stderr.
 #[derive(Debug, Clone, Args)]
 pub struct LogArgs {
-    /// What to log: off, error, warn, info, debug, trace, or a filter like convoke_worker=debug
+    /// The least level that is logged: off, error, warn, info, debug, trace, or a filter like convoke_worker=debug
     /// [default: warn; of coordinator, worker and up: info]
     #[arg(long, global = true, value_name = "FILTER", env = "CONVOKE_LOG")]
     pub log: Option<String>,
@@ -117,18 +117,18 @@ pub enum Command {
     /// Run a model
     #[command(after_long_help = RUN_EXAMPLES)]
     Run(RunArgs),
-    /// Go on from a text with a language model
+    /// Continue a text with a language model
     #[command(after_long_help = GENERATE_EXAMPLES)]
     Generate(GenerateArgs),
-    /// Show which worker would get which nodes, without loading anything
+    /// Show which worker would run which nodes, without loading anything
     Plan(PlanArgs),
-    /// Say whether a model runs, what it takes, and what is missing, without a cluster
+    /// Say whether a model runs, how much it takes and what is not supported, without a cluster
     Check(CheckArgs),
     /// Show members, memory, links, programs and live steps
     Status(StatusArgs),
     /// Start a cluster of processes on this machine, until Ctrl-C
     Up(UpArgs),
-    /// Measure this machine, or a cluster, beside the least that could be done
+    /// Measure this machine, or a cluster, beside floors: the least that the same work could take
     Bench(BenchArgs),
     /// A process that `bench` starts
     #[command(hide = true)]
@@ -213,15 +213,15 @@ pub struct StatusArgs {
     /// File with a client token
     #[arg(long, value_name = "FILE", env = "CONVOKE_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
-    /// Tell by the exit code alone, and with --json as {"healthy": BOOL}, whether all is well: with --state-dir, in the
-    /// coordinator or worker process of this machine that has this folder; else in the cluster, where no worker may be
-    /// lost
+    /// Report health by the exit code alone, and with --json as {"healthy": BOOL}, whether all is well: with
+    /// --state-dir, in the coordinator or worker process of this machine that has this folder; else in the cluster,
+    /// where no worker may be lost
     #[arg(long, env = "CONVOKE_HEALTH", value_parser = FalseyValueParser::new())]
     pub health: bool,
     /// State folder of a coordinator on this machine, which is asked without a token; for --health of a worker, too
     #[arg(long, value_name = "DIR", env = "CONVOKE_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
-    /// For --health of a cluster: look at this worker alone, which must be there
+    /// With --health of a cluster: check this worker alone, which must be there
     #[arg(long, value_name = "NAME", env = "CONVOKE_MEMBER")]
     pub member: Option<String>,
     /// Show it again every 2 s, or as often as this says, until Ctrl-C
@@ -246,7 +246,7 @@ pub struct UpArgs {
     /// Compute threads of each worker [default: an equal share of the cores]
     #[arg(long, value_name = "T", env = "CONVOKE_THREADS", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// Memory of each worker [default: an equal share of 80 % of what there is]
+    /// Memory of each worker [default: an equal share of 80 % of the machine's or the container's]
     #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size)]
     pub memory: Option<u64>,
     #[command(flatten)]

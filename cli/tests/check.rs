@@ -1,4 +1,4 @@
-//! `convoke check`: what is said of models that run, and of those that do not.
+//! `convoke check`: what it says about models that run, and about those that do not.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 

@@ -216,7 +216,7 @@ async fn closures_hold_up_their_own_thread_only() {
 type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// How a closure waits for an answer on the thread that it runs on.
 type Wait = fn(Work<Result<f32>>) -> Result<f32>;
-/// What the call with a closure answers, and how an error names the closure.
+/// The result of the call with a closure, and how an error names the closure.
 type Answer = (Result<f32>, String);
 
 fn named(what: &str, line: &str) -> String {
@@ -328,7 +328,7 @@ fn a_closure_that_runs_its_own_executor_again_is_an_error() {
     }
 }
 
-/// An executor of another kind waits on the only thread of the closure's own: what it waits for needs no other.
+/// An executor of another kind waits on the closure's own thread; the answer that it waits for needs no other thread.
 #[test]
 fn a_closure_that_waits_by_another_executor_is_answered() {
     for (name, run) in [

@@ -1,5 +1,5 @@
-//! A GPU that is not there: the device `cuda` is refused by one error that names what is missing. On a machine without
-//! NVIDIA's driver that is the driver. No machine has a GPU of the number that is asked for.
+//! Tests of a machine without a GPU: the device `cuda` is refused by one error that names what is missing. On a machine
+//! without NVIDIA's driver that is the driver. No machine has a GPU of the number that is asked for.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 #![cfg(feature = "cuda")]

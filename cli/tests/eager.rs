@@ -237,7 +237,8 @@ async fn count_up(a: &Device, count: usize) -> f32 {
     x.fetch().await.unwrap()
 }
 
-/// Issues as many ops as may wait, behind a tensor that is computed late; what was issued, and why it is not more.
+/// Issues as many ops as may wait, behind a tensor that is computed late; returns the ops, and the error that ended the
+/// loop.
 fn fill_behind(cluster: &Cluster, late: &Tensor) -> (Vec<Tensor>, Error) {
     let scalar = Attrs::default().with("keepdims", Attr::Int(0));
     let sum = convoke::issue("ReduceSum", scalar, &[Operand::Tensor(late)], 1);

@@ -38,7 +38,7 @@ fn models_that_cannot_be_read() {
             std::fs::write(&path, bytes).unwrap();
         }
         let expected = expected.replace("PATH", &text(&path));
-        // The end of the workers is not reported besides.
+        // The end of the workers causes no further report.
         let args = ["run", &text(&path), "--inputs", &inputs, "--local", "2"];
         let done = fails(&args, &expected);
         assert_eq!(done.stderr.trim_end(), expected);
@@ -380,7 +380,7 @@ fn wrong_usage_exits_with_two() {
         let done = run(args).expect(2);
         assert!(done.stderr.starts_with(expected), "{done:#?}");
     };
-    usage(&[], "The devices of many machines as one");
+    usage(&[], "Makes the devices of many machines act as one");
     usage(&["fly"], "error: unrecognized subcommand 'fly'");
     usage(
         &["run"],

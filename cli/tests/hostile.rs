@@ -510,7 +510,7 @@ async fn what_connections_send_ahead_stays_within_the_budget_of_their_token() {
                 attacks.spawn(unannounced(connection, lease, tensor.clone()));
             } else {
                 attacks.spawn(async move {
-                    // Without the byte that says what it is for, a stream is waited for.
+                    // The worker waits for streams that have not yet sent the byte that states their kind.
                     flood(&connection, 1024, vec![], usize::MAX).await;
                     drop(watched);
                 });

@@ -1,5 +1,5 @@
-//! What other users of a machine can change or read: folders are checked as ssh does, and files and sockets have their own
-//! modes, whatever the umask.
+//! Tests that other users of a machine can change or read nothing: folders are checked as ssh does, and files and
+//! sockets have their own modes, whatever the umask.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 

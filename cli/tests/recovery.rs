@@ -400,7 +400,7 @@ fn run_says_what_ran_again() {
         assert_eq!(a["cause"]["code"], "peer_lost", "{r}");
         assert_eq!(a["cause"]["site"]["worker"], "w1", "{r}");
     }
-    // Of the plan that ran last, and not of the one that was loaded first.
+    // The report describes the plan that ran last, not the one that was loaded first.
     let ran = r["workers"].as_array().unwrap().iter();
     let mut ran: Vec<&str> = ran.map(|w| w["name"].as_str().unwrap()).collect();
     ran.sort_unstable();

@@ -158,7 +158,8 @@ async fn one_call_is_served_beside_the_many_of_another() {
 
 /// Stops the compute thread of a worker when two callers have called it without a deadline, again and again, for
 /// `delay`; both get an error with the cause in time. Without a delay the thread is at rest and the callers are two
-/// clients; else they are one, as calls of two may run on another thread, which goes on.
+/// clients. With a delay there is one client, because calls of a second one could run on another thread, which is not
+/// stopped.
 async fn check_still(name: String, delay: Duration) {
     let processes = one_worker(&name);
     let (first, second) = (processes.connect().await, processes.connect().await);

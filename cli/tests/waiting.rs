@@ -43,7 +43,7 @@ fn health(processes: &Processes) -> (bool, String) {
     (asked.code == Some(0), asked.stderr)
 }
 
-/// What a text says behind these words, up to the end of the line.
+/// The rest of the line behind these words.
 fn cause<'a>(text: &'a str, words: &str) -> &'a str {
     let (_, cause) = text.split_once(words).unwrap_or_else(|| panic!("{text}"));
     cause.lines().next().unwrap()

@@ -30,7 +30,7 @@ fn one_worker(name: &str, memory: &str) -> Processes {
     processes
 }
 
-/// The worker's report, once it holds as many leases.
+/// The worker's report, once it holds this many leases.
 async fn report(cluster: &Cluster, leases: usize) -> WorkerStatus {
     let is = |w: &WorkerStatus| w.programs.len() == leases;
     let status = await_status(cluster, "leases", |s| {

@@ -21,6 +21,7 @@ mod cluster;
 mod device;
 mod eager;
 mod files;
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod generate;
@@ -45,10 +46,10 @@ pub use convoke_graph::graph::{Attr, Attrs, TensorType};
 pub use convoke_graph::{DType, Dim, Element, Tensor as HostTensor};
 pub use convoke_models::Source;
 pub use convoke_models::onnx::{Annotated, BlockWidth, OutputForm};
-pub use device::{CacheStats, Device, DeviceSet, Held, ScopedFuture, with_device};
+pub use device::{CacheStats, Device, DeviceSet, HandleUsage, ScopedFuture, with_device};
 pub use files::numpy;
 pub use files::safetensors::LoadTensors;
-pub use generate::{Decoder, Ended, GenerateOptions, Generation, Sampling};
+pub use generate::{Decoder, EndReason, GenerateOptions, Generation, Sampling};
 pub use host::{FromHost, ToHost};
 pub use model::builder::{ModelBuilder, Phase};
 pub use model::{ArrayType, CallOptions, Model, Outputs, Retry, Signature};

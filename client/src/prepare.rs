@@ -1,7 +1,7 @@
 //! Prepared ops, which are resolved once and issued often.
 //!
-//! What [`crate::issue`] determines each time is determined once: the op's rule, its attributes, its operands' types
-//! and its device. Issuing the op then only checks that the operands are of these types.
+//! [`crate::issue`] determines the op's rule, its attributes, its operands' types and its device for every op that it
+//! issues. A prepared op determines them once; issuing it then only checks that the operands are of these types.
 
 use std::fmt;
 use std::panic::Location;

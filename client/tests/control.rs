@@ -104,7 +104,7 @@ async fn what_only_the_other_branch_needs_is_not_computed_on_other_workers_eithe
         floats(&[1024, 1024], &data)
     };
     let (home, weights) = (device.clone(), [3, 5].map(weight));
-    // Two workers could compute both products at once. What is made of them fails where it is computed.
+    // Two workers could compute both products at once. The division that follows fails wherever it is computed.
     let f = cluster.function(move |t| {
         let (pred, x) = (&t[0], &t[1]);
         let never = |w: &HostTensor| {

@@ -30,7 +30,8 @@ struct Rig {
     coordinator: RunningCoordinator,
     _workers: Vec<RunningWorker>,
     token: JoinToken,
-    /// Bytes that the workers offer, by name. They differ, as what is resident in the process does from time to time.
+    /// Bytes that the workers offer, by name. They differ, because the resident memory of the process changes from time
+    /// to time.
     offered: BTreeMap<String, u64>,
     _alone: MutexGuard<'static, ()>,
 }
@@ -96,7 +97,7 @@ impl Rig {
         convoke::connect(&address, token).await.unwrap()
     }
 
-    /// Bytes of which a worker can hold once, and none can twice.
+    /// A number of bytes that each worker can hold once, and none can hold twice.
     fn large_bytes(&self) -> usize {
         let least = self.offered.values().min().unwrap();
         // The holders of a token may have 96 % of a worker.
@@ -107,7 +108,7 @@ impl Rig {
         *self.offered.values().max().unwrap()
     }
 
-    /// The builder of a model of which a worker can hold one.
+    /// The builder of a model that a worker can hold once, and no worker can hold twice.
     fn large(&self, cluster: &Cluster) -> ModelBuilder {
         // The result takes the place of the parameter.
         let elements = self.large_bytes() / 4;
@@ -115,7 +116,7 @@ impl Rig {
     }
 }
 
-/// The function y = tanh(x) over so many elements.
+/// The function y = tanh(x) over this many elements.
 fn tanh(elements: usize) -> Function {
     let ty = TensorType::fixed(DType::F32, &[elements]);
     let mut f = Function {
@@ -170,7 +171,7 @@ async fn within<F: IntoFuture>(work: F) -> F::Output {
         .expect("in time")
 }
 
-/// Waits until so many loads wait for memory at the coordinator.
+/// Waits until this many loads wait for memory at the coordinator.
 async fn await_queued(rig: &Rig, count: usize) {
     let queued = async {
         loop {
@@ -208,7 +209,7 @@ async fn a_full_worker_is_not_planned_on_and_whoever_waits_gets_what_is_released
     assert!(part.free < part.needed_bytes && part.needed_bytes <= part.memory);
     assert!(explained.warnings[0].contains("does not fit the memory that is free"));
 
-    // Two wait, in order. What the first client releases goes to the first of them, and the other waits on.
+    // Two wait, in order. The memory that the first client releases goes to the first of them, and the other waits on.
     let (third, waits, causes) = waiting(rig.large(&clients[2]).wait(BOUND));
     within(waits.notified()).await;
     assert!(causes.lock().unwrap()[0].contains("it needs"));
@@ -267,7 +268,7 @@ async fn a_wait_for_memory_ends_in_time() {
         late.message.starts_with("waited 1.5s for memory: "),
         "{late}"
     );
-    // What would not fit if nothing were taken is not waited for.
+    // A load that would not even fit into empty workers fails at once.
     let elements = rig.most() as usize / 2;
     let never = b.load_function(tanh(elements), vec![]).wait(BOUND);
     let never = within(never).await.map(drop).unwrap_err();
@@ -290,7 +291,7 @@ async fn handles_of_eager_work_count_as_taken() {
     within(handle.ready()).await.unwrap();
     let model = within(rig.large(&cluster)).await.unwrap();
     assert_ne!(format!("{}/cpu:0", workers(&model).await[0]), device.name());
-    // What was dropped a moment before is waited for.
+    // A load waits for memory that was dropped a moment before.
     let next = rig.large(&cluster);
     drop(handle);
     within(next).await.unwrap();

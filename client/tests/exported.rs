@@ -51,7 +51,7 @@ fn exported() -> Vec<Exported> {
     read.collect()
 }
 
-/// The results of a model on so many workers, each of which has a part of it.
+/// The results of a model on this many workers, each of which has a part of it.
 async fn run(cluster: &Cluster, workers: usize, of: &Exported) -> Outputs {
     let load = cluster.load(&of.model).numerics(of.numerics);
     let loaded = load.workers(workers as u32).await;

@@ -402,7 +402,7 @@ async fn dynamic_axes_that_do_not_fit_are_errors() {
     let e = f.dynamic(0, -1, "m").unwrap();
     let e = e.call(&[put(4), put(4)]).await.unwrap_err();
     assert_eq!(e.message, "axis -1 of operand 0 is 'n', and 'm'");
-    // What the trace has assumed is checked in each call.
+    // Each call checks what the trace has assumed.
     let of_four = a.put(vec![1f32; 4]).unwrap();
     let f = cluster.function(move |t| Ok(vec![(&t[0] + &of_four)?]));
     let f = f.dynamic(0, 0, "n").unwrap();
@@ -569,7 +569,7 @@ async fn a_scope_does_not_hold_where_it_is_not_meant() {
     cluster.shutdown().await;
 }
 
-/// What crosses between workers of one host is lent for the time of a step, and a handle lives longer than that.
+/// Workers of one host lend each other tensors for the time of a step, and a handle lives longer than that.
 #[tokio::test]
 async fn handles_keep_what_came_from_another_worker_beyond_the_step() {
     const CALLS: usize = 16;

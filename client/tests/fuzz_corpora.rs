@@ -1,4 +1,4 @@
-//! What the fuzzer has found stays found: no input of a corpus panics, or takes more memory than is stated.
+//! Replays the fuzz corpora: no input panics, or takes more memory than is stated.
 
 #[path = "../../fuzz/src/meter.rs"]
 mod meter;

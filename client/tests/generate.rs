@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use convoke::graph::Function;
 use convoke::{
-    Cluster, Code, DType, Decoder, Dim, Embedded, Ended, GenerateOptions, Phase, Sampling,
+    Cluster, Code, DType, Decoder, Dim, Embedded, EndReason, GenerateOptions, Phase, Sampling,
     TensorType,
 };
 
@@ -51,7 +51,7 @@ async fn generated(
     decoder: &Decoder,
     prompt: &[u32],
     options: GenerateOptions,
-) -> (Vec<u32>, Option<Ended>) {
+) -> (Vec<u32>, Option<EndReason>) {
     let mut generation = decoder.generate(prompt, options).unwrap();
     let mut tokens = vec![];
     while let Some(token) = generation.next().await.unwrap() {
@@ -70,7 +70,7 @@ async fn the_tokens_are_those_of_onnx_runtime_on_any_number_of_workers() {
             for (prompt, expected) in references(model) {
                 let (tokens, ended) = generated(&decoder, &prompt, greedy(expected.len())).await;
                 assert_eq!(tokens, expected, "{model} on {workers} workers");
-                assert_eq!(ended, Some(Ended::MaxTokens));
+                assert_eq!(ended, Some(EndReason::MaxTokens));
             }
             let plan = decoder.plan().await.unwrap();
             // A branch runs on one worker.
@@ -170,7 +170,7 @@ async fn a_longer_sequence_plans_anew() {
     cluster.shutdown().await;
 }
 
-/// Begins a sequence of at most so many tokens, and returns what its plan needs.
+/// Begins a sequence of at most this many tokens, and returns what its plan needs.
 async fn needed(decoder: &Decoder, tokens: usize) -> convoke::Result<u64> {
     let mut generation = decoder.generate(&[1, 2], greedy(tokens))?;
     generation.next().await?;
@@ -208,11 +208,11 @@ async fn a_sequence_ends_at_a_stop_token_and_at_the_bounds() {
     let (tokens, ended) = generated(&whole, &prompt, stop).await;
     assert_eq!(
         (tokens, ended),
-        (expected[..end].to_vec(), Some(Ended::Stop(expected[5])))
+        (expected[..end].to_vec(), Some(EndReason::Stop(expected[5])))
     );
     assert!(generated(&whole, &prompt, greedy(0)).await.0.is_empty());
 
-    // Of a sequence, all tokens but the last are fed.
+    // All tokens of a sequence but the last have been fed.
     for (model, axis, bound) in [
         ("cached", "past_sequence_length + sequence_length", 34),
         ("cached", "past_sequence_length", 33),
@@ -223,7 +223,10 @@ async fn a_sequence_ends_at_a_stop_token_and_at_the_bounds() {
         let bounded = load.await.unwrap().decoder().unwrap();
         assert_eq!(bounded.longest(), Some(35));
         let (tokens, ended) = generated(&bounded, &prompt, greedy(24)).await;
-        assert_eq!((&tokens[..], ended), (&expected[..5], Some(Ended::Full)));
+        assert_eq!(
+            (&tokens[..], ended),
+            (&expected[..5], Some(EndReason::Full))
+        );
         let e = bounded.generate(&[1; 35], greedy(1)).err().unwrap();
         assert_eq!(e.code, Code::InvalidInput);
         assert!(

@@ -154,7 +154,7 @@ fn named(name: String) -> Function {
     f
 }
 
-/// Returns what the worker, and the coordinator, have refused.
+/// Returns the refusals that the worker and the coordinator have counted.
 async fn refused(cluster: &Cluster) -> [BTreeMap<String, u64>; 2] {
     let status = cluster.status().await.unwrap();
     let worker = status.members[0].status.clone().unwrap();
@@ -191,7 +191,7 @@ async fn streams_that_a_peer_may_not_open_are_reset_and_counted() {
     );
     assert_eq!(at_coordinator["stream_forbidden"], 2);
 
-    // Of two lanes one is refused; the other says nothing, and its connection ends.
+    // One of two lanes is refused; the other stays silent, and its connection ends.
     let lane = StreamKind::Lane as u8;
     let (a, b) = tokio::join!(opens(&worker, lane), opens(&worker, lane));
     assert!(a != b, "{a} {b}");
@@ -333,7 +333,7 @@ async fn issue_too_much() {
     cluster.shutdown().await;
 }
 
-/// What would make room runs on the very thread that issues.
+/// The task that would make room runs on the very thread that issues.
 #[test]
 #[allow(
     clippy::disallowed_methods,

@@ -1,8 +1,8 @@
 //! Branches and loops whose weights fit no single worker, on an embedded cluster: several workers run them together, with
 //! the bits of one worker that holds everything.
 //!
-//! Each weight is a table of 128 MiB, which is made at install of a few bytes: much more than by how much what the process
-//! takes besides, and so what its workers offer, changes meanwhile.
+//! Each weight is a table of 128 MiB, which the install makes of a few bytes. That is much more than the other memory
+//! of the process, and so the offer of its workers, changes during a test.
 #![cfg(feature = "embedded")]
 #![allow(clippy::unwrap_used)]
 
@@ -24,11 +24,11 @@ const WIDTH: usize = 16_384;
 /// Bytes of a table.
 const TABLE: u64 = 128 * MIB;
 
-/// Held by each test until its end. What a worker offers follows from what its process takes, so that a test which runs
-/// meanwhile would change it.
+/// Held by each test until its end. A worker's offer depends on how much memory its process takes, so another test that
+/// runs at the same time would change it.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// A cluster whose workers have room for so many tables each, and for half a table besides.
+/// A cluster whose workers have room for this many tables each, and for half a table more.
 async fn cluster(workers: usize, tables: u64) -> Cluster {
     let (least, most) = (tables * TABLE, (tables + 1) * TABLE);
     let mut memory = most + TABLE;
@@ -54,7 +54,7 @@ async fn cluster(workers: usize, tables: u64) -> Cluster {
     panic!("no size of memory leaves room for {tables} tables");
 }
 
-/// What runs the layers.
+/// The op of control flow that runs the layers.
 #[derive(Clone, Copy, PartialEq)]
 enum Control {
     /// A loop of `count` iterations over all tables.
@@ -153,7 +153,7 @@ fn branch(tables: usize, those: std::ops::Range<usize>) -> Attr {
     Attr::Function(f.into())
 }
 
-/// Adds an `If` over all tables, of which one branch has the last, and the other the first so many.
+/// Adds an `If` over all tables: one branch has the last table, the other this many of the first ones.
 fn branches(
     f: &mut Function,
     cond: ValueId,
@@ -169,7 +169,7 @@ fn branches(
     y
 }
 
-/// The body of a loop or scan over so many tables. Iteration `i` reads row `i · step`.
+/// The body of a loop or scan over this many tables. Iteration `i` reads row `i · step`.
 fn body(control: Control, tables: usize) -> Attr {
     let mut f = Function::default();
     let (row, long, bool) = (
@@ -317,7 +317,7 @@ async fn whole(control: Control, calls: &[(i64, i64)]) -> Vec<convoke::Outputs> 
     made
 }
 
-/// Checks what runs where on so many workers with room for so many tables each, and that the results are those of one
+/// Checks the placement on this many workers with room for this many tables each, and that the results are those of one
 /// worker. `parts` are the numbers of workers of each body.
 async fn check(control: Control, workers: usize, tables: u64, parts: &[usize]) {
     let calls = [(0, 1), (1, 1), (2, 5), (7, 100)];
@@ -395,7 +395,7 @@ async fn an_error_names_the_node_and_the_worker_within_the_body() {
         some["beside"].as_ref().unwrap(),
         &model.call(given(0, 1)).await.unwrap()["beside"]
     );
-    // What failed leaves nothing behind.
+    // The failed call leaves nothing behind.
     let want = &whole(Control::Loop, &[(2, 5)]).await[0];
     assert_eq!(model.call(given(2, 5)).await.unwrap(), *want);
     model.unload().await.unwrap();

@@ -97,7 +97,7 @@ async fn a_sequence_of_no_tensors_cannot_be_joined() {
     let inputs = || [("x", x()), ("times", HostTensor::scalar(0i64))];
     let failed = model.call(inputs()).await.unwrap_err();
     assert_eq!(failed.code, Code::KernelFailed, "{failed}");
-    // What does not depend on the join arrives: no tensors, and their number.
+    // Results that do not depend on the join arrive: the empty list of tensors, and its length.
     let partial = model.partial().call(inputs()).await.unwrap();
     assert_eq!(partial["count"].as_ref().unwrap().to_i64s().unwrap(), [0]);
     assert!(partial["y"].is_err() && partial["last"].is_err());

@@ -114,7 +114,7 @@ pub struct Site {
 pub struct Error {
     pub code: Code,
     pub message: String,
-    /// What to do next; empty when there is nothing to add.
+    /// Advice on what to do next; empty when there is nothing to add.
     pub advice: String,
     pub site: Option<Box<Site>>,
     /// Participants that were stopped because of this error.
@@ -152,7 +152,7 @@ impl Error {
         self
     }
 
-    /// Whether the message names the place already: a node, of which nothing else is known than its op.
+    /// Whether the message names the place already, so that the site would only repeat it.
     fn names(&self, site: &Site) -> bool {
         let Some(node) = &site.node else {
             return false;

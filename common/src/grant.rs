@@ -1,4 +1,5 @@
-//! What a worker gets to install its part of a lease: the hash of the program, and who takes part.
+//! Grants: the message by which a worker installs its part of a lease, with the hash of the program and the
+//! participants.
 
 use convoke_graph::ids::{ParticipantIx, ProgramId};
 use convoke_graph::program::{Axes, DriverProgram, Program};
@@ -22,7 +23,7 @@ pub struct Participant {
     pub address: String,
 }
 
-/// What a worker needs to install its part of a lease, besides the program.
+/// All that a worker needs to install its part of a lease, besides the program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Grant {
     pub lease: LeaseId,
@@ -42,8 +43,8 @@ pub struct Grant {
     pub bodies: Vec<BodyGrant>,
 }
 
-/// What a worker needs to install its share of a partitioned body: a function of control flow that several workers run
-/// together, each iteration or taken branch as a step of a lease of its own.
+/// All that a worker needs to install its part of a partitioned body: a function of control flow that several workers
+/// run together, each iteration or taken branch as a step of a lease of its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BodyGrant {
     /// The number of the body in its plan, which follows from 1.
@@ -53,13 +54,13 @@ pub struct BodyGrant {
     /// The workers that run the body, then the one that drives it, which may be one of them.
     pub participants: Vec<Participant>,
     pub axes: Axes,
-    /// What the receiver runs of the body, if it does.
+    /// The part of the body that the receiver runs, if it runs one.
     pub part: Option<BodyPart>,
-    /// What the receiver feeds and fetches, if it drives the body.
+    /// The tensors that the receiver feeds and fetches, if it drives the body.
     pub driver: Option<DriverProgram>,
 }
 
-/// What one worker runs of a partitioned body.
+/// The part of a partitioned body that one worker runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BodyPart {
     /// The content hash of the program.
@@ -74,7 +75,8 @@ fn violation(why: &str) -> Result<()> {
     Err(Error::new(Code::ProtocolViolation, why))
 }
 
-/// Checks a program, and that every participant that it names is another one of so many `members`.
+/// Checks a program, and that the participants that it names are different ones of the `members` participants of the
+/// lease.
 fn check_named(program: &Program, me: ParticipantIx, members: usize) -> Result<()> {
     program.check()?;
     let known = |ix: ParticipantIx| usize::from(ix) < members && ix != me;

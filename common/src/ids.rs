@@ -1,4 +1,4 @@
-//! Identifiers of what lives: processes, plans, leases and steps. Each is a newtype, so that no two kinds can be mixed up.
+//! Identifiers of processes, plans, leases and steps. Each is a newtype, so that no two kinds can be mixed up.
 //! [`convoke_graph::ids`] has those of content, and says how all are written.
 
 use std::str::FromStr;

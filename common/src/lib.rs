@@ -7,23 +7,20 @@
 //!    is `tokio::time` only.
 //! 3. Every size that comes from outside is checked before anything is allocated for it.
 
-pub mod admission;
 pub mod counters;
-pub mod credentials;
 pub mod detection;
 pub mod device_spec;
 pub mod error;
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod grant;
 pub mod identity;
 pub mod ids;
-pub mod members;
+mod membership;
 pub mod memory;
 pub mod mutant;
-pub mod places;
 pub mod rpc;
-pub mod rpc_transport;
 pub mod telemetry;
 pub mod world;
 
@@ -31,3 +28,4 @@ pub mod world;
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub use error::{Code, Error, Result, Site};
+pub use membership::{admission, credentials, members, places};

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
-/// Whether every crate of this build has its mutants; no build of the product has.
+/// Whether every crate of this build has its mutants. Builds of the product have none.
 pub const BUILT_IN: bool = cfg!(feature = "mutants");
 
 /// The name of the chosen mutant, if one is chosen.
@@ -78,7 +78,7 @@ pub fn assert_killed(name: &str, test: &str) {
     );
 }
 
-/// What a program writes to its standard output. `None` where it does not end within `bound`, after which it is killed.
+/// The standard output of a program. `None` where it does not end within `bound`, after which it is killed.
 #[allow(
     clippy::disallowed_methods,
     reason = "a thread of its own reads, so that the wait for it has a bound"

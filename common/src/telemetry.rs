@@ -70,7 +70,7 @@ pub struct LineLimit {
 struct Lines {
     /// When the period began, and how many lines were written in it.
     period: Option<(Instant, u32)>,
-    /// How many events since the last line have none.
+    /// The number of events since the last line that have no line.
     left_out: u64,
 }
 

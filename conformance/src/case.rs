@@ -39,8 +39,8 @@ enum Kind {
     Other,
 }
 
-/// Named tensors.
-pub type Named = Vec<(String, Tensor)>;
+/// Tensors by their names, in order.
+pub type NamedTensors = Vec<(String, Tensor)>;
 
 /// Finds every case in `root`, sorted by name.
 pub fn find(root: &Path) -> Result<Vec<Case>, String> {
@@ -125,8 +125,8 @@ impl Case {
     }
 
     /// Reads the inputs and expected outputs of every data set.
-    pub fn sets(&self) -> Result<Vec<(Named, Named)>, String> {
-        let load = |dir: &Path, what: &str, ports: &[Port]| -> Result<Named, String> {
+    pub fn sets(&self) -> Result<Vec<(NamedTensors, NamedTensors)>, String> {
+        let load = |dir: &Path, what: &str, ports: &[Port]| -> Result<NamedTensors, String> {
             let files = ports
                 .iter()
                 .enumerate()
@@ -202,8 +202,8 @@ impl Port {
 
     /// The tensors of a file of this input or output: a TensorProto, a SequenceProto, an OptionalProto with either, or a
     /// MapProto, which is a list of keys and one of values.
-    fn values(&self, proto: &[u8]) -> Result<Named, String> {
-        let each = |sequence: &[u8]| -> Result<Named, String> {
+    fn values(&self, proto: &[u8]) -> Result<NamedTensors, String> {
+        let each = |sequence: &[u8]| -> Result<NamedTensors, String> {
             let all = parts(sequence, 3).enumerate();
             all.map(|(i, t)| Ok((format!("{}[{i}]", self.name), tensor(t)?)))
                 .collect()

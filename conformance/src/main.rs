@@ -28,7 +28,7 @@ use clap::Parser;
 use convoke::{Cluster, DeviceId};
 use convoke_models::{ImportedModel, ModelError};
 
-use case::{Case, Named};
+use case::{Case, NamedTensors};
 use report::{Report, Verdict};
 
 /// Runs ONNX test cases.
@@ -172,10 +172,10 @@ async fn run_both(
     cluster: &Cluster,
     case: &str,
     model: &ImportedModel,
-    sets: Vec<(Named, Named)>,
+    sets: Vec<(NamedTensors, NamedTensors)>,
     drawn: bool,
 ) -> Result<bool, String> {
-    let (inputs, expected): (Vec<Named>, Vec<Named>) = sets.into_iter().unzip();
+    let (inputs, expected): (Vec<NamedTensors>, Vec<NamedTensors>) = sets.into_iter().unzip();
     let alone = product::alone(cluster, model, &inputs).await;
     let alone = alone.map_err(|e| format!("alone: {e}"))?;
     for (got, want) in alone.outputs.iter().zip(&expected) {
@@ -199,7 +199,12 @@ async fn run_both(
     }
 }
 
-fn first_difference(got: &Named, expected: &Named, drawn: bool, absolute: f64) -> Option<String> {
+fn first_difference(
+    got: &NamedTensors,
+    expected: &NamedTensors,
+    drawn: bool,
+    absolute: f64,
+) -> Option<String> {
     if got.len() != expected.len() {
         return Some(format!(
             "{} outputs, expected {}",

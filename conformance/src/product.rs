@@ -7,7 +7,7 @@ use convoke::{Cluster, DeviceId, Error, Model, ModelBuilder, Outputs, Result};
 use convoke_models::onnx::{GivenInput, LoadOptions, load};
 use convoke_models::{ImportedModel, ModelError};
 
-use crate::case::Named;
+use crate::case::NamedTensors;
 use crate::feed::{BEFORE, BEHIND, surrounded};
 
 /// The names of the workers of an embedded cluster.
@@ -49,14 +49,14 @@ pub struct Ran {
 }
 
 /// Runs the model on each of `sets`, on one worker.
-pub async fn alone(cluster: &Cluster, model: &ImportedModel, sets: &[Named]) -> Result<Ran> {
+pub async fn alone(cluster: &Cluster, model: &ImportedModel, sets: &[NamedTensors]) -> Result<Ran> {
     let builder = cluster.load_function(model.function.clone(), model.sources.clone());
     let builder = builder.outputs(model.outputs.clone());
     run(builder.workers(1), sets).await
 }
 
 /// Runs the model on each of `sets`, on a worker whose operands come from another one and whose results a third one reads.
-pub async fn apart(cluster: &Cluster, model: &ImportedModel, sets: &[Named]) -> Result<Ran> {
+pub async fn apart(cluster: &Cluster, model: &ImportedModel, sets: &[NamedTensors]) -> Result<Ran> {
     let builder = cluster.load_function(surrounded(&model.function), model.sources.clone());
     let builder = builder.outputs(model.outputs.clone());
     let [before, own, behind] = WORKERS;
@@ -67,7 +67,7 @@ pub async fn apart(cluster: &Cluster, model: &ImportedModel, sets: &[Named]) -> 
     run(pinned.workers(WORKERS.len() as u32), sets).await
 }
 
-async fn run(builder: ModelBuilder, sets: &[Named]) -> Result<Ran> {
+async fn run(builder: ModelBuilder, sets: &[NamedTensors]) -> Result<Ran> {
     let model = builder.await?;
     let ran = call(&model, sets).await;
     let unloaded = model.unload().await;
@@ -76,7 +76,7 @@ async fn run(builder: ModelBuilder, sets: &[Named]) -> Result<Ran> {
     Ok(ran)
 }
 
-async fn call(model: &Model, sets: &[Named]) -> Result<Ran> {
+async fn call(model: &Model, sets: &[NamedTensors]) -> Result<Ran> {
     let mut outputs = Vec::new();
     for inputs in sets {
         outputs.push(model.call(inputs.clone()).await?);

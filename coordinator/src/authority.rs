@@ -1,7 +1,8 @@
-//! Who is let in: join tokens, the certificate authority, and the list of the revoked.
+//! Admission to the cluster: join tokens, the certificate authority, and the list of the revoked.
 //!
 //! Invariants
-//! 1. What a caller is told has been kept: a token exists, and a revocation holds, after a crash too.
+//! 1. The authority answers only after it has stored the change: a token that was returned exists, and a revocation
+//!    that was confirmed holds, after a crash too.
 //! 2. A certificate is made only for the bearer of a valid token, or for a member that renews its own.
 //! 3. Every change of tokens and of the authority is in the audit log once it is kept.
 
@@ -11,8 +12,9 @@ use std::time::Duration;
 
 use convoke_common::admission::chain;
 use convoke_common::identity::{
-    Budget, CA_LIFE, CERTIFICATE_LIFE, CaHash, ClusterCa, Grant, JoinToken, PeerIdentity, PeerName,
-    RevocationList, Role, TokenError, TokenId, TokenInfo, TokenSecret, TokenStore, former_holder,
+    Budget, CA_LIFE, CERTIFICATE_LIFE, CaHash, CertificateClaims, ClusterCa, JoinToken,
+    PeerIdentity, PeerName, RevocationList, Role, TokenError, TokenId, TokenInfo, TokenSecret,
+    TokenStore, former_holder,
 };
 use convoke_common::rpc::JoinAnswer;
 use convoke_common::world::{FileMode, World};
@@ -303,7 +305,7 @@ impl Authority {
             until: ttl.map(|_| now.saturating_add(life.as_secs())),
             ..budget
         };
-        let grant = Grant {
+        let grant = CertificateClaims {
             role,
             name: name.clone(),
             token_id,

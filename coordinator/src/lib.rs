@@ -14,16 +14,13 @@
 pub mod admin;
 mod audit;
 mod authority;
-pub mod bodies;
 mod calendar;
 #[cfg(test)]
 mod filling;
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod membership;
-pub mod partition;
-pub mod passes;
-pub mod place;
 pub mod plan;
 mod running;
 mod service;
@@ -35,5 +32,6 @@ mod tasks;
 mod testing;
 
 pub use authority::token_file;
+pub use plan::{bodies, partition, passes, place};
 pub use running::{Coordinator, CoordinatorConfig, RunningCoordinator};
 pub use state_dir::{backup_folder, restore};

@@ -251,7 +251,7 @@ impl RunningCoordinator {
         self.service.forget(name.to_owned()).await
     }
 
-    /// Whether the coordinator can keep what it is told: the error says why not.
+    /// Whether the coordinator can store its state; the error says why not.
     pub async fn health(&self) -> Result<()> {
         self.service.health().await
     }

@@ -35,7 +35,7 @@ pub struct StateDirContents {
     pub kept: StoredState,
 }
 
-/// Opens what the folder holds, or creates it if the folder is empty. The state is locked first, so that of two
+/// Opens the state in the folder, or creates it if the folder is empty. The state is locked first, so that of two
 /// coordinators only one creates an authority.
 pub fn open(world: &World, folder: &Path) -> Result<StateDirContents> {
     let store = world.store.as_ref();

@@ -41,7 +41,7 @@ impl fmt::Debug for ArtifactId {
     }
 }
 
-/// What must be known to fetch and verify ranges of an artifact.
+/// The facts that are needed to fetch and verify ranges of an artifact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ArtifactMeta {
     pub id: ArtifactId,

@@ -73,8 +73,8 @@ impl std::io::Write for Hashing {
     }
 }
 
-/// The BLAKE3 hash of a value's encoding, and the number of its bytes, of which there may be [`MAX_MESSAGE`]. The
-/// encoding itself is not kept.
+/// The BLAKE3 hash of a value's encoding, and the number of its bytes, at most [`MAX_MESSAGE`]. The encoding itself is
+/// not kept.
 pub fn hash<T: Serialize + ?Sized>(value: &T) -> Result<([u8; 32], u64), CodecError> {
     let limit = MAX_MESSAGE as u64;
     let mut hashing = Hashing::default();
@@ -92,12 +92,12 @@ pub fn size<T: Serialize + ?Sized>(value: &T) -> Result<u64, CodecError> {
     bincode().serialized_size(value).map_err(CodecError::Encode)
 }
 
-/// Decodes the value that exactly these bytes hold, of which there may be [`MAX_MESSAGE`].
+/// Decodes the value that exactly these bytes hold, at most [`MAX_MESSAGE`] of them.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     decode_within(bytes, MAX_MESSAGE as u64)
 }
 
-/// Decodes the value that exactly these bytes hold, of which there may be `limit`.
+/// Decodes the value that exactly these bytes hold, at most `limit` of them.
 pub fn decode_within<T: DeserializeOwned>(bytes: &[u8], limit: u64) -> Result<T, CodecError> {
     if bytes.len() as u64 > limit {
         return Err(CodecError::TooLarge { limit });

@@ -98,8 +98,8 @@ impl DType {
         self.bits().div_ceil(8)
     }
 
-    /// Bytes of a tensor of this many elements; `None` on overflow. For strings, whose lengths only data decides, this is
-    /// an estimate that plans use: what is allocated is what the strings take.
+    /// Bytes of a tensor of this many elements; `None` on overflow. For strings, whose lengths only data decides, this
+    /// is an estimate that plans use; the allocation has the true size.
     #[inline]
     pub const fn bytes_for(self, elements: usize) -> Option<usize> {
         match self {

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Invariants
-//! 1. Everything here is a pure function of its arguments, but for the registry of custom ops and the memory of
+//! 1. Everything here is a pure function of its arguments, except for the registry of custom ops and the memory of
 //!    tensors: there is no network, no clock and no task. `.ci/run` checks that no crate for these is in its tree.
 //! 2. No other crate of the workspace is used here. Errors are types of this crate, which `convoke-common` turns
 //!    into its own where they cross hops.

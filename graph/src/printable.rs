@@ -1,9 +1,9 @@
 //! Text from outside, made fit to be shown to a person.
 //!
-//! Names come from model files, array files and peers, and may hold anything: sequences that a terminal obeys, characters
-//! that reverse what follows them or are not seen at all, line ends that forge a line of a log, a million characters. What
-//! is shown of such text is escaped and bounded. Text that programs read (`--json`) is exact, and never goes through
-//! here.
+//! Names come from model files, array files and peers, and may hold anything: sequences that a terminal obeys,
+//! characters that reverse what follows them or are not seen at all, line ends that forge a line of a log, a million
+//! characters. This module escapes and bounds such text wherever it is shown. Text that programs read (`--json`) is
+//! exact, and never goes through here.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Formatter, Write};

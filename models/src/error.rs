@@ -20,7 +20,7 @@ pub struct UnsupportedNode {
     pub opset: Option<i64>,
     /// The dtype of the first operand whose type is known.
     pub dtype: Option<DType>,
-    /// Which property of the node is not supported, where the op itself is supported.
+    /// The property of the node that is not supported, where the op itself is supported.
     pub reason: Option<String>,
 }
 
@@ -78,7 +78,7 @@ pub enum ModelError {
     /// No value can be given for a graph input.
     #[error("input '{}': {reason}", Printable(input))]
     Input { input: String, reason: String },
-    /// What the caller says of an input does not fit it.
+    /// The caller's description of an input does not fit the input.
     #[error("input '{}': {reason}", Printable(input))]
     Given { input: String, reason: String },
     /// A value is of a kind that tensors cannot hold: strings, sequences, 8-bit floats and the like.
@@ -217,7 +217,7 @@ pub struct UnsupportedOp<'a> {
 }
 
 impl UnsupportedOp<'_> {
-    /// What the user can do about it.
+    /// Advice to the user.
     pub fn advice(&self) -> &'static str {
         advice_on(self.op, self.reason)
     }
@@ -286,7 +286,7 @@ fn by_op(nodes: &[UnsupportedNode]) -> String {
     all.join("; ")
 }
 
-/// Says how many ops are not supported besides those that are listed, and how many nodes these have.
+/// Says how many further ops are not supported, and how many nodes these have.
 pub fn further_ops(ops: usize, nodes: usize) -> String {
     let count = |n: usize, what: &str| match n {
         1 => format!("1 {what}"),
@@ -358,11 +358,12 @@ const WITHOUT_THEM: &str =
 const WITHOUT_SEARCH: &str =
     "export the decoder by itself, and choose tokens in the program that calls it";
 
-/// The advice for ops on rows without padding, and for what is compiled for another device.
+/// The advice for ops on rows without padding, and for nodes that were compiled for another device.
 const BEFORE_PACKING: &str = "load the model as it was before its rows were packed";
 const BEFORE_COMPILATION: &str = "load the model that it was compiled from";
 
-/// Ends of the reasons of nodes whose results have no one rank: because the sizes of inputs decide it, or what is computed.
+/// Endings of the reasons for nodes whose results have no fixed rank, because the sizes of inputs or computed values
+/// decide it.
 pub(crate) const RANK_OF_SIZES: &str = "its rank depends on sizes of inputs";
 pub(crate) const RANK_OF_DATA: &str = "its rank depends on data";
 
@@ -372,13 +373,14 @@ pub(crate) const ITERATIONS_DIFFER: &str =
     "what it carries is of another kind or rank after an iteration";
 pub(crate) const TENSORS_DIFFER: &str = "the tensors of its sequence differ in rank";
 
-/// The advice on what has no one rank.
+/// The advice for results without a fixed rank.
 const GIVE_SIZES: &str = "give the inputs with the model (--inputs FILE, `ModelBuilder::shape`), or export it with these \
                           sizes fixed, or with dynamo=True";
 const KEEP_RANK: &str = "export the model so that this value has one rank: in both branches, in every iteration and in every \
                          call";
 
-/// The reasons of a node whose result has the rank that the length of an operand says, which calls decide or what is computed.
+/// The reasons for a node whose result has as many axes as an operand has elements, where calls or computed values
+/// decide that number.
 pub(crate) const UNKNOWN_RANK: &str = "data decides the rank of its result";
 pub(crate) const COMPUTED_RANK: &str = "data that is computed decides the rank of its result";
 

@@ -17,6 +17,7 @@
 pub mod artifact_index;
 mod error;
 mod file;
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod onnx;

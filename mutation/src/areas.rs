@@ -48,7 +48,7 @@ pub const AREAS: [Area; 9] = [
         name: "drain",
         package: "convoke-coordinator",
         paths: &[
-            "coordinator/src/membership/standing.rs",
+            "coordinator/src/membership/service_state.rs",
             "coordinator/src/service/draining.rs",
         ],
     },

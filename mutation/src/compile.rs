@@ -14,7 +14,7 @@ use crate::tree::Tree;
 /// Most times that the copy is compiled anew without mutants that do not compile.
 const ROUNDS: usize = 12;
 
-/// What was compiled: the mutants, and the binary of the unit tests of each package.
+/// The result of a compilation: the mutants, and the binary of the unit tests of each package.
 pub struct Compiled {
     pub mutants: Vec<Mutant>,
     pub binaries: BTreeMap<String, PathBuf>,
@@ -30,7 +30,7 @@ struct Refusal {
 }
 
 pub fn compile(tree: &Tree, files: &[String], packages: &BTreeSet<&str>) -> Result<Compiled> {
-    // What did not compile before does not compile now, unless its name changed.
+    // A mutant that did not compile before does not compile now, unless its name changed.
     let known = tree.copy.join("../refused");
     let kept = std::fs::read_to_string(&known).unwrap_or_default();
     let mut skipped: BTreeSet<String> = kept.lines().map(str::to_owned).collect();

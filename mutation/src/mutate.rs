@@ -1,7 +1,7 @@
 //! Finds the mutants of a source file, and writes the file with all of them built in, each behind a switch.
 //!
 //! Invariants
-//! 1. No line moves: what is inserted has no line break, so that an error of the compiler names the mutant's own line.
+//! 1. No line moves: inserted code has no line break, so that an error of the compiler names the mutant's own line.
 //! 2. A mutant's own text has no other mutant in it: one is switched on at a time.
 
 use std::collections::BTreeSet;
@@ -243,7 +243,7 @@ impl Finder<'_> {
 
     /// Evaluates `instead` in place of an expression where the mutant is on.
     fn replace(&mut self, range: Range<usize>, change: &str, instead: &str) {
-        // A comment to the end of the line would swallow what follows it.
+        // A comment to the end of the line would swallow the code after it.
         if instead.contains("//") {
             return;
         }

@@ -40,7 +40,7 @@ pub(crate) mod mutation_switch {
 }
 "#;
 
-/// Removes from `folder` of the copy what the repository has no longer.
+/// Removes files from `folder` of the copy that the repository no longer has.
 fn remove_others(copy: &Path, folder: &Path, files: &BTreeSet<PathBuf>) -> Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
@@ -60,7 +60,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Brings the copy to what the repository has now.
+    /// Brings the copy up to date with the repository.
     pub fn new(root: &Path) -> Result<Tree> {
         let copy = root.join("target/mutation/tree");
         let list = ["ls-files", "-co", "--exclude-standard", "-z"];

@@ -23,7 +23,7 @@ pub struct Binary {
     pub folder: PathBuf,
 }
 
-/// A unit test: what it takes, and the mutants that it reaches.
+/// A unit test: its time, and the mutants that it reaches.
 pub struct Test {
     pub name: String,
     pub takes: Duration,

@@ -64,7 +64,7 @@ pub enum Frame {
     Sharing(SharingFrame),
 }
 
-/// What two ends of a link on one host tell each other about shared memory, see [`crate::sharing`].
+/// A message about shared memory between two ends of a link on one host, see [`crate::sharing`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SharingFrame {
     /// The receiver can get the sender's segments at this address, by showing the nonce there.

@@ -223,7 +223,7 @@ impl Hub {
         all
     }
 
-    /// What meets at this end, or waits to meet.
+    /// Counts of the sends and receives that meet at this end, or wait to meet.
     pub fn status(&self) -> RendezvousStatus {
         let mut status = RendezvousStatus {
             aborts: self.aborts.load(Ordering::Relaxed),
@@ -418,7 +418,7 @@ impl Hub {
         let msg = format!("{} is not installed at {}", key.lease, self.me.name);
         let error = Box::new(Error::new(Code::LeaseRetired, msg));
         let lease = match from.role {
-            // What a worker starts is a step of a partitioned body.
+            // Steps that a worker starts are those of a partitioned body.
             Role::Worker => key.lease.at_driver(),
             _ => key.lease,
         };
@@ -536,7 +536,8 @@ fn edge(
     }
 }
 
-/// Fills an edge with an error in place of its tensor. A driver may not do that, since it has what it feeds.
+/// Fills an edge with an error in place of its tensor. A driver may not do that, since it has the tensors that it
+/// feeds.
 fn fail_edge(
     lease: &Lease,
     from: ParticipantIx,

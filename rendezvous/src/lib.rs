@@ -14,6 +14,7 @@ pub mod artifacts;
 pub mod driver;
 pub mod eager;
 pub mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod hub;
@@ -21,7 +22,6 @@ pub mod lease;
 pub mod link;
 mod primitives;
 pub mod probe;
-pub mod remote;
 pub mod sharing;
 pub mod slot;
 pub mod step_events;
@@ -29,5 +29,5 @@ pub mod table;
 
 pub use hub::Hub;
 pub use lease::{Lease, Peer, RecvSpec, StepHandler};
-pub use link::{Link, Outgoing};
+pub use link::{Link, Outgoing, remote};
 pub use table::Delivery;

@@ -1,4 +1,4 @@
-//! The atomics and cells of which slots are made. A model checker compiles `slot.rs` with primitives of its own.
+//! The atomics and cells that slots are built from. A model checker compiles `slot.rs` with primitives of its own.
 
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};

@@ -17,7 +17,7 @@ use crate::slot::{MAX_STEP, Meeting, Slot};
 
 const OPEN: u64 = 1;
 
-/// What arrives over an edge: its tensor, or, in a partial step, the error that came in its place.
+/// The delivery over an edge: its tensor, or, in a partial step, the error that came in its place.
 pub type Delivery = Result<Tensor, Arc<Error>>;
 
 struct Entry {

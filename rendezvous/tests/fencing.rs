@@ -24,7 +24,7 @@ const LEASE: LeaseId = LeaseId(5);
 /// The number of steps in flight.
 const K: u64 = 2;
 
-/// A record of what the lease's owner was told.
+/// A record of the messages to the lease's owner.
 #[derive(Default)]
 struct Log(Mutex<Vec<String>>);
 

@@ -228,7 +228,7 @@ async fn pair(dialling: Role) -> (End, End) {
     ends(dialling, false).await
 }
 
-/// Bytes of which no two pieces are equal.
+/// Bytes in which no two pieces are equal.
 fn bytes(len: usize, seed: usize) -> Tensor {
     // The length is a prime, so that no piece begins like another.
     let pattern: Vec<u8> = (0..4093)

@@ -16,6 +16,7 @@ pub mod cpu;
 pub mod device;
 pub mod eager;
 pub mod executor;
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod health;

@@ -55,7 +55,8 @@ pub use convoke_graph::ops::{
 use crate::cpu;
 pub use crate::cpu::{KernelFailure, Outputs};
 
-/// What a kernel is made for. A kernel is made once for each use of the op, not for each run.
+/// The attributes and operand types that a kernel is made for. A kernel is made once for each use of the op, not for
+/// each run.
 pub struct Spec<'a> {
     inner: &'a cpu::Spec<'a>,
 }
@@ -104,7 +105,7 @@ where
 
 /// One run of a kernel.
 pub struct KernelCall<'c, 'l> {
-    inner: cpu::KernelCall<'c, 'l>,
+    inner: cpu::OpLaunch<'c, 'l>,
 }
 
 impl KernelCall<'_, '_> {
@@ -256,10 +257,10 @@ pub(crate) struct RegisteredKernel {
 
 impl RegisteredKernel {
     /// Runs the kernel, and checks its outputs against the definition's rule.
-    pub(crate) fn run(&self, call: cpu::KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+    pub(crate) fn run(&self, call: cpu::OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
         let rule = call.outputs;
         // The fields are copied one by one: a copy in one go would wait for the stores that have just been made.
-        let inner = cpu::KernelCall {
+        let inner = cpu::OpLaunch {
             attrs: call.attrs,
             outputs: rule,
             launch: call.launch,

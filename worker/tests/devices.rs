@@ -1,4 +1,4 @@
-//! Steps on devices with memory of their own: what they wait for, and how they end.
+//! Tests of steps on devices with memory of their own: the events that they wait for, and how they end.
 
 #![allow(clippy::unwrap_used)]
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use convoke_common::detection::Detector;
 use convoke_common::identity::{
-    CERTIFICATE_LIFE, ClusterCa, Grant, OwnIdentity, OwnKey, RevocationList, Role, TlsConfigs,
-    dial, greet,
+    CERTIFICATE_LIFE, CertificateClaims, ClusterCa, OwnIdentity, OwnKey, RevocationList, Role,
+    TlsConfigs, dial, greet,
 };
 use convoke_common::ids::{Incarnation, StepKey};
 use convoke_common::rpc::StreamKind;
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 const WAIT: Duration = Duration::from_secs(5);
 
 async fn endpoint(world: &World, ca: &ClusterCa, hub: &Hub, token: &str) -> Endpoint {
-    let grant = Grant {
+    let grant = CertificateClaims {
         role: Role::Worker,
         name: hub.me.name.parse().unwrap(),
         token_id: token.parse().unwrap(),

@@ -17,7 +17,7 @@ const THREADS: usize = 4;
 const PAUSE: Duration = Duration::from_millis(20);
 /// The log filter with which processes report the end of a connection that they watch.
 const FILTER: &str =
-    "warn,convoke_coordinator::service::accept=info,convoke_rendezvous::remote=debug";
+    "warn,convoke_coordinator::service::accept=info,convoke_rendezvous::link::remote=debug";
 const LOSSES: [&str; 3] = ["lost contact", "connection ended", "link ended"];
 
 /// The process that keeps the machine busy; dropping it kills the process.

@@ -270,7 +270,8 @@ impl Rig {
         self.client_ends(Signal::INT).await
     }
 
-    /// Detection is the time until the workers have freed what the client held, recovery that until its lease is gone.
+    /// Detection is the time until the workers have freed the client's memory; recovery is the time until its lease is
+    /// gone.
     async fn client_ends(&mut self, signal: Signal) -> Result<Sample> {
         self.whole().await;
         let (model, arrays) = (fixture("digits/model.onnx"), fixture("digits/test.npz"));

@@ -51,7 +51,7 @@ pub struct ClusterArgs {
     /// Compute threads of each worker in this process [default: an equal share of the cores]
     #[arg(long, value_name = "T", env = "CONVOKE_THREADS", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// Memory of each worker in this process [default: an equal share of 80 % of what there is]
+    /// Memory of each worker in this process [default: an equal share of 80 % of the machine's or the container's]
     #[arg(long, value_name = "SIZE", env = "CONVOKE_MEMORY", value_parser = parse_size)]
     pub memory: Option<u64>,
     #[command(flatten)]
@@ -101,7 +101,8 @@ pub struct LoadArgs {
     /// The ONNX model
     #[arg(value_name = "MODEL.onnx")]
     pub model: PathBuf,
-    /// Weights that the model has no data for, by name; may be repeated, the variable holds one
+    /// A safetensors file with weights that the model has no data for, found by name; may be repeated, the variable
+    /// holds one
     #[arg(long, value_name = "FILE.safetensors", env = "CONVOKE_WEIGHTS")]
     pub weights: Vec<PathBuf>,
     /// Folder that the workers see too (as their own --artifact-root): they read weights beneath it themselves
@@ -125,7 +126,7 @@ pub struct LoadArgs {
     pub blocks: BlockArgs,
 }
 
-/// What a model's file may leave open.
+/// Options for what a model's file leaves open.
 #[derive(Debug, Args)]
 pub struct BlockArgs {
     /// Channels of a block in a model that ONNX Runtime's optimizer wrote at level all, where the file leaves it open: 16 if
@@ -186,7 +187,7 @@ pub struct RunArgs {
     /// Run on one worker too and compare the bits; compare with the arrays expected/NAME of the inputs
     #[arg(long, env = "CONVOKE_VERIFY", value_parser = FalseyValueParser::new())]
     pub verify: bool,
-    /// Run K steps and tell the median and the 99th percentile of their times
+    /// Run K steps, and report the median and the 99th percentile of their times
     #[arg(long, value_name = "K", env = "CONVOKE_STEPS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub steps: u64,
     /// Give up loading the model, or a step, after this time (500ms, 30s, 5m), and stop it on all workers
@@ -257,7 +258,7 @@ pub struct GenerateArgs {
         default_value_t = 128
     )]
     pub max_tokens: u32,
-    /// How much probabilities are evened out before a token is drawn; 0 takes the most probable token each time
+    /// The temperature of the draw: higher values even out the probabilities; 0 takes the most probable token each time
     #[arg(
         long,
         value_name = "T",
@@ -271,7 +272,7 @@ pub struct GenerateArgs {
     /// With --temperature above 0: draw from the most probable tokens that together reach this probability; 1 for all
     #[arg(long, value_name = "P", env = "CONVOKE_TOP_P", default_value_t = 1.)]
     pub top_p: f32,
-    /// With --temperature above 0: what decides the draws; the same seed gives the same text
+    /// With --temperature above 0: the seed of the draws; the same seed gives the same text
     #[arg(long, value_name = "S", env = "CONVOKE_SEED", default_value_t = 0)]
     pub seed: u64,
     /// Stop at the token with this text, or where there is none, with this id, besides those that generation_config.json, genai_config.json or config.json
@@ -301,7 +302,8 @@ pub struct CheckArgs {
     /// The ONNX model
     #[arg(value_name = "MODEL.onnx")]
     pub model: PathBuf,
-    /// Weights that the model has no data for, by name; may be repeated, the variable holds one
+    /// A safetensors file with weights that the model has no data for, found by name; may be repeated, the variable
+    /// holds one
     #[arg(long, value_name = "FILE.safetensors", env = "CONVOKE_WEIGHTS")]
     pub weights: Vec<PathBuf>,
     #[command(flatten)]

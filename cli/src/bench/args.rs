@@ -8,8 +8,8 @@ use clap::{Args, ValueEnum};
 #[derive(Debug, Args)]
 #[command(after_long_help = super::catalogue::names())]
 pub struct BenchArgs {
-    /// Measure the cluster of the coordinator at this address [default: clusters that are started for it, in this process
-    /// and of processes of this machine]
+    /// Measure the cluster of the coordinator at this address [default: clusters started for the measurements, in this
+    /// process and as processes of this machine]
     #[arg(long, value_name = "HOST:PORT", env = "CONVOKE_CONNECT")]
     pub connect: Option<String>,
     /// File with the client token that lets this command in
@@ -26,7 +26,7 @@ pub struct BenchArgs {
 /// Flags of a process that `bench` starts.
 #[derive(Debug, Args)]
 pub struct FloorArgs {
-    /// What the process does.
+    /// The role of the process.
     #[arg(value_enum)]
     pub part: Helper,
     /// Folder with the certificate authority of the relay's parties.

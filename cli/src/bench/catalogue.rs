@@ -17,7 +17,7 @@ pub enum Setting {
     Fan(u32),
 }
 
-/// What is measured; [`ALL`] has its name, unit and place.
+/// A measurement; [`ALL`] has its name, unit and place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     NullChain,

@@ -60,7 +60,7 @@ pub async fn embedded(
     }
 }
 
-/// What is known only of a cluster that this command started: its processes, and what floors beside it need.
+/// A cluster that this command started itself: its processes, and what the floors need that run beside it.
 pub struct OwnCluster<'a> {
     pub processes: &'a [Process],
     /// The folder for the keys of floors.

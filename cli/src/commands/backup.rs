@@ -25,7 +25,8 @@ pub enum CaCommand {
         #[command(flatten)]
         at: AdminArgs,
     },
-    /// Accept no longer what the former authority signed: old tokens, and certificates that were not renewed
+    /// Refuse from now on everything that the former authority signed: old tokens, and certificates that were not
+    /// renewed
     Retire {
         /// Do so although members may not have renewed their certificates yet: those must join with a new token
         #[arg(long, env = "CONVOKE_NOW")]

@@ -1,5 +1,5 @@
-//! `convoke check`: says whether a model runs, what it takes and what is missing. No cluster is needed, and no weight is
-//! loaded.
+//! `convoke check`: says whether a model runs, how much it takes and what is not supported. No cluster is needed, and
+//! no weight is loaded.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,8 +39,8 @@ const NAMED: usize = 10;
 /// The most unsupported ops that are reported; the number of the others is given as well. A text has fewer.
 const REPORTED: usize = 64;
 
-/// What the workers offer for which the memory is predicted: more than any model needs, so that each model is split by
-/// time alone.
+/// The memory of the imagined workers for which memory is predicted. It is more than any model needs, so that each
+/// model is split by time alone.
 const PLENTY: u64 = 1 << 60;
 
 #[derive(Serialize)]
@@ -50,11 +50,11 @@ struct Report {
     /// Whether every node is supported.
     runs: bool,
     unsupported: Vec<Unsupported>,
-    /// What is not supported besides.
+    /// Counts of the unsupported nodes that `unsupported` does not list.
     further: Further,
-    /// What the model has that is ignored, and what it is limited to.
+    /// Parts of the file that are ignored, and limits on how the model may be used.
     remarks: Vec<String>,
-    /// What is known of a model that runs.
+    /// Sizes and predictions of the model, if it can run.
     figures: Option<Figures>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Error>,
@@ -85,7 +85,7 @@ struct Figures {
     /// Elements of the weights.
     parameters: u64,
     weights_bytes: u64,
-    /// Floating-point operations of one step, but for those of nodes that are not counted.
+    /// Floating-point operations of one step, except those of nodes that are not counted.
     operations: f64,
     /// Nodes whose operands or results have sizes that data decides, so that their operations are not counted.
     uncounted_nodes: usize,
@@ -99,14 +99,14 @@ struct Figures {
     splits: Vec<Split>,
 }
 
-/// What the model takes on a number of workers of equal speed.
+/// The predicted memory of the model on a number of workers of equal speed.
 #[derive(Serialize)]
 struct Split {
     workers: usize,
     /// Whether its branches and loops run on several of the workers, which a plan does only where no worker has the memory for
     /// them.
     divided: bool,
-    /// What each worker must offer: weights, and the tensors of one step.
+    /// Bytes that each worker must offer, for its weights and the tensors of one step.
     needed_bytes: Vec<u64>,
     /// Bytes that cross between workers in a step, without those within branches and loops.
     cut_bytes: u64,
@@ -237,7 +237,7 @@ fn figures(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Fig
         let shape = ty.fixed_shape();
         let elements = shape.and_then(|s| s.iter().try_fold(1usize, |n, d| n.checked_mul(*d)));
         let size = elements.and_then(|n| Some((n, ty.dtype.bytes_for(n)?)));
-        // What has at most one dimension of integers is arithmetic on shapes.
+        // Integer constants of at most one dimension belong to arithmetic on shapes; they are no weights.
         if let Some((elements, bytes)) = size.filter(|_| ty.dtype.is_float() || ty.shape.len() > 1)
         {
             weights.0 = weights.0.saturating_add(elements as u64);
@@ -261,7 +261,7 @@ fn figures(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Fig
     for workers in 2..=args.workers as usize {
         let plain = split(function, workers, &bounds).ok();
         let plain = plain.filter(|summary| summary.parts.len() == workers);
-        // Where a loop has most weights, a worker that holds it whole needs as much as one alone.
+        // If a loop has most of the weights, a worker that holds the whole loop needs as much as a single worker would.
         let most = plain.as_ref().map_or(u64::MAX, largest);
         let divided = divided(function, workers, whole, &bounds)?;
         let divided = divided.filter(|summary| largest(summary) < most / 4 * 3);
@@ -371,7 +371,7 @@ fn divided(
     Ok(plan_together(function.clone(), &cluster, &options)?)
 }
 
-/// So many equal workers with so many bytes each.
+/// A cluster of this many equal workers with this many bytes each.
 fn equal(workers: usize, memory: u64) -> ClusterModel {
     let worker = |i: usize| WorkerModel {
         name: format!("w{i}"),
@@ -563,7 +563,7 @@ mod tests {
 
     use super::*;
 
-    /// A loop of so many iterations, where they are known, over three products by weights of 4 KiB each.
+    /// A loop of this many iterations, if their number is known, over three products by weights of 4 KiB each.
     fn looped(iterations: Option<i64>) -> Function {
         let ty = |shape: &[usize]| TensorType::fixed(convoke::DType::F32, shape);
         let (row, square) = (ty(&[1, 32]), ty(&[32, 32]));

@@ -70,8 +70,9 @@ impl Arrays {
         self.inputs.clone()
     }
 
-    /// Has inputs read as bf16, or as a narrow dtype, where the model wants that and numpy has no such dtype: the bits of
-    /// arrays of unsigned integers, and numbers of the next dtype that numpy has. Returns what a user must know of it.
+    /// Has inputs read as bf16, or as a narrow dtype, where the model wants that and numpy has no such dtype: the bits
+    /// of arrays of unsigned integers, and numbers of the next dtype that numpy has. Returns a remark about it that a
+    /// user must know.
     pub fn fit(&mut self, wanted: &[Signature]) -> Vec<String> {
         let mut notes = vec![];
         for (name, array) in &mut self.inputs {
@@ -188,7 +189,7 @@ fn whole<T: Element>(
     Tensor::from_slice(t.shape(), &numbers)
 }
 
-/// What an output of the model is compared with.
+/// The expected value that an output of the model is compared with.
 pub enum ExpectedOutput {
     /// The output has these values.
     Values(Tensor),
@@ -216,7 +217,8 @@ fn sequences<'n>(inputs: impl Iterator<Item = (&'n str, usize)>) -> BTreeMap<&'n
         .collect()
 }
 
-/// What inputs of these names and shapes say of a model's inputs: `NAME[0]`, `NAME[1]` and so on are a sequence.
+/// Derives descriptions of a model's inputs from the names and shapes of given arrays: `NAME[0]`, `NAME[1]` and so on
+/// are the elements of a sequence.
 pub fn given<'n>(
     inputs: impl Iterator<Item = (&'n str, &'n [usize])>,
 ) -> BTreeMap<String, GivenInput> {
@@ -230,8 +232,9 @@ pub fn given<'n>(
     all.map(|(name, given)| (name.to_owned(), given)).collect()
 }
 
-/// Makes the builder that loads the model, without pins and a number of workers. Of `inputs`, names and shapes say what
-/// sequences hold, what the model need not declare, and which of its constants they replace.
+/// Makes the builder that loads the model, without pins and a number of workers. The names and shapes in `inputs` tell
+/// the builder which inputs are sequences, how long they are, and which constants of the model become inputs; they may
+/// also give what the model does not declare.
 pub fn builder<'n>(
     cluster: &Cluster,
     args: &LoadArgs,

@@ -74,7 +74,7 @@ struct TokenEntry {
     /// How long a member that joined with the token may stay, in seconds; `None` means for ever.
     #[serde(rename = "member_ttl_seconds")]
     member_ttl: Option<u64>,
-    /// What its holders may have together, where that is not the default.
+    /// The limits that all holders of the token share, where they are not the defaults.
     #[serde(skip_serializing_if = "Option::is_none")]
     budget: Option<budget::BudgetOutput>,
 }

@@ -39,7 +39,7 @@ pub struct Comparison {
     pub max_abs: f64,
     /// Whether the output is close enough to the expected array.
     pub ok: bool,
-    /// What is wrong, if it is not the size of the error: for example another shape.
+    /// The difference, if it is not a numerical error: for example another shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -144,7 +144,7 @@ fn compare_one(name: &str, got: Option<&Tensor>, want: &ExpectedOutput) -> Compa
         (Some(got), ExpectedOutput::Values(want)) => (got, want),
     };
     (c.max_abs_err, c.max_abs) = (0., 0.);
-    // What is written of narrow dtypes has the dtype that they widen to.
+    // Files hold tensors of narrow dtypes in the dtype that they widen to, so widen ours before comparing.
     let (narrow, got, want) = (got.dtype().is_narrow(), &plain(got), &plain(want));
     let (got_values, want_values) = (values(got), values(want));
     for (g, w) in got_values.zip(want_values) {
@@ -214,7 +214,7 @@ fn values(t: &Tensor) -> Box<dyn Iterator<Item = f64> + '_> {
     }
 }
 
-/// The tensor in a dtype of which [`values`] has the elements.
+/// Returns the tensor in a dtype whose elements [`values`] can read.
 fn plain(t: &Tensor) -> Tensor {
     t.widened().unwrap_or_else(|_| t.clone())
 }

@@ -115,10 +115,10 @@ impl Process {
             Ok(Ok(_)) => {}
         }
         #[derive(serde::Deserialize)]
-        struct Failed {
+        struct StartFailure {
             error: Error,
         }
-        if let Ok(Failed { error }) = serde_json::from_str(&line) {
+        if let Ok(StartFailure { error }) = serde_json::from_str(&line) {
             return Err(error.into());
         }
         let ready = serde_json::from_str(&line);

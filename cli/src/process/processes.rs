@@ -18,7 +18,7 @@ use crate::text::failure::Failure;
 /// for itself.
 pub const STOP_BOUND: Duration = Duration::from_secs(12);
 
-/// What a user needs to use the cluster: addresses, token files and names.
+/// The facts that a user needs to use the cluster: addresses, token files and names.
 #[derive(Serialize)]
 pub struct Cluster {
     pub connect: String,

@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 
 /// The file that the command has locked while it runs.
 const LOCK: &str = "convoke-run.lock";
-/// What the file says, by which it is known: a folder without it is never removed.
+/// The contents of the file that marks such a folder: a folder without it is never removed.
 const CONTENT: &str =
     "The folder of a Convoke cluster. Convoke removes it once no process has this file locked.\n";
 
@@ -53,7 +53,7 @@ impl RunDir {
     }
 
     fn new(path: PathBuf) -> Result<RunDir> {
-        // Not recursive: an existing folder belongs to somebody, and would be removed at the end.
+        // Do not create recursively: an existing folder belongs to somebody, and would be removed at the end.
         DirBuilder::new().mode(0o700).create(&path)?;
         match locked_in(&path) {
             Ok(lock) => Ok(RunDir { path, _lock: lock }),
@@ -81,7 +81,7 @@ impl Drop for RunDir {
     }
 }
 
-/// Removes a folder, and the lock file last: a folder that could not be emptied is still known for what it is.
+/// Removes a folder, and the lock file last, so that a folder that could not be emptied can still be recognised.
 fn remove(path: &Path) {
     let emptied = std::fs::read_dir(path).and_then(|mut entries| {
         entries.try_for_each(|entry| {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::text::output;
 use crate::text::values::{bytes, parse_size};
 
-/// What all members of a token may hold together.
+/// The limits that all members of a token share.
 #[derive(Debug, Clone, Copy, Args)]
 #[command(next_help_heading = "Budget of all who join with it, together")]
 pub struct BudgetArgs {
@@ -204,7 +204,7 @@ mod tests {
             sessions: Some(4),
             joins: Some(60),
             weight: Weight::new(3),
-            // Of certificates alone.
+            // Only certificates carry this field, so it is not shown.
             until: Some(1),
         };
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What people read and write: values, results, progress and failures.
+//! Text for people: how values, results, progress and failures are printed and parsed.
 
 pub(crate) mod budget;
 pub(crate) mod failure;

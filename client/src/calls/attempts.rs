@@ -58,7 +58,7 @@ impl FailedAttempt {
     /// The failure of an install, because of the worker `about` where the error names one. A worker that cannot be
     /// reached may have been restarted or cut off since the plan was made, or advertise an address at which it cannot
     /// be reached: the next attempt avoids it. A worker that has no room for its part is not avoided: the coordinator
-    /// remembers it, and plans for what is free elsewhere.
+    /// remembers it, and plans for the memory that is free elsewhere.
     pub(crate) fn of_install(error: Error, about: Option<WorkerProcess>) -> FailedAttempt {
         let full = error.code == Code::OutOfMemory;
         let elsewhere = (full || error.code == Code::Unreachable) && about.is_some();

@@ -38,7 +38,7 @@ pub(crate) struct Call<'a> {
     pub retained: &'a [usize],
     /// Sizes of the dynamic axes.
     pub axes: &'a Bindings,
-    /// What the driver feeds to the parameters that stand for no handle, which are the last ones.
+    /// Tensors that the driver feeds to the last parameters, the ones that no handle is bound to.
     pub fed: &'a [HostTensor],
     pub at: &'static Location<'static>,
 }

@@ -37,8 +37,8 @@ pub(crate) fn run<T>(net: &NetThread, what: &str, closure: impl FnOnce() -> T) -
     done.map_err(|payload| panicked(what, &*payload))
 }
 
-/// Runs `work`, for which tokio counts nothing of what its task has done. A task that has done much is told to wait until it
-/// has paused, which it cannot while an executor of another kind waits in `work`.
+/// Runs `work` outside of tokio's cooperative budget. A task that has done much is told to wait until it has paused,
+/// which it cannot while an executor of another kind waits in `work`.
 fn unbudgeted<T>(work: impl FnOnce() -> T) -> Result<T> {
     let done = tokio::task::unconstrained(async { work() }).now_or_never();
     done.ok_or_else(|| Error::internal("work without a pause has paused"))

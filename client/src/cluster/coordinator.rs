@@ -164,7 +164,7 @@ impl LiveConnection {
     }
 }
 
-/// What the client needs to reach the coordinator.
+/// All that the client needs to reach the coordinator.
 pub(crate) struct CoordinatorRoute {
     pub(crate) world: World,
     pub(crate) endpoint: Endpoint,

@@ -157,7 +157,7 @@ impl Cluster {
         refused
     }
 
-    /// What meets at this client's end of the rendezvous, or waits to meet.
+    /// Counts of the sends and receives that meet at this client, or wait to meet.
     pub fn rendezvous(&self) -> RendezvousStatus {
         self.session.hub.status()
     }

@@ -1,12 +1,14 @@
-//! Where a client's work runs: a network thread of its own, or the runtime of a caller that brings its own world.
+//! The runtime of a client's work: a network thread of its own, or the runtime of a caller that brings its own world.
 //!
 //! Futures of the public API can be awaited on any executor: their work runs here, and dropping one aborts it.
 
+#[cfg(feature = "embedded")]
+mod calling_thread;
+
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Wake, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
@@ -125,27 +127,6 @@ impl NetThread {
         }
     }
 
-    /// Like [`NetThread::run`], but polls the work on the calling thread as long as it need not wait: where everything
-    /// is in this process, waking another thread may take longer than the work itself.
-    pub(crate) async fn run_here<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Result<T> {
-        let mut work = Box::pin(work.in_current_span());
-        let woken = Arc::new(WakeFlag(AtomicBool::new(true)));
-        let waker = Waker::from(woken.clone());
-        let mut turns = MOST_TURNS;
-        // Work that was woken during its poll can go on at once.
-        while turns > 0 && woken.0.swap(false, Ordering::Acquire) {
-            turns -= 1;
-            let _runtime = self.0.handle.enter();
-            if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(&waker)) {
-                return done;
-            }
-        }
-        self.run(work).await
-    }
-
     /// Runs `work` on this runtime until it ends or the returned handle is dropped.
     pub(crate) fn spawn_while(
         &self,
@@ -175,18 +156,6 @@ impl Drop for Inner {
         if thread.thread().id() != std::thread::current().id() {
             drop(thread.join());
         }
-    }
-}
-
-/// How often work is polled on the calling thread before it moves to the network thread.
-const MOST_TURNS: usize = 8;
-
-/// A waker that records whether the work was woken.
-struct WakeFlag(AtomicBool);
-
-impl Wake for WakeFlag {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::Release);
     }
 }
 

@@ -31,18 +31,18 @@ pub struct Device(pub(crate) Arc<SessionOwner>);
 
 /// The tensors that live on a device and were issued at one line of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct HandleUsage {
     /// The name of the device.
     pub device: String,
     /// File and line of the call, as `src/main.rs:12`.
     pub origin: String,
-    /// How many handles are there, or will be.
+    /// The number of handles on the device, including those that are still to be computed.
     pub handles: u64,
     /// Bytes of the handles' tensors. Tensors that share a buffer count each.
     pub bytes: u64,
 }
 
-/// How often an op that was issued was prepared at its worker already.
+/// The number of issued ops that their worker had prepared already.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Ops that were prepared already.
@@ -89,10 +89,10 @@ pub(crate) fn unscoped<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Runs `f` in a device scope: its ops run on `devices`, and operands that are elsewhere are moved there. Of several
-/// devices, an op runs on the one with most bytes of its operands, and on the fastest where none has an operand. In the
-/// trace of a function the plan chooses among them instead. Scopes nest, and the innermost counts; a scope belongs to
-/// the calling task.
+/// Runs `f` in a device scope: its ops run on `devices`, and operands that are elsewhere are moved there. If there are
+/// several devices, an op runs on the one with most bytes of its operands, and on the fastest where none has an
+/// operand. In the trace of a function the plan chooses among them instead. Scopes nest, and the innermost counts; a
+/// scope belongs to the calling task.
 pub fn with_device<T>(devices: impl Into<DeviceSet>, f: impl FnOnce() -> T) -> T {
     let _entered = enter(devices);
     f()
@@ -114,7 +114,7 @@ impl<F: Future> Future for ScopedFuture<F> {
 }
 
 /// Returns what this client holds at a worker, by the line that issued it, the largest first.
-async fn held_at(session: &WorkerSession) -> Result<Vec<Held>> {
+async fn held_at(session: &WorkerSession) -> Result<Vec<HandleUsage>> {
     let answer = session.account()?.await;
     let worker = &session.peer.name;
     let mut all = answer.map_err(|_| Error::lost(worker, "the session ended"))?;
@@ -130,7 +130,7 @@ async fn held_at(session: &WorkerSession) -> Result<Vec<Held>> {
     }
     all.sort_by_key(|h| std::cmp::Reverse(h.bytes));
     let device = device_name(worker, &session.device);
-    let held = all.into_iter().map(|h| Held {
+    let held = all.into_iter().map(|h| HandleUsage {
         device: device.clone(),
         origin: h.origin,
         handles: h.handles,
@@ -194,7 +194,7 @@ impl Device {
     }
 
     /// Returns what this client holds on the device, by the line that issued it, the largest first.
-    pub async fn memory(&self) -> Result<Vec<Held>> {
+    pub async fn memory(&self) -> Result<Vec<HandleUsage>> {
         held_at(&self.0).await
     }
 
@@ -254,7 +254,7 @@ impl Cluster {
     }
 
     /// Returns what this client holds on all devices that it uses, by the line that issued it.
-    pub async fn memory(&self) -> Result<Vec<Held>> {
+    pub async fn memory(&self) -> Result<Vec<HandleUsage>> {
         let mut held = Vec::new();
         // The tensors of a worker that is lost are gone.
         let all = self.eager.all().into_iter();

@@ -45,7 +45,7 @@ struct IssueSite {
 const COUNT_BITS: u32 = 24;
 const _: () = assert!(MOST_HANDLES < 1 << (COUNT_BITS - 1));
 
-/// What a tensor adds to [`IssueSite::held`]: one handle, and its bytes.
+/// The amount that a tensor adds to [`IssueSite::held`]: one handle, and its bytes.
 fn held(tensor: &HostTensor) -> u64 {
     (tensor.byte_len() as u64) << COUNT_BITS | 1
 }

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! 1. Issuing needs no round trip: commands wait in their session's batch until the lane asks for them. The caller
-//!    waits only where the batch, or what is on its way, has reached its bound.
-//! 2. Every fetch ends: with its tensor, or with the error because of which the tensor does not come.
+//!    waits only if the batch, or the work on its way, has reached its bound.
+//! 2. Every fetch ends, with its tensor or with the error that keeps the tensor from coming.
 //! 3. This client knows a move until its destination has taken the tensor, so that the loss of either end ends the move
 //!    at the other.
 //! 4. Tensors and devices own the sessions, by a [`SessionOwner`]; nothing that the sessions own keeps a handle for
@@ -133,7 +133,7 @@ pub(crate) struct Sessions {
     fetches: Mutex<Fetches>,
     fails_when_full: AtomicBool,
     closed: AtomicBool,
-    /// What else the workers need to live: an embedded cluster.
+    /// Keeps an embedded cluster alive as long as its client.
     _keeps: Option<Arc<dyn Any + Send + Sync>>,
     // Declared last, so that it is dropped after what runs on it.
     net: NetThread,
@@ -291,7 +291,7 @@ impl Sessions {
         let fastest = {
             let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
             let able = members.iter().filter(|m| m.ops.contains(&wanted));
-            // Of several that are as fast, it is the first by name.
+            // If several are equally fast, it is the first by name.
             let fastest = able.rev().max_by(|a, b| a.flops.total_cmp(&b.flops))?;
             fastest.worker.clone()
         };
@@ -310,7 +310,7 @@ impl Sessions {
             let member = members.find(|m| m.worker.name == d.worker());
             member.map_or(0.0, |m| m.flops)
         };
-        // Of several that are as fast, it is the first by name.
+        // If several are equally fast, it is the first by name.
         let fastest = able.rev().max_by(|a, b| flops(a).total_cmp(&flops(b)));
         fastest.cloned()
     }

@@ -212,8 +212,8 @@ impl WorkerSession {
         }
     }
 
-    /// Names what has reached its bound, so that there is no room for `need`. With `some`, an eighth of the bound has
-    /// to be free.
+    /// Names the quantity that has reached its bound, so that there is no room for `need`. With `some`, an eighth of
+    /// the bound has to be free.
     fn full(&self, state: &SessionState, need: RoomRequest<'_>, some: bool) -> Option<String> {
         let most = |most: u64| if some { most - most / 8 } else { most };
         let (ops, waiting) = (state.unresolved, state.batch.len());

@@ -11,10 +11,10 @@
 //! them is decompressed, so that a program can compare them with what it expects.
 //!
 //! Little-endian arrays of `f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 bool` are read, in C or Fortran order. numpy has no
-//! bfloat16: a bf16 tensor is written as float32, which holds every one of its values. It is read from what `ml_dtypes` writes.
-//! So are tensors of narrow dtypes: floats of four and eight bits are written as float32, integers of two and four bits as
-//! int8 or uint8. Of what `ml_dtypes` writes of them, `float8_e5m2` has a type in the file. The others come as elements of
-//! one byte without a type, which are read as uint8.
+//! bfloat16: a bf16 tensor is written as float32, which holds every one of its values. It is read from what `ml_dtypes`
+//! writes. So are tensors of narrow dtypes: floats of four and eight bits are written as float32, integers of two and
+//! four bits as int8 or uint8. Where `ml_dtypes` writes a narrow dtype, the file names the type only for `float8_e5m2`.
+//! The others come as untyped elements of one byte, which are read as uint8.
 //!
 //! Arrays of strings are read from `U` (little-endian) and from `S`, whose bytes have to be UTF-8, and written as `U`. numpy drops
 //! zeros at the end of a string. Arrays of Python objects are refused: use `.astype('U')`.

@@ -9,7 +9,7 @@ use convoke_graph::graph::{Function, TensorType};
 use convoke_graph::program::Axes;
 use convoke_graph::{DType, Dim, Printable, Tensor as HostTensor};
 
-/// What a call feeds an input with, other than a cache.
+/// The role of an input that is no cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// The ids of the new tokens: [1, new].
@@ -98,8 +98,8 @@ fn is_one_or_open(ty: &TensorType, axis: usize) -> bool {
     size.is_none() || size == Some(1)
 }
 
-/// The size of an axis of a cache, where its input or its output says it. Exporters leave the size of heads open, and what is
-/// added to the cache decides it.
+/// The size of an axis of a cache, where its input or its output says it. Exporters leave the size of heads open; the
+/// tensor that a step adds to the cache decides it.
 fn fixed(past: &TensorType, present: &TensorType, axis: usize) -> Option<i64> {
     let of = |ty: &TensorType| ty.shape.get(axis)?.as_const();
     of(past).or_else(|| of(present))

@@ -14,7 +14,7 @@
 //!    it has the same bits even with a model that computes several tokens at once otherwise than one by one, as those do
 //!    that quantise by the largest number of a call.
 //! 2. A step takes the caches. Where it fails, or its future is dropped, the next one begins with the first token.
-//! 3. Of the logits only the row of the last token leaves its worker.
+//! 3. Only the logits of the last token leave their worker.
 
 mod graph;
 mod layout;
@@ -31,7 +31,7 @@ use convoke_graph::graph::Function;
 pub use self::sampling::Sampling;
 
 use self::layout::Layout;
-use self::placement::{Failed, Placement, Room};
+use self::placement::{AttemptFailure, Placement, Room};
 use crate::calls::attempts::{RERUNS, Rerun, concluded, is_loss};
 use crate::calls::lease::WorkerProcess;
 use crate::cluster::callbacks::Progress;
@@ -60,12 +60,12 @@ struct Shared {
     current: tokio::sync::Mutex<Option<Arc<Placement>>>,
 }
 
-/// What is generated, and when that ends.
+/// The options of a generation: sampling, and when it ends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerateOptions {
     /// The most tokens that are generated.
     pub max_new_tokens: usize,
-    /// Tokens that end the sequence. The one that does is not a part of it.
+    /// Tokens that end the sequence. The token that ends the sequence is not a part of it.
     pub stop: Vec<u32>,
     /// How tokens are chosen.
     pub sampling: Sampling,
@@ -88,7 +88,7 @@ impl Default for GenerateOptions {
 
 /// Why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum EndReason {
     /// This stop token came.
     Stop(u32),
     /// It has as many new tokens as were asked for.
@@ -114,7 +114,7 @@ pub struct Generation {
     avoid: Vec<WorkerProcess>,
     /// A loss that the next placement makes up for: the number of the attempt, and the cause.
     lost: Option<(u32, Error)>,
-    ended: Option<Ended>,
+    ended: Option<EndReason>,
 }
 
 /// How far a sequence is computed, and where.
@@ -239,7 +239,7 @@ impl Decoder {
         &self,
         room: Room,
         avoid: &[WorkerProcess],
-    ) -> Result<Arc<Placement>, Failed> {
+    ) -> Result<Arc<Placement>, AttemptFailure> {
         let shared = &*self.0;
         let mut current = shared.current.lock().await;
         if let Some(placed) = current
@@ -267,7 +267,7 @@ impl Generation {
     }
 
     /// Why the sequence ended, once [`Generation::next`] has returned `None`.
-    pub fn ended(&self) -> Option<Ended> {
+    pub fn ended(&self) -> Option<EndReason> {
         self.ended
     }
 
@@ -288,8 +288,8 @@ impl Generation {
         if self.ended.is_none() && self.tokens.len() >= self.most {
             let asked = self.tokens.len() - self.prompt >= self.options.max_new_tokens;
             self.ended = Some(match asked {
-                true => Ended::MaxTokens,
-                false => Ended::Full,
+                true => EndReason::MaxTokens,
+                false => EndReason::Full,
             });
             self.position = None;
         }
@@ -304,7 +304,7 @@ impl Generation {
         // Without a token, the same logits are needed once more.
         let token = chosen.inspect_err(|_| self.position = None)?;
         if self.options.stop.contains(&token) {
-            self.ended = Some(Ended::Stop(token));
+            self.ended = Some(EndReason::Stop(token));
             self.position = None;
             return Ok(None);
         }
@@ -340,7 +340,7 @@ impl Generation {
     }
 
     /// Feeds the tokens that are not fed yet, and returns the logits of the last one.
-    async fn advanced(&mut self, progress: &Progress) -> Result<HostTensor, Failed> {
+    async fn advanced(&mut self, progress: &Progress) -> Result<HostTensor, AttemptFailure> {
         let shared = self.decoder.0.clone();
         let (model, layout) = (&*shared.model.inner.function, &shared.layout);
         let mut at = match self.position.take() {

@@ -53,14 +53,14 @@ pub(super) struct Placement {
 }
 
 /// The failure of a placement or of a step, and the worker processes that further plans avoid.
-pub(super) struct Failed {
+pub(super) struct AttemptFailure {
     pub error: Error,
     pub unusable: Vec<WorkerProcess>,
 }
 
-impl From<Error> for Failed {
-    fn from(error: Error) -> Failed {
-        Failed {
+impl From<Error> for AttemptFailure {
+    fn from(error: Error) -> AttemptFailure {
+        AttemptFailure {
             error,
             unusable: vec![],
         }
@@ -68,10 +68,10 @@ impl From<Error> for Failed {
 }
 
 /// Blames the workers that an error names.
-fn blamed(error: Error, workers: &[Participant]) -> Failed {
+fn blamed(error: Error, workers: &[Participant]) -> AttemptFailure {
     let site = error.site.as_ref().and_then(|s| s.worker.as_ref());
     let about = workers.iter().filter(|p| Some(&p.name) == site);
-    Failed {
+    AttemptFailure {
         unusable: about.map(named).collect(),
         error,
     }
@@ -87,7 +87,7 @@ impl Placement {
         steps: &Arc<Function>,
         room: Room,
         avoid: Vec<WorkerProcess>,
-    ) -> Result<Placement, Failed> {
+    ) -> Result<Placement, AttemptFailure> {
         let (cluster, base) = (&loaded.cluster, &loaded.inner);
         let model = &*base.function;
         // Times are predicted for a step that takes one token, which most do.
@@ -99,7 +99,7 @@ impl Placement {
         let chunk = room.chunk.min(room.all);
         let mut bounds: BTreeMap<String, i64> = BTreeMap::new();
         let prompt = layout.usual_sizes(model, room.all - chunk, chunk)?;
-        // The caches before the first token are empty. Those of a window have room for all of it after that.
+        // The caches before the first token are empty. Caches of a window then have room for the whole window.
         let kept = layout.sizes_after(model, &layout.usual_sizes(model, 0, 1)?);
         for sizes in [usual.clone(), prompt, kept] {
             for (symbol, size) in sizes {
@@ -173,7 +173,7 @@ impl Placement {
         })
     }
 
-    /// Frees what the plan reserves, and returns once that is free.
+    /// Frees the memory that the plan reserves, and returns once it is free.
     pub async fn release(self, cluster: &Cluster) {
         let Some(lease) = self.compiled.inner.put_lease(None) else {
             return;
@@ -204,7 +204,7 @@ impl Placement {
     }
 
     /// Blames the workers that an error names, and those that this client has lost.
-    pub fn blamed(&self, error: Error) -> Failed {
+    pub fn blamed(&self, error: Error) -> AttemptFailure {
         let mut failed = blamed(error, &self.workers);
         let lease = self.compiled.inner.lease();
         let lost = lease.iter().flat_map(|l| l.unusable());
@@ -234,7 +234,7 @@ impl Placement {
         caches: Vec<Tensor>,
         fed: Vec<HostTensor>,
         sizes: Bindings,
-    ) -> Result<(HostTensor, Vec<Tensor>), Failed> {
+    ) -> Result<(HostTensor, Vec<Tensor>), AttemptFailure> {
         let (me, of) = (self.clone(), cluster.clone());
         let step = Box::pin(async move {
             let call = Call {

@@ -25,7 +25,7 @@ pub struct Sampling {
     pub top_k: usize,
     /// The probability that the tokens which may be drawn reach together, above 0 and up to 1; 1 for all.
     pub top_p: f32,
-    /// What decides the draws.
+    /// The state that decides the draws.
     pub seed: u64,
 }
 
@@ -93,7 +93,7 @@ impl Sampling {
         let mut logits = numbers(logits)?;
         // The two zeros are equal.
         logits.iter_mut().for_each(|logit| *logit += 0.0);
-        // Not-a-number is no logit: neither is it chosen, nor does it hide what others are.
+        // A NaN is no logit: it is never chosen, and it does not affect the others.
         let mut tokens: Vec<u32> = (0..).take(logits.len()).collect();
         tokens.retain(|t| !logits[*t as usize].is_nan());
         let none = || {
@@ -134,7 +134,7 @@ impl Sampling {
             sum += w;
             sum > drawn
         });
-        // Rounding may leave the last sum at what was drawn.
+        // Rounding may leave the last sum no greater than the number that was drawn.
         Ok(tokens[at.unwrap_or(weights.len() - 1)])
     }
 }

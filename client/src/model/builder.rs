@@ -24,7 +24,7 @@ use crate::model::{Model, Retry};
 /// How long a load waits for the number of workers that it asks for.
 const WORKERS_BOUND: Duration = Duration::from_secs(30);
 
-/// What a model does at the moment, other than running steps.
+/// The phase of a model that is being loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
     /// The model's files are read once, for their hashes.
@@ -80,7 +80,7 @@ pub(crate) struct ReadModel {
     pub(crate) outputs: Vec<OutputForm>,
     /// The stages that its file divides it into.
     stages: Vec<Stage>,
-    /// What became of the nodes of its file.
+    /// Which nodes of the function each node of the file became.
     pub(crate) origins: Origins,
 }
 
@@ -275,7 +275,7 @@ impl ModelBuilder {
         self
     }
 
-    /// Reads the model, and says what of it is ignored.
+    /// Reads the model, and reports the parts of it that are ignored.
     pub(crate) async fn read(&self) -> Result<ReadModel> {
         match &self.origin {
             Origin::File(path) => {

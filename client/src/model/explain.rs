@@ -111,8 +111,8 @@ fn write(
     Ok(annotate(from, to, data, &devices, origins, &device_of)?)
 }
 
-/// The part that each node runs in. A fused node lists the names of the nodes that it was made of; what the whole name says
-/// comes first, since the name of a node may look like such a list.
+/// The part that each node runs in. A fused node lists the names of the nodes that it was made of; the whole name is
+/// looked up first, since the name of a single node may look like such a list.
 fn parts_of(nodes: &[Vec<String>]) -> HashMap<&str, usize> {
     let each = || {
         let parts = nodes.iter().enumerate();

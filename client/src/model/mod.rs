@@ -93,8 +93,8 @@ pub struct CallOptions {
     pub retry: Retry,
 }
 
-/// The results of a call by name, in the model's order. A sequence whose length the data decide is as many results, `NAME[0]`, `NAME[1]`
-/// and so on, and an optional value that holds nothing is none.
+/// The results of a call by name, in the model's order. A sequence whose length the data decide appears as that many
+/// results, `NAME[0]`, `NAME[1]` and so on, and an optional value that holds nothing gives no result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outputs(pub Vec<(String, Tensor)>);
 

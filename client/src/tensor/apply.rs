@@ -347,7 +347,7 @@ fn place(def: &OpDef, operands: &[Operand<'_>]) -> Result<Option<(Arc<SessionOwn
         Some(devices) => devices.at(worker).is_some(),
         None => true,
     };
-    // Of several devices with as many bytes, it is the first operand's.
+    // If several devices have equally many bytes, it is the first operand's.
     let able = there.iter().rev();
     let able = able.filter(|(worker, _)| in_scope(worker) && has_kernel(worker, def).is_ok());
     if let Some((worker, bytes)) = able.max_by_key(|(_, bytes)| *bytes) {

@@ -251,7 +251,7 @@ impl From<Axes> for OptHostArg<'_> {
     }
 }
 
-/// Axes of a tensor: one, several, or `None` for what an op does without axes. Negative axes count from the end.
+/// Axes of a tensor: one, several, or `None` for the op's default. Negative axes count from the end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Axes(pub(super) Option<Vec<i64>>);
 

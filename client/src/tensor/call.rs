@@ -94,7 +94,7 @@ fn of_numbers(operands: &[CallOperand<'_>]) -> DType {
 /// The dtype that tensors of `dtype` and a number of the program are brought to.
 fn beside(dtype: DType, number: Scalar) -> DType {
     match number {
-        // No number is a string: the call is refused.
+        // A number is never a string, so the call is refused.
         _ if dtype == DType::Str => dtype,
         Scalar::Float(_) if !dtype.is_float() => DType::F64,
         Scalar::Int(_) if dtype == DType::Bool => DType::I64,

@@ -46,7 +46,7 @@ pub fn display(tensor: &HostTensor) -> impl fmt::Display + '_ {
 }
 
 impl Tensor {
-    /// Returns the values as text, see [`display`]. Of a large tensor only the elements that are shown are fetched.
+    /// Returns the values as text, see [`display`]. Only the elements that are shown of a large tensor are fetched.
     pub async fn preview(&self) -> Result<String> {
         if self.shape().is_none() {
             self.ready().await?;
@@ -96,7 +96,7 @@ struct ShownElements {
 /// impossible.
 fn edge(shape: &[usize]) -> usize {
     let fits = |edge: &usize| {
-        // An empty axis shows nothing, but the axes around it do.
+        // An empty axis shows no element, but the axes around it show their brackets.
         let count = |n: usize, d: &usize| n.checked_mul(shown(*d, *edge).len().max(1));
         shape.iter().try_fold(1, count).is_some_and(|n| n <= MOST)
     };

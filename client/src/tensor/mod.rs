@@ -87,7 +87,7 @@ struct Handle {
 }
 
 enum TensorValue {
-    /// The value is at the worker, or will be.
+    /// The value is at the worker, or will be once it is computed.
     There(RemoteValue),
     Here(UnsentValue),
 }
@@ -321,7 +321,7 @@ impl Tensor {
         }
     }
 
-    /// Promises the tensor to a call. Of two calls at once, the second one fails.
+    /// Promises the tensor to a call. If two calls take it at once, the second one fails.
     pub(crate) fn promise(&self) -> Result<PendingTensor> {
         let handle = self.remote_for("donated")?;
         if !handle.promised.swap(true, Ordering::AcqRel) {

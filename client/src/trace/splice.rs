@@ -25,7 +25,7 @@ pub(super) struct Files {
     ranges: BTreeMap<(u32, u64, String), ValueId>,
 }
 
-/// What the trace knows of a value of the spliced graph.
+/// A value of the spliced graph, as far as the trace knows it.
 struct SplicedValue<'g> {
     id: ValueId,
     ty: TensorType,

@@ -149,7 +149,7 @@ impl Function {
                 "what a function donates and which axes are dynamic is said before it is cloned";
             Error::new(Code::InvalidArgument, msg)
         })?;
-        // The traces depend on what is about to change.
+        // The traces depend on the settings that are about to change.
         shared.known = Mutex::default();
         Ok(shared)
     }

@@ -1,4 +1,4 @@
-//! The methods of ops follow the registry: what is in `src/tensor/ops` is generated here.
+//! The methods of ops follow the registry: this test generates the files in `src/tensor/ops`.
 //!
 //! With `CONVOKE_WRITE_OPS=1` in the environment the files are written.
 

@@ -363,7 +363,7 @@ pub fn meaning(op: &str, attr: &str) -> &'static str {
         (_, "reduction") => "`none`, `add`, `mul`, `max` or `min`",
         (_, "reverse") => "sums and products run from the end",
         (_, "rotary_embedding_dim") => "the elements of a head that are rotated",
-        (_, "select_last_index") => "of equal elements the last counts",
+        (_, "select_last_index") => "among equal elements the last one counts",
         (_, "storage_order") => "indices are those of column-major order",
         (_, "strides") => "steps of the window, one per spatial axis",
         (_, "time_axis") => "the axis of steps, 1 or 0",

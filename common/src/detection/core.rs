@@ -18,7 +18,7 @@ use super::datagram::{Datagram, Kind};
 use crate::detection::timer::{Timer, TimerKind};
 use crate::mutant;
 
-/// What happened at this end of the connection.
+/// An event at this end of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// The peer sent a datagram.
@@ -35,7 +35,7 @@ pub enum Event {
     Tick,
 }
 
-/// What the monitor is to do.
+/// A command to the monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// Send a datagram.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 /// The length of every datagram, in bytes.
 pub const LENGTH: usize = 17;
 
-/// What a datagram is for.
+/// The kind of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {

@@ -32,6 +32,7 @@
 pub mod bounds;
 mod core;
 pub(crate) mod datagram;
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod listener;
 mod monitor;

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 /// The target of the events. Each has the timer's name as `timer`, and `runs`: whether the timer was armed, or is over.
 pub const TARGET: &str = "convoke::timer";
 
-/// What a timer is for.
+/// The purpose of a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum TimerKind {
     /// A heartbeat waits for its echo.

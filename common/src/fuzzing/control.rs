@@ -10,7 +10,7 @@ use crate::rpc::services::{
     CoordinatorRequest, CoordinatorResponse, JoiningRequest, JoiningResponse, WorkerRequest,
     WorkerResponse,
 };
-use crate::rpc_transport::InboundMessage;
+use crate::rpc::transport::InboundMessage;
 
 pub(super) const TARGET: Target = Target {
     name: "control",

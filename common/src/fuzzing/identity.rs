@@ -1,4 +1,5 @@
-//! What newcomers and handshakes bring: join tokens, names, signing requests and certificates; also identity files.
+//! Targets for the inputs of newcomers and handshakes: join tokens, names, signing requests and certificates; also
+//! identity files.
 
 use super::{MemoryBound, Target, choose};
 use crate::identity::fuzzing::{authority, certificate, own_file, signing_request, stranger};

@@ -1,4 +1,5 @@
-//! What a peer can send before it is known, or unreliably: greetings, first bytes of streams, and datagrams.
+//! Targets for bytes that a peer can send before it is known, or unreliably: greetings, first bytes of streams, and
+//! datagrams.
 
 use super::{MemoryBound, Target, choose};
 use crate::detection::datagram::Datagram;

@@ -1,5 +1,5 @@
-//! What both ends send while a tripwire is armed, on a stream of the connection, and what strangers may send to the TCP
-//! port.
+//! Targets for the bytes that both ends send while a tripwire is armed, on a stream of the connection, and for those
+//! that strangers may send to the TCP port.
 
 use super::{MemoryBound, Target, choose};
 use crate::detection::fuzzing::{announced, answers};

@@ -8,7 +8,7 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 
-use crate::identity::authority::ca::{CERTIFICATE_LIFE, ClusterCa, Grant};
+use crate::identity::authority::ca::{CERTIFICATE_LIFE, CertificateClaims, ClusterCa};
 use crate::identity::certificate::revocation::RevocationList;
 use crate::identity::certificate::subject::{CaHash, PeerName, Role, TokenId};
 use crate::identity::certificate::verify::{TrustedAuthorities, VerifyClient, VerifyServer};
@@ -100,7 +100,7 @@ pub(crate) fn signing_request(der: &[u8]) -> bool {
     let (Some(authority), Ok(name)) = (authority(), PeerName::try_from("w".to_owned())) else {
         return false;
     };
-    let grant = Grant {
+    let grant = CertificateClaims {
         role: Role::Worker,
         name,
         token_id: TokenId::direct(),

@@ -1,4 +1,4 @@
-//! Who is who: the cluster's certificate authority, certificates with a role inside, join tokens, and the TLS settings
+//! Identity: the cluster's certificate authority, certificates with a role inside, join tokens, and the TLS settings
 //! that follow from them.
 //!
 //! ```text
@@ -22,12 +22,13 @@ mod authority;
 mod certificate;
 mod connection;
 mod files;
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 #[cfg(test)]
 pub(crate) mod testing;
 mod token;
 
-pub use authority::ca::{CA_LIFE, CERTIFICATE_LIFE, ClusterCa, Grant, IdentityError};
+pub use authority::ca::{CA_LIFE, CERTIFICATE_LIFE, CertificateClaims, ClusterCa, IdentityError};
 pub use authority::csr::OwnKey;
 pub use authority::former::former_holder;
 pub use certificate::membership::{MEMBERSHIP_OVER, membership_over};

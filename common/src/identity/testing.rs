@@ -8,7 +8,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 
-use crate::identity::authority::ca::{CERTIFICATE_LIFE, ClusterCa, Grant};
+use crate::identity::authority::ca::{CERTIFICATE_LIFE, CertificateClaims, ClusterCa};
 use crate::identity::authority::csr::OwnKey;
 use crate::identity::certificate::revocation::RevocationList;
 use crate::identity::certificate::subject::{Role, TokenId};
@@ -61,7 +61,7 @@ impl Rig {
     ) -> OwnIdentity {
         let rng = self.world.rng.as_ref();
         let key = OwnKey::generate(rng).expect("key");
-        let grant = Grant {
+        let grant = CertificateClaims {
             role,
             name: name.parse().expect("name"),
             token_id,

@@ -2,8 +2,8 @@
 //! has it, which takes longer than most kernels take to fill it.
 //!
 //! Invariants
-//! 1. What is kept and what is in use together never exceed the ledger's memory limit, nor the most that was ever in
-//!    use at once: keeping memory raises no peak.
+//! 1. Kept memory and memory in use together never exceed the ledger's limit, nor the most that was ever in use at
+//!    once: keeping memory raises no peak.
 //! 2. Memory passes only between tensors of the same token, or of none.
 //! 3. Memory that was kept for two periods of [`IDLE`] is released, as long as [`Ledger::release_idle`] runs.
 //! 4. No memory is released under the ledger's lock, since the system takes a while for it.
@@ -27,7 +27,7 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// The kept memory of a ledger, in the order in which it was dropped.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct BlockCache {
     blocks: VecDeque<KeptBlock>,
     bytes: u64,
     /// Counts the periods.
@@ -42,13 +42,13 @@ struct KeptBlock {
     since: u64,
 }
 
-impl std::fmt::Debug for Kept {
+impl std::fmt::Debug for BlockCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} bytes kept", self.bytes)
     }
 }
 
-impl Kept {
+impl BlockCache {
     /// Bytes of all blocks.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -75,8 +75,8 @@ impl Kept {
         Some(memory)
     }
 
-    /// Takes out what was kept longest while it `goes`.
-    fn oldest(&mut self, mut goes: impl FnMut(&Kept, &KeptBlock) -> bool) -> Vec<Block> {
+    /// Takes out the blocks that were kept longest, as long as `goes` holds.
+    fn oldest(&mut self, mut goes: impl FnMut(&BlockCache, &KeptBlock) -> bool) -> Vec<Block> {
         let mut all = vec![];
         while self.blocks.front().is_some_and(|b| goes(self, b)) {
             all.extend(self.take(0));
@@ -84,12 +84,12 @@ impl Kept {
         all
     }
 
-    /// Takes out what is above `most` bytes.
+    /// Takes out blocks until at most `most` bytes are kept.
     pub fn above(&mut self, most: u64) -> Vec<Block> {
         self.oldest(|kept, _| kept.bytes > most)
     }
 
-    /// Begins a period, and takes out what was dropped before the one that ends.
+    /// Begins a period, and takes out the blocks that were dropped before the period that ends now.
     fn next_period(&mut self) -> Vec<Block> {
         let idle = self.oldest(|kept, block| block.since < kept.period);
         self.period += 1;
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!([place(&a), place(&b)], places);
         assert_eq!(counted(&l), (SIZE + LEAST as u64, 0));
         drop((a, b));
-        // The allocator keeps what is small.
+        // Small blocks are left to the allocator.
         drop(tensor(&p, LEAST as u64 - 1).unwrap());
         assert_eq!(counted(&l).1, SIZE + LEAST as u64);
         // All memory can be reserved, whatever is kept.
@@ -233,7 +233,7 @@ mod tests {
         let three = [(); 3].map(|()| tensor(&p, SIZE).unwrap());
         drop(three);
         assert_eq!(counted(&l), (0, 3 * SIZE));
-        // Another size takes the place of what is kept.
+        // A block of another size takes the place of the kept ones.
         let other = tensor(&p, SIZE + 1).unwrap();
         assert_eq!(counted(&l), (SIZE + 1, SIZE));
         assert_eq!(l.total_and_peak().1, 3 * SIZE);
@@ -241,7 +241,8 @@ mod tests {
         let many = [(); 9].map(|()| tensor(&p, SIZE).unwrap());
         drop(many);
         assert_eq!(counted(&l), (0, 8 * SIZE));
-        // What is larger than all that may be kept is released, and the rest stays, where the peak leaves room for both.
+        // A block larger than all that may be kept is released, and the others stay, although the peak leaves room for
+        // both.
         drop(l.reserve(Purpose::Weights, 20 * SIZE).unwrap());
         let many = [(); 8].map(|()| tensor(&p, SIZE).unwrap());
         drop(many);
@@ -307,7 +308,7 @@ mod tests {
         assert_eq!(counted(&l), (0, SIZE + LEAST as u64));
         period();
         assert_eq!(counted(&l), (0, LEAST as u64));
-        // What is used again and again stays.
+        // Blocks that are used again and again stay.
         for _ in 0..3 {
             drop(tensor(&p, LEAST as u64).unwrap());
             period();

@@ -104,7 +104,7 @@ impl MemoryAccount for ExtraReservation {
         let own = self.own().take();
         match own {
             Some(reservation) => reservation.keep(memory),
-            // What is shared is its store's to keep.
+            // The store that shares the memory decides whether it is kept.
             None => drop(memory),
         }
     }
@@ -293,7 +293,7 @@ impl Pool {
             .map(|charge| tensor.covered(Box::new(charge))))
     }
 
-    /// Makes the memory of one of the pool's tensors shared. What has no reservation of its own is copied.
+    /// Makes the memory of one of the pool's tensors shared. A tensor without a reservation of its own is copied.
     pub fn share(&self, tensor: &Tensor) -> Result<(SharedTensor, Charge)> {
         let cover = tensor.cover();
         if let Some(extra) = cover.and_then(|c| c.downcast_ref::<ExtraReservation>()) {
@@ -400,7 +400,7 @@ mod tests {
         let p = Pool::new(&l, Purpose::Leases, 50 << 10).unwrap();
         let a = p.with_room(DType::U8, &[20 << 10], 10 << 10).unwrap();
         assert_eq!((a.byte_len(), l.total_and_peak().0), (20 << 10, 80 << 10));
-        // What is free has no place for the room, and the base has one for the elements.
+        // The free part of the region cannot hold the elements with their room; the base can hold the elements.
         let b = p.with_room(DType::U8, &[45 << 10], 1).unwrap();
         assert_eq!((b.byte_len(), l.total_and_peak().0), (45 << 10, 80 << 10));
     }

@@ -8,7 +8,7 @@
 //!
 //! Invariants
 //! 1. A token with any charge is charged for all of the bytes, once.
-//! 2. While there is no charge, the bytes count for the purpose of what nobody uses, as [`Purpose::UnusedWeights`].
+//! 2. While there is no charge, the bytes count for a purpose of unused memory, such as [`Purpose::UnusedWeights`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,9 +36,9 @@ pub struct SharedReservation(Arc<Mutex<State>>);
 struct State {
     /// The reservation, which has no owner.
     reservation: Reservation,
-    /// What the bytes are used for while anybody uses them.
+    /// The purpose of the bytes while anybody uses them.
     purpose: Purpose,
-    /// What they count as while nobody does.
+    /// The purpose that they are counted under while nobody uses them.
     unused: Purpose,
     /// The number of charges, by token; the ledger's process itself has none.
     charges: BTreeMap<Option<TokenId>, usize>,
@@ -46,7 +46,7 @@ struct State {
     unused_since: u64,
 }
 
-/// What its owner pays for shared memory until this is dropped.
+/// The owner's payment for shared memory, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Charge {
     shared: SharedReservation,
@@ -60,14 +60,14 @@ fn token(ledger: &Ledger) -> Option<TokenId> {
 }
 
 impl SharedReservation {
-    /// Makes a reservation shared. Who has had it is the first to use it.
+    /// Makes a reservation shared. Its former owner is the first to be charged for it.
     pub(super) fn of(mut reservation: Reservation, unused: Purpose) -> (SharedReservation, Charge) {
         let purpose = reservation.purpose;
         let nobody = Ledger {
             owner: None,
             ..reservation.ledger.clone()
         };
-        // What the books count for the owner stays as it is: it is what the charge counts.
+        // The owner's entry in the books stays as it is: it now stands for the charge.
         let ledger = std::mem::replace(&mut reservation.ledger, nobody);
         let shared = SharedReservation(Arc::new(Mutex::new(State {
             reservation,
@@ -288,9 +288,9 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Kept(Mutex<Vec<SharedTensor>>);
+    struct TestStore(Mutex<Vec<SharedTensor>>);
 
-    impl Reclaim for Kept {
+    impl Reclaim for TestStore {
         fn reclaim(&self, _: u64) -> bool {
             let last = self.0.lock().unwrap().pop();
             last.is_some()
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn what_nobody_uses_is_freed_where_memory_is_asked_for() {
         let l = Ledger::new("w0", 4 << 20);
-        let kept = Arc::<Kept>::default();
+        let kept = Arc::<TestStore>::default();
         let source: Arc<dyn Reclaim> = kept.clone();
         l.reclaim_from(Arc::downgrade(&source));
         let p = Pool::new(&l, Purpose::Weights, 0).unwrap();

@@ -1,4 +1,4 @@
-//! What `status` reports: each worker's report of itself, and the coordinator's view of the cluster.
+//! The contents of `status`: each worker's report of itself, and the coordinator's view of the cluster.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ pub struct WorkerStatus {
 pub struct MemoryUse {
     /// Bytes in use, by purpose.
     pub used: BTreeMap<Purpose, u64>,
-    /// What the holders of each token use of them.
+    /// The bytes that the holders of each token use.
     pub holdings: Vec<TokenHolding>,
 }
 

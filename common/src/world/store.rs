@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Job;
 
-/// Who may read a file or folder that is made.
+/// The users who may read a file or folder that is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileMode {
     /// 0644 for a file, 0755 for a folder, less the umask.

@@ -112,7 +112,8 @@ impl AdminClient {
         }
     }
 
-    /// Creates a new certificate authority. What the former one signed stays valid until [`AdminClient::retire_ca`].
+    /// Creates a new certificate authority. Certificates that the former authority signed stay valid until
+    /// [`AdminClient::retire_ca`].
     pub async fn rotate_ca(&self) -> Result<()> {
         match self.ask(&Request::RotateCa).await? {
             Answer::Done => Ok(()),

@@ -32,7 +32,7 @@ const EXCHANGE_BOUND: Duration = Duration::from_secs(15);
 /// A request on the admin socket.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Request {
+pub(crate) enum Request {
     CreateToken {
         role: Role,
         ttl_seconds: Option<u64>,
@@ -69,7 +69,7 @@ enum Request {
 /// The answer to a [`Request`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Answer {
+pub(crate) enum Answer {
     Token(String),
     Tokens(Vec<TokenInfo>),
     /// To `Drain`: whether the worker is connected and was told to end. To `Undrain`: whether plans use it.
@@ -86,20 +86,4 @@ enum Answer {
 /// Returns the path of the admin socket of a coordinator with this run or state folder.
 pub fn socket_in(folder: &Path) -> PathBuf {
     folder.join(SOCKET)
-}
-
-/// Returns whether a line parses as a request; used by the fuzz targets.
-pub(crate) fn is_request(line: &[u8]) -> bool {
-    let line = String::from_utf8_lossy(line);
-    serde_json::from_str::<Request>(&line).is_ok()
-}
-
-/// Returns whether a line parses as an answer; used by the fuzz targets.
-pub(crate) fn is_answer(line: &[u8]) -> bool {
-    let line = String::from_utf8_lossy(line);
-    match serde_json::from_str(&line) {
-        Ok(Answer::Failed(error)) => !error.to_string().is_empty(),
-        Ok(_) => true,
-        Err(_) => false,
-    }
 }

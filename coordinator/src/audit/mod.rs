@@ -51,7 +51,7 @@ enum Message {
     Event {
         at: SystemTime,
         entry: Entry,
-        /// Events before this one that found no place in the queue.
+        /// The number of events before this one that found no place in the queue.
         lost: u64,
     },
     /// Asks whether the events recorded before this message were written.

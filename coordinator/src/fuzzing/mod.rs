@@ -15,7 +15,7 @@ use convoke_graph::codec;
 use convoke_graph::graph::Function;
 use convoke_graph::program::NUMERICS_PROFILE;
 
-use crate::admin;
+use crate::admin::{Answer, Request};
 use crate::membership::{Fingerprint, Membership, Moment, Record, events};
 use crate::place::{ClusterModel, PresentConstants, WorkerModel};
 use crate::service::planning::compute;
@@ -36,7 +36,7 @@ pub const TARGETS: &[Target] = &[
             fixed: 64 << 10,
             factor: 64,
         },
-        entry: |input| choose(&[admin::is_request, admin::is_answer], input),
+        entry: |input| choose(&[is_request, is_answer], input),
     },
     Target {
         name: "plan",
@@ -50,6 +50,22 @@ pub const TARGETS: &[Target] = &[
 
 /// Seconds since 1970.
 const NOW: u64 = 1_800_000_000;
+
+/// Returns whether a line parses as a request.
+fn is_request(line: &[u8]) -> bool {
+    let line = String::from_utf8_lossy(line);
+    serde_json::from_str::<Request>(&line).is_ok()
+}
+
+/// Returns whether a line parses as an answer.
+fn is_answer(line: &[u8]) -> bool {
+    let line = String::from_utf8_lossy(line);
+    match serde_json::from_str(&line) {
+        Ok(Answer::Failed(error)) => !error.to_string().is_empty(),
+        Ok(_) => true,
+        Err(_) => false,
+    }
+}
 
 /// Decodes the book of tokens, as it is stored in the state.
 fn tokens(bytes: &[u8]) -> bool {

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! 1. A driver has at most one connection, and a connection belongs to at most one driver.
-//! 2. What a driver owns outlives its connection: its plans until it was away for [`RETURN_BOUND`], its leases until it
-//!    says goodbye, or its workers say that they lost it.
+//! 2. The possessions of a driver outlive its connection: its plans until it was away for [`RETURN_BOUND`], its leases
+//!    until it says goodbye, or its workers say that they lost it.
 //! 3. A connected driver has the leases that it named when it connected, and those granted since. Any other lease that
 //!    a worker reports as this driver's ends.
 
@@ -155,7 +155,7 @@ impl Membership {
         }
     }
 
-    /// Drops what is kept for a driver except its leases.
+    /// Drops everything that is kept for a driver, except its leases.
     pub(super) fn forget_driver(&mut self, driver: &Driver) {
         self.drivers.0.remove(driver);
         self.plans.forget_owner(driver);

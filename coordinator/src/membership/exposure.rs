@@ -4,7 +4,7 @@
 //! coordinator saw the process end, and had granted it a lease of the function.
 //!
 //! Invariants
-//! 1. What is kept is bounded: the functions granted last of each incarnation, and the incarnations that ended last, of
+//! 1. The records are bounded: the functions granted last of each incarnation, and the incarnations that ended last, of
 //!    each worker and of all.
 //! 2. A restart of the coordinator forgets everything. Deaths in leases that it did not grant itself do not count.
 
@@ -20,8 +20,8 @@ const FUNCTIONS: usize = 256;
 /// Most ended incarnations that are kept. Each is looked up when the next process of its worker registers.
 const ENDED: usize = 256;
 
-/// Most ended incarnations that are kept of one worker. Its next process reports what the last one died of, so that one
-/// would do, but a process that was cut off may register while its successor starts.
+/// Most ended incarnations that are kept of one worker. The next process of a worker reports the death of the last one,
+/// so that one record would do; but a process that was cut off may register while its successor starts.
 const ENDED_OF_ONE: usize = 4;
 
 #[derive(Debug)]

@@ -60,7 +60,7 @@ struct Lease {
     since: Option<u64>,
 }
 
-/// What a lease, or a plan that is about to be installed, takes of one worker's memory.
+/// The memory of one worker that a lease, or a plan that is about to be installed, takes.
 #[derive(Debug)]
 pub(super) struct Charge<'a> {
     /// The client's token and the bytes as planned, if that is known.

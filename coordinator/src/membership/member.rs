@@ -1,4 +1,4 @@
-//! What the coordinator knows of one worker's name.
+//! One worker's name, and all that the coordinator knows of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) const LONGEST_TEXT: usize = 256;
 /// Most custom ops that a worker may have kernels for.
 const MOST_OPS: usize = 1024;
 
-/// What a worker offers, after validation.
+/// The offer of a worker, after validation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Offer {
     pub incarnation: Incarnation,
@@ -113,9 +113,9 @@ impl Offer {
     }
 }
 
-/// Which work a living worker takes.
+/// The service state of a living worker, as it last reported it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum ReportedState {
     /// It takes new work.
     Serving,
     /// It takes no new work and will end.
@@ -133,7 +133,7 @@ pub enum Life {
     Alive {
         connection: ConnectionId,
         offer: Offer,
-        standing: Standing,
+        service: ReportedState,
     },
     /// The worker's connection ended.
     Lost {
@@ -171,7 +171,7 @@ pub struct Member {
     pub drained: bool,
     /// A remark for the status on how the former process ended.
     pub remark: String,
-    /// What the worker reported of its memory, and what it had no room for.
+    /// The worker's last report of its memory, and the leases that it had no room for.
     pub memory: KnownUse,
 }
 
@@ -212,8 +212,8 @@ impl Member {
 
     /// Returns whether the process takes new work although its name is out of service.
     pub fn is_to_drain(&self) -> bool {
-        let serves = |standing: &Standing| *standing == Standing::Serving;
-        self.drained && matches!(&self.life, Life::Alive { standing, .. } if serves(standing))
+        let serves = |service: &ReportedState| *service == ReportedState::Serving;
+        self.drained && matches!(&self.life, Life::Alive { service, .. } if serves(service))
     }
 
     pub fn living(&self) -> Option<&Offer> {
@@ -228,7 +228,7 @@ impl Member {
         match &self.life {
             Life::Alive {
                 offer,
-                standing: Standing::Serving,
+                service: ReportedState::Serving,
                 ..
             } if !self.drained => {
                 let barred = mutant!("wedged-once-unused-forever") && !self.remark.is_empty();
@@ -240,11 +240,11 @@ impl Member {
 
     pub fn state(&self) -> MemberState {
         match &self.life {
-            Life::Alive { standing, .. } => match standing {
-                Standing::Wedged(_) => MemberState::Wedged,
-                Standing::Leaving => MemberState::Leaving,
-                Standing::Serving if self.drained => MemberState::Drained,
-                Standing::Serving => MemberState::Alive,
+            Life::Alive { service, .. } => match service {
+                ReportedState::Wedged(_) => MemberState::Wedged,
+                ReportedState::Leaving => MemberState::Leaving,
+                ReportedState::Serving if self.drained => MemberState::Drained,
+                ReportedState::Serving => MemberState::Alive,
             },
             _ if self.drained => MemberState::Drained,
             Life::Lost { .. } | Life::Left | Life::Expected => MemberState::Lost,
@@ -260,7 +260,7 @@ impl Member {
     pub fn remark(&self) -> &str {
         match &self.life {
             Life::Alive {
-                standing: Standing::Wedged(why),
+                service: ReportedState::Wedged(why),
                 ..
             } => why,
             Life::Expected if self.reserved_until.is_none() => {

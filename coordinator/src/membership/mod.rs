@@ -1,8 +1,9 @@
 //! Membership: which workers are connected, what they offer, and which plans and leases they hold.
 //!
-//! A pure core: no I/O, no clock, no task, no randomness. Whatever changes it is an input ([`events`]) that is applied at
-//! a time by [`Membership::apply`]; the actions to take in response come out of [`Membership::next_command`], and
-//! [`Membership::poll_timeout`] says when [`events::Timeout`] is due. All else only reads. Its shell is the service.
+//! A pure core: no I/O, no clock, no task, no randomness. Whatever changes it is an input ([`events`]) that is applied
+//! at a time by [`Membership::apply`]; the actions to take in response come out of [`Membership::next_command`], and
+//! [`Membership::poll_timeout`] says when [`events::Timeout`] is due. All other methods only read. Its shell is the
+//! service.
 //!
 //! ```text
 //! (Moment, Event), (Moment, Event), … -- apply --> Membership -- next_command --> Command, Command, …
@@ -27,7 +28,7 @@ mod names;
 mod plans;
 mod quarantine;
 mod room;
-mod standing;
+mod service_state;
 #[cfg(test)]
 mod tests;
 
@@ -53,7 +54,7 @@ use drivers::Drivers;
 use exposure::Exposures;
 use leases::Leases;
 use links::Links;
-use member::{Life, Member, Standing};
+use member::{Life, Member, ReportedState};
 use names::MEMBERS;
 use plans::Plans;
 use quarantine::Quarantine;
@@ -211,13 +212,13 @@ impl Membership {
         }
         let is_gone = |m: &Member| matches!(m.life, Life::Lost { .. } | Life::Left);
         let was_gone = self.members.get(&name).is_some_and(is_gone);
-        let mut standing = Standing::Serving;
+        let mut service = ReportedState::Serving;
         if let Some(Member {
             life:
                 Life::Alive {
                     connection: holder,
                     offer: last,
-                    standing: before,
+                    service: before,
                 },
             ..
         }) = self.members.get(&name)
@@ -231,7 +232,7 @@ impl Membership {
             }
             if last.incarnation == offer.incarnation {
                 // The same process returned after its old connection broke: its leases go on.
-                standing = before.clone();
+                service = before.clone();
                 if holder != connection {
                     self.commands.push_back(Command::Close {
                         connection: holder,
@@ -265,7 +266,7 @@ impl Membership {
             Life::Alive {
                 connection,
                 offer: offer.clone(),
-                standing,
+                service,
             },
         );
         member.seen = now;
@@ -432,8 +433,8 @@ impl Membership {
     pub fn status(&self, now: Moment) -> Vec<MemberStatus> {
         let status = |(name, m): (&String, &Member)| {
             let offer = m.offer();
-            // Of a newcomer that has yet to register only the name is known; it is omitted. The same is known of
-            // workers from before a restart, which are listed.
+            // The core knows only the name of a newcomer that has yet to register, so the newcomer is omitted. Workers
+            // from before a restart are known by name only as well, but they are listed.
             let is_newcomer = offer.is_none() && !m.drained && m.reserved_until.is_some();
             if is_newcomer || m.has_left() {
                 return None;

@@ -1,4 +1,4 @@
-//! Which process may have which name.
+//! The rules for which process may have which name.
 
 use std::time::Duration;
 

@@ -52,7 +52,7 @@ pub struct InstallOrder {
     pub connections: Vec<ConnectionId>,
 }
 
-/// What a plan gives to one worker.
+/// The part of a plan for one worker.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanPart {
     pub program: HashedProgram,
@@ -63,8 +63,8 @@ pub struct PlanPart {
 }
 
 impl Plan {
-    /// What participant `me` needs of the partitioned bodies that it drives or runs a part of, and the programs of its
-    /// parts.
+    /// Returns the grants of the partitioned bodies that participant `me` drives or runs a part of, and the programs of
+    /// its parts.
     pub fn bodies_of(&self, me: ParticipantIx) -> (Vec<BodyGrant>, Vec<&HashedProgram>) {
         let (mut grants, mut programs) = (vec![], vec![]);
         let participant = |ix: &ParticipantIx| self.participants.get(usize::from(*ix)).cloned();

@@ -1,7 +1,8 @@
 //! How much of each worker's memory is free, and who has the rest.
 //!
 //! The coordinator knows what it planned: the leases that have not ended, and the plans that are about to be installed.
-//! A worker knows what is in use: it reports its ledger before each plan. What is taken of a worker follows from both.
+//! A worker knows what is in use: it reports its ledger before each plan. The taken part of a worker's memory follows
+//! from both.
 //!
 //! ```text
 //! taken = what leases take                                              + handles and definitions, as reported
@@ -15,9 +16,9 @@
 //! Invariants
 //! 1. A lease counts from its grant until it ends, and a plan that is to be installed counts until it is granted, or
 //!    for [`HELD_FOR`].
-//! 2. What the holders of a token have counts against their budget in the same way.
-//! 3. That a worker had no room for a token's lease is remembered for that token only, so that no client can keep the
-//!    others from a worker.
+//! 2. The memory of a token's holders counts against their budget in the same way.
+//! 3. A refusal for lack of room is remembered for that token only, so that no client can keep the others from a
+//!    worker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -45,7 +46,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(5);
 /// For how many tokens it is remembered that a worker had no room.
 const REFUSALS: usize = 64;
 
-/// What the coordinator knows of the use of one worker's memory besides its own records.
+/// The use of one worker's memory as others told the coordinator, beside its own records.
 #[derive(Debug, Default)]
 pub struct KnownUse {
     report: Option<Report>,
@@ -53,7 +54,7 @@ pub struct KnownUse {
     refusals: BTreeMap<TokenId, (Moment, u64)>,
 }
 
-/// A worker's report, and what the coordinator had seen when it asked for it.
+/// A worker's report, and the counters of the coordinator when it asked for the report.
 #[derive(Debug)]
 struct Report {
     incarnation: Incarnation,
@@ -71,7 +72,7 @@ pub struct Asker {
     pub wants: Option<(Driver, FunctionId)>,
 }
 
-/// What is taken of a worker.
+/// The free and the taken memory of one worker.
 #[derive(Debug, Default, PartialEq)]
 pub struct Room {
     /// Bytes of the worker that are free.
@@ -86,7 +87,7 @@ pub struct Room {
     pub holders: Vec<Holder>,
 }
 
-/// What one token, or everybody, has of a worker.
+/// The memory of a worker that one token, or everybody, has.
 #[derive(Debug, Default)]
 struct Part {
     /// Bytes of leases as planned, without the constants that they share.
@@ -151,7 +152,7 @@ impl Part {
     }
 }
 
-/// How what was planned and what is reported of a worker's leases go together.
+/// How the planned and the reported memory of a worker's leases are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Certainty {
     /// The report covers all leases.
@@ -280,7 +281,7 @@ impl Membership {
         let refusal = known.and_then(|k| k.refusals.get(&identity.token_id));
         if let Some((_, bytes)) = refusal.filter(|(until, _)| *until > now) {
             free = free.min(bytes.saturating_sub(1));
-            // What was there did not suffice.
+            // The constants that were there did not save enough memory.
             constants = PresentConstants::default();
         }
         let holders = tokens.into_iter().map(|(token, part)| Holder {

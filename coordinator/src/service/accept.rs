@@ -8,11 +8,11 @@ use convoke_common::detection::CLOSE_LOST;
 use convoke_common::identity::{Handshakes, MEMBERSHIP_OVER, PeerIdentity, Role, membership_over};
 use convoke_common::memory::Ledger;
 use convoke_common::places::Places;
+use convoke_common::rpc::transport::{MAX_FRAME, serve_charged, serve_stream};
 use convoke_common::rpc::{
     Coordinator, FORBIDDEN, Joining, StreamKind, StreamService, close, serve_stream_of,
     serve_streams,
 };
-use convoke_common::rpc_transport::{MAX_FRAME, serve_charged, serve_stream};
 use convoke_common::world::Endpoint;
 use convoke_common::world::quic::{Connection, ConnectionError, RecvStream, SendStream};
 use convoke_common::{Code, Error};

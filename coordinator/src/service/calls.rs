@@ -8,10 +8,10 @@ use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::grant::Participant;
 use convoke_common::identity::TokenId;
 use convoke_common::ids::Incarnation;
+use convoke_common::rpc::transport::call_context;
 use convoke_common::rpc::{
     RETURN_BOUND, WorkerClient, WorkerStatus, answer, close, connect_worker,
 };
-use convoke_common::rpc_transport::call_context;
 use convoke_common::{Code, Error, Result};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -71,8 +71,8 @@ impl Service {
         Ok(status)
     }
 
-    /// Asks the workers for the memory that they use, at most [`MEMORY_BOUND`]. Of a worker that does not answer, its
-    /// last report counts.
+    /// Asks the workers for the memory that they use, at most [`MEMORY_BOUND`]. The last report counts where a worker
+    /// does not answer.
     pub(super) async fn ask_memory(&self, avoid: &[(String, Incarnation)]) -> Result<()> {
         let avoid = avoid.to_vec();
         let (workers, asked) = self
@@ -120,7 +120,7 @@ impl Service {
         let until = Instant::now() + RETURN_BOUND;
         let mut freed = self.freed.subscribe();
         loop {
-            // What is freed from here on ends the wait below; that the core was asked does not.
+            // Memory that is freed from here on ends the wait below; the query of the core itself does not.
             freed.mark_unchanged();
             let result = self.core.apply(input.clone()).await?;
             match &result {

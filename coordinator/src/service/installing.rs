@@ -8,8 +8,8 @@ use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::grant::Grant;
 use convoke_common::ids::{LeaseId, PlanId};
 use convoke_common::mutant;
+use convoke_common::rpc::transport::call_context;
 use convoke_common::rpc::{INSTALL_BOUND, InstallAnswer, LeaseGrant, Progress, answer};
-use convoke_common::rpc_transport::call_context;
 use convoke_common::{Code, Error, Result};
 use convoke_graph::ids::ParticipantIx;
 use convoke_graph::program::Program;
@@ -105,8 +105,8 @@ impl Service {
             .await
     }
 
-    /// Installs a plan on all workers. Of several errors it returns the first cause, else the first loss, else the
-    /// first.
+    /// Installs a plan on all workers. If several workers fail, it returns the first cause, else the first loss, else
+    /// the first error.
     async fn install_all(
         &self,
         lease: LeaseId,

@@ -16,7 +16,7 @@ use crate::tasks::blocking;
 /// How often a disk that failed is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
-/// An audit entry of what the owner did with a worker.
+/// An audit entry of an action of the owner on a worker.
 pub(super) fn of_worker(event: Event, name: &str) -> Entry {
     Entry::of(event).role(Role::Worker).name(name)
 }

@@ -9,7 +9,7 @@
 //! Invariants
 //! 1. A peer without a certificate can reach nothing but [`Joining`](convoke_common::rpc::Joining).
 //! 2. The caller of every call is the identity that its connection proved.
-//! 3. Handshakes, connections, streams, frames and waiting plans are bounded, in number or by what a token may hold,
+//! 3. Handshakes, connections, streams, frames and waiting plans are bounded, in number or by the budget of a token,
 //!    and in time.
 //! 4. No task outlives [`Tasks::stop`].
 

@@ -13,11 +13,11 @@ use convoke_common::identity::{
     JoinToken, OwnIdentity, RevocationList, Role, TlsConfigs, TokenId, dial,
 };
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
+use convoke_common::rpc::transport::{MAX_FRAME, serve_stream};
 use convoke_common::rpc::{
     CoordinatorClient, InstallAnswer, LinkReport, MemoryUse, Progress, Registration,
     RegistrationAnswer, Worker, WorkerStatus, answer, connect_coordinator,
 };
-use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
 use convoke_common::world::quic::Connection;
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, Rng, SystemRng, World};
 use convoke_graph::ids::ProgramId;
@@ -237,7 +237,7 @@ pub struct Script {
     pub hangs: bool,
     /// The semaphore of which each `release` takes a permit before it answers.
     pub frees: Option<Arc<Semaphore>>,
-    /// What `memory` answers.
+    /// The answer of `memory`.
     pub memory: Arc<Mutex<MemoryUse>>,
 }
 

@@ -46,7 +46,7 @@ impl FileMemory {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the first free range of so many bytes, and writes them.
+    /// Takes the first free range that holds these bytes, and writes them.
     pub fn store(self: &Arc<Self>, contents: &[u8]) -> io::Result<FileRange> {
         let bytes = contents.len() as u64;
         let start = self.lock().take(bytes);

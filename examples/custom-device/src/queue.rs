@@ -16,7 +16,7 @@ use convoke::{Code, DType, Error, HostTensor, Result};
 use crate::kernels::{Array, FileKernel};
 use crate::memory::{FileMemory, FileRange};
 
-/// What a buffer has.
+/// The contents of a buffer.
 enum Contents {
     /// Nothing yet: a task that has its turn before any reader writes it.
     Unwritten,
@@ -305,7 +305,7 @@ impl Task {
                         launched(&step, node, *kernel, operands, shape)
                     }
                 };
-                // What was read is free before the result takes memory.
+                // Release the operands before the result takes memory.
                 drop(work);
                 let stored = made.and_then(|bytes| {
                     let charge = share.charge(bytes.len() as u64);

@@ -57,15 +57,15 @@ pub enum PowerRounding {
     Nearest,
 }
 
-/// What a conversion does where several results are possible.
+/// How a conversion rounds and saturates, where several results are possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NarrowRounding {
-    /// Whether a number beyond the largest one becomes that, instead of what the format has for infinity.
+    /// Whether a number beyond the largest finite one becomes that one, instead of the format's infinity.
     pub saturate: bool,
     pub power: PowerRounding,
 }
 
-/// What a format has besides finite numbers.
+/// The values of a format that are no finite numbers.
 #[derive(Clone, Copy, PartialEq)]
 enum Specials {
     /// Neither infinities nor NaN.
@@ -292,8 +292,8 @@ mod tests {
 
     #[test]
     fn encoding_is_that_of_ml_dtypes() {
-        // The hashes are of what ml_dtypes 0.6 converts the samples to, with 0 for NaN: by `astype`, and by `astype`
-        // after `clip` to the finite numbers.
+        // The hashes are of the conversions of the samples by ml_dtypes 0.6, with 0 for NaN: by `astype`, and by
+        // `astype` after `clip` to the finite numbers.
         let check = |format: NarrowFloat, saturate: bool, nan: u8, want: u64| {
             let all = samples().map(|x| match x.is_nan() {
                 true => 0,
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn powers_are_rounded_as_the_reference_of_onnx_does() {
-        // The hashes are of what `onnx.numpy_helper.to_float8e8m0` makes of the samples.
+        // The hashes are of the conversions of the samples by `onnx.numpy_helper.to_float8e8m0`.
         let check = |power: PowerRounding, saturate: bool, want: u64| {
             let all = samples().map(|x| F8E8M0.encode(x, how(saturate, power)));
             assert_eq!(hash(all), want, "{power:?}, saturating: {saturate}");

@@ -1,4 +1,4 @@
-//! What an op definition consists of.
+//! The types that an op definition consists of.
 
 use super::kind::Op;
 use crate::dim::Dim;
@@ -137,7 +137,7 @@ impl HostValue {
     }
 }
 
-/// What a shape rule knows about one operand.
+/// One operand, as far as a shape rule knows it.
 #[derive(Debug, Clone, Copy)]
 pub struct Operand<'a> {
     pub ty: &'a TensorType,
@@ -260,7 +260,7 @@ pub type CostFn = fn(&Attrs, &[Option<&TensorType>], &[&TensorType]) -> Cost;
 
 /// The definition of an op.
 pub struct OpDef {
-    /// What code that treats ops differently decides by.
+    /// The op as a variant, for code that treats ops differently.
     pub op: Op,
     pub name: &'static str,
     /// One sentence on what the op computes, with shapes.

@@ -26,7 +26,6 @@ pub mod def;
 mod families;
 mod host;
 mod infer;
-mod infer_partial;
 mod kind;
 pub mod packing;
 mod shapes;
@@ -87,8 +86,6 @@ pub fn all() -> impl Iterator<Item = &'static OpDef> {
     REGISTRY.iter().copied()
 }
 
-#[cfg(test)]
-mod graph_tests;
 #[cfg(test)]
 mod tests;
 

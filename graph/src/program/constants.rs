@@ -1,4 +1,4 @@
-//! What a constant is known by: the hash of all that decides its bytes. Pure computation.
+//! The id of a constant: the hash of all that decides its bytes. This module is pure computation.
 //!
 //! ```text
 //! range of chunks, inline literal ── id ──┐
@@ -18,7 +18,7 @@ use crate::codec::{self, CodecError};
 use crate::graph::{Attrs, Function, Literal, RunsAt, TensorType, Value};
 use crate::tensor::{INLINE, Tensor};
 
-/// What a constant is known by.
+/// The id of a constant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ConstantId(pub [u8; 32]);
 
@@ -33,9 +33,10 @@ pub struct Constant {
     pub is_shared: bool,
 }
 
-/// What defines the constants of a program or a function.
+/// The definitions of the constants of a program or a function.
 struct InitPart<'a> {
-    /// The key under which constants are hashed: the numerics profile, and the layout of what the kernels of a device make.
+    /// The key under which constants are hashed: the numerics profile, and the layout of the tensors that a device's
+    /// kernels make in the init part.
     key: [u8; 32],
     values: &'a [Value],
     artifacts: &'a [ArtifactMeta],
@@ -62,7 +63,7 @@ struct InitNode<'a> {
 /// Bytes that the fields of most constants take at most.
 const FIELDS: usize = 128;
 
-/// What kind of thing defines a constant; the first of its fields.
+/// The kind of a constant's definition; it is the first field that is hashed.
 #[derive(Clone, Copy)]
 enum Kind {
     Range = 0,
@@ -112,7 +113,7 @@ impl Fields {
         }
     }
 
-    /// Adds an id, or that there is none.
+    /// Adds an id, or a mark that there is none.
     fn id(&mut self, id: Option<&[u8; 32]>) {
         match id {
             Some(id) => self.0.extend_from_slice(id),
@@ -232,8 +233,8 @@ impl InitPart<'_> {
     }
 }
 
-/// The constants of a checked program, by value; `None` for what is none. `layout` names the layout of what the kernels
-/// of the device make in the init part: another layout is another constant.
+/// The constants of a checked program, by value; `None` for values that are no constants. `layout` names the layout of
+/// the tensors that the device's kernels make in the init part: another layout is another constant.
 pub fn constants_of(program: &Program, layout: &[u8]) -> Result<Vec<Option<Constant>>, CodecError> {
     let part = InitPart {
         key: key(&program.profile, layout),

@@ -41,8 +41,8 @@ pub struct Block {
 
 /// Accounts for memory, as a reservation does, for as long as it lives.
 pub trait MemoryAccount: Any + Send + Sync {
-    /// Takes the memory of a block that nobody uses any more, to release it or to keep it for another block. What is
-    /// cut from a region, or lies in a segment, is not given here.
+    /// Takes the memory of a block that nobody uses any more, to release it or to keep it for another block. Blocks
+    /// that are cut from a region or lie in a segment do not come here.
     fn take(&self, memory: Block) {
         drop(memory);
     }
@@ -51,7 +51,7 @@ pub trait MemoryAccount: Any + Send + Sync {
 /// The value that accounts for the memory of one block.
 pub type Cover = Box<dyn MemoryAccount>;
 
-/// What happens to a block's memory when the block is dropped.
+/// The destination of a block's memory when the block is dropped.
 enum Home {
     Allocator,
     /// A mapping that is [`SURPLUS`] longer than the block; it is unmapped.
@@ -368,7 +368,7 @@ mod tests {
             assert_eq!(keeper.0.lock().unwrap().drain(..).count(), 1);
             // A cover is dropped with its block, after the memory.
             assert_eq!(Arc::strong_count(&keeper.0), 1);
-            // What is cut from a region returns there.
+            // A block that is cut from a region returns there.
             let region = Region::new(1000, Box::new(keeper.clone())).unwrap();
             drop(region.block(100));
             assert!(keeper.0.lock().unwrap().is_empty());

@@ -230,8 +230,9 @@ impl SegmentLoan {
     pub fn copy_to(&self, at: usize, out: &mut [u8]) -> bool {
         let inside = at.checked_add(out.len()).is_some_and(|end| end <= self.len);
         if inside {
-            // SAFETY: `new` checked that the range lies inside the mapping, which lives as long as self; `out` is memory of
-            // this process alone. No reference to what the peer may write is formed, and any byte is a valid one.
+            // SAFETY: `new` checked that the range lies inside the mapping, which lives as long as self; `out` is
+            // memory of this process alone. No reference to bytes that the peer may write is formed, and any byte is a
+            // valid one.
             unsafe {
                 let from = self.of.start.as_ptr().add(self.offset + at);
                 std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len());

@@ -41,7 +41,7 @@ fn a_tensor_grows_within_its_own_block() {
     t.as_mut_slice::<i64>().unwrap().fill(7);
     let t = t.grown(&[1, 5]).unwrap_err();
     assert_eq!(t.as_slice::<i64>().unwrap(), [7; 4]);
-    // A tensor that somebody else sees, a view, and one that lies in itself keep their shapes.
+    // A shared tensor, a view, and a tensor whose elements lie inline keep their shapes.
     let view = t.outer_range(0, 1).unwrap();
     let t = t.grown(&[1, 1]).unwrap_err();
     drop(t);

@@ -15,7 +15,7 @@ use super::scope::Initializer;
 use super::{lengths, tensor};
 use crate::error::ModelError;
 
-/// What is known of an input when a model is loaded.
+/// An input's description, as far as it is known when a model is loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GivenInput {
     /// Calls give the input a tensor of this rank. It decides for an input whose rank the model does not declare, and for one
@@ -197,7 +197,7 @@ fn check_given(
         let ty = types.get(name.as_str()).copied();
         match (given, ty) {
             (GivenInput::Sequence(_), None) if types.contains_key(&*sequence_name(name, 0)) => {}
-            // A call that gives it says what it should have given.
+            // No input has this name. The error of a call that gives it says which inputs there are.
             (GivenInput::Tensor(_) | GivenInput::Shape(_), None) => {}
             (_, None) => return wrong("the model has no such input".into()),
             (GivenInput::Tensor(_) | GivenInput::Shape(_), Some(ty))
@@ -218,7 +218,7 @@ fn check_given(
             }
             (GivenInput::Tensor(_) | GivenInput::Shape(_), Some(_)) => {}
             (GivenInput::Nothing, Some(ty)) => {
-                // A sequence says itself what must be given for it.
+                // A sequence has an error of its own elsewhere, which says what must be given for it.
                 if !is_optional(ty) && sequence_type(ty).is_none() {
                     return wrong("is not optional, so that it cannot be left out".into());
                 }
@@ -321,7 +321,7 @@ fn is_optional(t: Option<&TypeProto>) -> bool {
     matches!(value, Some(type_proto::Value::OptionalType(_)))
 }
 
-/// The type of what an optional value holds; another type as it is.
+/// The type that an optional value holds; any other type as it is.
 fn held(t: Option<&TypeProto>) -> Option<&TypeProto> {
     match t?.value.as_ref()? {
         type_proto::Value::OptionalType(o) => o.elem_type.as_deref(),

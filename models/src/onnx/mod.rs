@@ -11,22 +11,17 @@ mod attrs;
 mod builder;
 mod constants;
 mod devices;
-mod encoded;
-mod files;
+mod format;
 mod import;
 mod inputs;
 mod lengths;
 mod nested;
 mod normalize;
 mod outputs;
-mod proto;
 mod scope;
-mod skeleton;
 mod sort;
-mod tensor;
 #[cfg(test)]
 mod tests;
-mod wire;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -43,7 +38,9 @@ use crate::artifact_index::{ArtifactIndex, OnProgress, Source, default_cache_dir
 use crate::error::ModelError;
 use crate::file::DataFile;
 use crate::safetensors::Weights;
+use constants::{encoded, files, tensor};
 pub use devices::{Annotated, Origins, annotate};
+use format::{proto, skeleton, wire};
 use inputs::FixedSizes;
 pub use inputs::GivenInput;
 pub use normalize::BlockWidth;
@@ -59,7 +56,7 @@ pub struct LoadOptions {
     pub cache_dir: Option<PathBuf>,
     /// The folder that workers share: artifacts beneath it are named by their paths relative to it.
     pub artifact_root: Option<PathBuf>,
-    /// What is known of the inputs, by name. Optional ones that are not named hold a tensor, and constants of the model that
+    /// Descriptions of inputs, by name. Optional ones that are not named hold a tensor, and constants of the model that
     /// are defaults of inputs stay constants unless they are named.
     pub inputs: BTreeMap<String, GivenInput>,
     /// Whether optional inputs that are not named are left out instead.
@@ -71,7 +68,7 @@ pub struct LoadOptions {
     pub progress: Option<OnProgress>,
 }
 
-/// What a model says about itself.
+/// The description of a model in its own file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelInfo {
     pub producer: String,
@@ -97,10 +94,10 @@ pub struct ImportedModel {
     pub info: ModelInfo,
     /// The stages of a pipeline that the model's annotations divide it into, in their order.
     pub stages: Vec<Stage>,
-    /// What became of the nodes of the file.
+    /// Which nodes of the function each node of the file became.
     pub origins: Origins,
-    /// What the model has that is ignored or has another form here, one sentence each: the matrix of a `ZipMap` instead of
-    /// maps, and the two lists that are given for a map.
+    /// Remarks on parts of the model that are ignored or take another form here, one sentence each: a `ZipMap` gives a
+    /// matrix instead of maps, and a map is given as two lists.
     pub remarks: Vec<String>,
 }
 
@@ -240,7 +237,8 @@ fn imported<'a>(
     }
     match (last, before) {
         (Ok(i), _) => Ok((i, fixed)),
-        // What these sizes make impossible may be in a branch that is not taken. Where it is, the step fails.
+        // A node that is impossible with these sizes may be in a branch that is not taken, so keep the import from
+        // before. If the branch is taken, the step fails.
         (Err(_), Some(before)) => Ok(before),
         (Err(e), None) => Err(e),
     }

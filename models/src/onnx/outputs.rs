@@ -14,7 +14,7 @@ pub struct OutputForm {
     pub name: String,
     /// Whether the run decides if it holds something.
     pub optional: bool,
-    /// Whether it is a sequence, of which the run decides how many tensors it has. They are named `NAME[0]`, `NAME[1]` and so on.
+    /// Whether it is a sequence whose length the run decides. They are named `NAME[0]`, `NAME[1]` and so on.
     pub sequence: bool,
 }
 

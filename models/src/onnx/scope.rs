@@ -14,7 +14,7 @@ use crate::error::ModelError;
 /// The version of each operator set, by domain.
 pub(super) type Opsets<'a> = HashMap<&'a str, i64>;
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Meaning {
     /// An optional operand that is left out, or an optional value that holds nothing.
@@ -24,7 +24,8 @@ pub(super) enum Meaning {
     Sequence(Vec<ValueId>),
     /// A sequence of a length that only the run decides.
     Packed(Packed),
-    /// An optional value of which only the run decides whether it holds something: a bool that says so, and what it holds then.
+    /// An optional value whose presence only the run decides: a bool that says whether it is present, and the value
+    /// that it then holds.
     Optional(ValueId, Box<Meaning>),
     /// A map: two lists of one length.
     Map {
@@ -87,12 +88,12 @@ impl<'a> Initializer<'a> {
     }
 }
 
-/// Names and what they stand for.
+/// Names and their meanings.
 #[derive(Default)]
 pub(super) struct Scope<'a> {
     /// The value of each name; `None` for an optional operand that a call of a function left out.
     pub names: HashMap<&'a str, Option<ValueId>>,
-    /// What each name stands for that is neither a tensor nor nothing.
+    /// The meaning of each name that is neither a tensor nor nothing.
     pub compounds: HashMap<&'a str, Meaning>,
     /// Constants that nothing has read yet.
     pub pending: HashMap<&'a str, Initializer<'a>>,

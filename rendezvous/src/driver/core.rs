@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A *cause* is a primary error, the caller's own request to end the step, or a participant that the driver itself has
-//! lost. A *consequence* is what one participant says of another: that it lost contact with it, or that its lease is
-//! gone.
+//! lost. A *consequence* is a statement of one participant about another: that it lost contact with it, or that its
+//! lease is gone.
 //!
 //! Invariants
 //! 1. A step resolves exactly once, and retires exactly once, after it resolved.
@@ -47,7 +47,7 @@ pub const LOSS_GRACE: Duration = Duration::from_millis(100);
 /// The most errors that are attached to a step's cause, since many may fail at once.
 const MOST_ATTACHED: usize = 8;
 
-/// What happened at the driver.
+/// An event at the driver.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// The caller starts step `n`, which waits for `results` tensors.
@@ -68,7 +68,7 @@ pub enum Event {
     Closed { error: Error },
 }
 
-/// What the shell is to do.
+/// A command to the shell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// Send `Start` to every participant, then the feeds.
@@ -92,7 +92,7 @@ pub enum Command {
 struct HeldError {
     error: Error,
     from: Option<ParticipantIx>,
-    /// The participant of which the error says that it is gone.
+    /// The participant that the error reports as gone.
     blamed: Option<ParticipantIx>,
     /// Fires when the caller gets it at the latest.
     until: Timer,
@@ -289,7 +289,8 @@ impl Core {
     fn breaks(&mut self, from: Option<ParticipantIx>, error: &Error, cause: bool) {
         match &mut self.broken {
             Some(b) if b.cause || !cause => {
-                // A participant that was lost as well. The caller's own end of the lease repeats what is known.
+                // A participant that was lost as well. The caller's own end of the lease only repeats what the driver
+                // knows.
                 let told = b.error.attached.iter();
                 let mut told = told.filter_map(|e| named(&self.names, e)).map(Some);
                 let another = cause && error.code == Code::PeerLost && from.is_some();
@@ -311,8 +312,8 @@ impl Core {
     /// Takes a participant's report that it failed the step.
     fn reported(&mut self, now: Instant, n: u64, from: ParticipantIx, error: Error) {
         match error.code {
-            // The participant will say nothing more about any step. That its lease ended explains nothing; what is
-            // known is the participant at which it ended.
+            // The participant will say nothing more about any step. The end of its lease explains nothing, so the error
+            // only names the participant at which it ended.
             Code::LeaseRetired => {
                 let msg = format!("{} no longer holds the lease", self.name(from));
                 let error = self.of(from, Error::new(Code::PeerLost, msg));
@@ -415,7 +416,7 @@ impl Core {
     }
 
     fn is_cause(&self, from: Option<ParticipantIx>, error: &Error) -> bool {
-        // A request of the caller is final, and so is what the driver sees itself.
+        // A request of the caller is final, and so is a loss that the driver itself sees.
         let Some(from) = from else { return true };
         let about = self.blamed(from, error).unwrap_or(from);
         !error.code.is_secondary() || error.code == Code::PeerLost && self.lost.contains(&about)

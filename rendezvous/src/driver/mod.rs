@@ -200,7 +200,7 @@ impl Driver {
         outcome
     }
 
-    /// What arrived, in the order of the fetches, each mapped by `one`.
+    /// The results that arrived, in the order of the fetches, each mapped by `one`.
     fn results<T>(
         &self,
         inputs: &[Tensor],

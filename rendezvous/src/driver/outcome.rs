@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::table::Delivery;
 
-/// What arrived in the recv slots, by slot; or the error of the step.
+/// The deliveries of the recv slots, by slot; or the error of the step.
 pub(super) type StepResults = Result<Vec<Option<Delivery>>>;
 
 /// The outcome of one step, until its caller takes it.

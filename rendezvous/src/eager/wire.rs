@@ -1,5 +1,5 @@
-//! What an eager session sends on its link's lane: the client's commands in one direction, the worker's reports in the
-//! other, many in one frame.
+//! The messages of an eager session on its link's lane: the client's commands in one direction, the worker's reports in
+//! the other, many in one frame.
 //!
 //! ```text
 //! command = head varint | fields         head 16 + i runs prepared op i; smaller heads are below
@@ -83,7 +83,7 @@ pub struct Definition {
     pub origin: u32,
 }
 
-/// What a session holds of the handles that were issued at one place.
+/// The handles of a session that were issued at one place: their number and bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
     /// The place, such as `src/main.rs:12`.
@@ -92,7 +92,7 @@ pub struct Holding {
     pub bytes: u64,
 }
 
-/// What a client asks of a worker.
+/// A command of a client to a worker.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// Numbers handles from here on; it comes first in a session that follows a lost one, whose numbers are not used
@@ -134,7 +134,7 @@ pub enum Command {
         transfer: u64,
         error: Box<Error>,
     },
-    /// Asks for an account of what the session holds.
+    /// Asks for an account of the session's handles.
     Account {
         request: u64,
     },
@@ -151,7 +151,7 @@ pub enum Command {
     },
 }
 
-/// What a worker reports to a client.
+/// A report of a worker to a client.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Report {
     /// This many further commands that make handles have their results, or failed.
@@ -168,7 +168,7 @@ pub enum Report {
         transfer: u64,
         error: Box<Error>,
     },
-    /// What the session holds, the largest holding first.
+    /// The session's holdings, the largest first.
     Accounted { request: u64, held: Vec<Holding> },
 }
 

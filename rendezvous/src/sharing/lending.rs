@@ -1,4 +1,4 @@
-//! What one end of a link lends: tensors that lie in segments of this process, and buffers of the staging segment.
+//! The loans of one end of a link: tensors that lie in segments of this process, and buffers of the staging segment.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ enum OpenLoan {
     Slot(StagingBuffer),
 }
 
-/// What this end lends to the peer.
+/// The tensors that this end lends to the peer.
 #[derive(Default)]
 pub(super) struct LendingState {
     /// The segments that were given to the peer, by number.
@@ -77,9 +77,10 @@ impl LinkSharing {
         let place = out.tensor.segment();
         let place = place.map(|(segment, offset)| (segment.clone(), offset));
         let aligned = |(_, offset): &(_, u64)| offset.is_multiple_of(ALIGN as u64);
-        // A client may change what it sends; a session's tensor must not be held up by the peer that reads it. The driver of a partitioned
-        // body holds results beyond the step that made them, which cannot retire before the loan ends, so that the next step would not begin.
-        // What divides a text into strings is checked once, and must not change after that.
+        // A client may change a tensor after sending it, so a client lends nothing. A session's tensor must not be held
+        // up by the peer that reads it. The driver of a partitioned body holds results beyond the step that made them,
+        // which cannot retire before the loan ends, so that the next step would not begin. The offsets that divide a
+        // text into strings are checked once and must not change after that, so strings are never lent.
         let fixed = out.tensor.dtype() != DType::Str;
         let lease = out.key.lease;
         let held = lease.is_session() || lease.is_at_driver();

@@ -29,7 +29,7 @@ use crate::hub::{FrameRefusal, Hub};
 use crate::link::Link;
 use crate::remote::{STALL_BOUND, stalled};
 
-/// A tensor of which pieces are still to come.
+/// A tensor whose pieces have not all arrived.
 struct Open {
     /// Hands the pieces to the tensor's task, which has ended if the tensor was refused.
     parts: mpsc::UnboundedSender<SegmentLoan>,
@@ -107,7 +107,7 @@ impl StagingReceiver {
         }
     }
 
-    /// Ends a tensor of which the rest does not come.
+    /// Ends a tensor whose remaining pieces will not come.
     pub fn cut(&self, transfer: u64) -> Result<()> {
         let cut = locked(&self.open).remove(&transfer);
         cut.map(drop).ok_or_else(|| broken("no such tensor"))

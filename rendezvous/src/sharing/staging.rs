@@ -33,7 +33,7 @@ pub(super) const SLOT: usize = 1 << 20;
 pub(super) const SLOTS: usize = 8;
 /// The smallest tensor that is staged, in bytes: a smaller one is sooner on the wire than copied twice and announced.
 pub(super) const STAGED: usize = 256 << 10;
-/// The most tensors of which the first piece has been announced, but not the last.
+/// The most tensors that may be partly announced: the first piece has been announced, but not the last.
 pub(super) const OPEN: usize = 16;
 
 /// A staging buffer that is lent to the peer.
@@ -66,7 +66,7 @@ struct StagingState {
     shut: bool,
 }
 
-/// What the staging task is to do next.
+/// The next action of the staging task.
 enum Turn {
     Copy(TensorPiece),
     /// Drop a transfer that was cancelled, perhaps after its first pieces were announced.
@@ -234,7 +234,7 @@ impl Stage {
         })
     }
 
-    /// Drops a transfer of which the peer takes nothing more.
+    /// Drops a transfer that the peer has stopped taking.
     pub fn unwanted(&self, transfer: u64, tell: impl FnOnce(SharingFrame)) -> Result<()> {
         let unwanted = self.change(|state| {
             let crossing = state.crossing.get(&transfer);
@@ -338,7 +338,7 @@ impl LinkSharing {
                     self.copy(&mut block, segment, chunk, |told| {
                         remote.send(&Frame::Sharing(told));
                     });
-                    // What was announced is sent now, and heartbeats are.
+                    // Let the announcement and heartbeats be sent now.
                     tokio::task::yield_now().await;
                 }
             }

@@ -12,7 +12,7 @@ use crate::fuzzing::{LEASE, hub, peer};
 use crate::remote::{LEAST_BYTES, STALL_BOUND};
 use crate::slot::RegisterOutcome;
 
-/// The number of the peer's segment, which is long enough for what the peer says.
+/// The number of the peer's segment, which is long enough for the places that the peer names.
 const SEGMENT: u64 = 3;
 /// The length of the segment, in bytes.
 const LEN: usize = 4096;
@@ -191,7 +191,7 @@ async fn parts_are_put_together_and_each_is_returned() {
     while pair.answers() < 2 {
         tokio::task::yield_now().await;
     }
-    // What the peer now does with its memory changes nothing.
+    // Writes of the peer to its memory now change nothing.
     pair.block.bytes_mut().fill(1);
     let lease = pair.hub.lease(LEASE).unwrap();
     let slot = lease.table.slot(0, 1).unwrap();
@@ -233,7 +233,7 @@ async fn what_is_refused_or_cut_is_returned_as_well() {
     let refused: Vec<_> = refused.iter().map(|(why, n)| (&**why, *n)).collect();
     let expected = [("duplicate", 1), ("no_such_edge", 1), ("wrong_tensor", 1)];
     assert_eq!(refused, expected);
-    // The buffers are free for as many pieces again.
+    // The buffers are free again for the same number of pieces.
     pair.tell(numbers(4)).unwrap();
     for _ in 0..SLOTS {
         pair.tell(part(4, 0, 8)).unwrap();

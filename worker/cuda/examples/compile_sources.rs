@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use convoke_cuda::driver::{compile, probe};
 use convoke_cuda::kernels::listing;
 
-/// What an instruction that the profile forbids begins with: atomics of any kind, and the tensor cores, whose sums have an order
-/// of their own.
+/// Beginnings of the instructions that the profile forbids: atomics of any kind, and the tensor cores, whose sums have
+/// an order of their own.
 const BEGINNINGS: [&str; 4] = ["atom.", "red.", "mma.", "wgmma."];
 
 /// The steps of tensor cores that the profile has: 16 products of f16 or of bf16 are added to an f32.
@@ -19,7 +19,7 @@ const STEPS: [&str; 2] = [
     "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
 ];
 
-/// What an instruction that the profile forbids has in it: approximate functions, and the flush of subnormals.
+/// Modifiers of the instructions that the profile forbids: approximate functions, and the flush of subnormals.
 const PARTS: [&str; 2] = [".approx", ".ftz"];
 
 const USAGE: &str = "compile_sources PART/PARTS ARCHITECTURE...";

@@ -12,7 +12,7 @@ use crate::kernels::{Template, template};
 use crate::queue::CudaQueue;
 use crate::queue::staging::Staging;
 
-/// What all queues of a GPU share.
+/// The state that all queues of a GPU share.
 pub(crate) struct Gpu {
     pub driver: Arc<dyn Driver>,
     pub staging: Staging,
@@ -36,8 +36,8 @@ impl Gpu {
         self.lost.get_or_init(error).clone()
     }
 
-    /// Records an event behind what is enqueued on a stream. Without the event nobody knows when that work ends, so a
-    /// driver that records none has lost the GPU.
+    /// Records an event behind the work that is enqueued on a stream. Without the event nobody knows when that work
+    /// ends, so a driver that records none has lost the GPU.
     pub fn record(&self, stream: StreamId) -> DriverResult<EventId> {
         let event = self.driver.record(stream);
         event.inspect_err(|e| drop(self.lose(&e.message)))

@@ -78,7 +78,7 @@ fn the_device_passes_the_suite() {
     }
 }
 
-/// What an op's results are: of these operands, by the CPU's kernel.
+/// The results of an op on these operands, by the CPU's kernel.
 fn on_cpu(op: &str, attrs: &Attrs, given: &[Tensor], outputs: usize) -> Vec<Tensor> {
     let dtypes: Vec<Option<DType>> = given.iter().map(|t| Some(t.dtype())).collect();
     let kernel = cpu::resolve(op, attrs, &dtypes, outputs).ok().unwrap();

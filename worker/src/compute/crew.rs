@@ -29,7 +29,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<Crew>>> = const { RefCell::new(None) };
     /// Whether this thread interprets a job or stays awake for its crew.
     static OCCUPIED: Cell<bool> = const { Cell::new(false) };
-    /// What follows when the job of this thread is over.
+    /// Closures that run when the job of this thread is over.
     static AFTERWARDS: RefCell<Vec<Box<dyn FnOnce()>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn afterwards(what: impl FnOnce() + 'static) {
     }
 }
 
-/// Runs what was to follow when the job of this thread was over.
+/// Runs the closures that wait for the end of this thread's job.
 pub(super) fn follow_up() {
     for what in AFTERWARDS.take() {
         // As a job does, it reports its own panics.

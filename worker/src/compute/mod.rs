@@ -15,7 +15,7 @@
 //!
 //! Invariants
 //! 1. At most as many crews have a turn as the worker has threads. Only a job that was cancelled ends without a turn:
-//!    what remains of such a job is brief.
+//!    the rest of such a job is brief.
 //! 2. There are at most `MOST_LANES` crews, and few jobs of one account have begun at once ([`FairQueue`]).
 //! 3. A check point costs one load as long as no job waits.
 
@@ -47,7 +47,7 @@ const WIDE: usize = 4;
 /// The least and the most idle crews that are kept: one for each thread in between.
 const KEPT: (usize, usize) = (2, 16);
 
-/// What an entry of the queue waits to run: a job that has not begun, or one that sleeps in its crew.
+/// The work that an entry of the queue stands for: a job that has not begun, or one that sleeps in its crew.
 enum WaitingWork {
     Fresh(NewJob),
     Paused(Arc<Crew>),

@@ -27,7 +27,7 @@ struct ThreadSample {
     used: u64,
 }
 
-/// What the threads of a crew with a turn had used, and since when they have used no more.
+/// The processor time of a crew's threads when it was last seen to grow, and since when it has not grown.
 struct StandingStill {
     used: u64,
     since: Instant,
@@ -129,8 +129,8 @@ mod tests {
         assert!(me.runs);
     }
 
-    /// Looks twice a second at one thread, given its turn, whether it runs and what it has used. Returns the look at
-    /// which it counts as stuck.
+    /// Looks at one thread twice a second. Each look gives the number of its turn, whether it runs, and the processor
+    /// time that it has used. Returns the look at which the thread counts as stuck.
     fn check(looks: impl IntoIterator<Item = (u64, bool, u64)>, gap: u64) -> Option<usize> {
         let mut watch = Watch::default();
         let start = Instant::now();

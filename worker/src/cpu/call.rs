@@ -1,4 +1,4 @@
-//! What an implementation of an op works with: a [`Spec`] when its kernel is resolved, a [`KernelCall`] at every launch.
+//! The arguments of an op's implementation: a [`Spec`] when its kernel is resolved, an [`OpLaunch`] at every launch.
 
 use convoke_common::Error;
 use convoke_graph::graph::Attrs;
@@ -11,7 +11,7 @@ use crate::ops::RegisteredKernel;
 
 /// An implementation of an op. It has captured all that does not depend on shapes and values.
 pub(crate) enum KernelBody {
-    Own(Box<dyn Fn(KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> + Send + Sync>),
+    Own(Box<dyn Fn(OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> + Send + Sync>),
     /// The kernel of a custom op.
     Custom(RegisteredKernel),
 }
@@ -19,7 +19,7 @@ pub(crate) enum KernelBody {
 impl KernelBody {
     /// Runs the implementation on one launch.
     #[inline]
-    pub fn run(&self, call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+    pub fn run(&self, call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
         match self {
             KernelBody::Own(run) => run(call),
             KernelBody::Custom(custom) => {
@@ -35,7 +35,7 @@ pub(crate) type FamilyAnswer = Result<KernelBody, OpError>;
 
 /// Boxes a closure as an implementation.
 pub(crate) fn body(
-    f: impl Fn(KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> + Send + Sync + 'static,
+    f: impl Fn(OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> + Send + Sync + 'static,
 ) -> Result<KernelBody, OpError> {
     Ok(KernelBody::Own(Box::new(f)))
 }
@@ -58,7 +58,7 @@ impl Spec<'_> {
         })
     }
 
-    /// The error that there is no implementation for `dtype`.
+    /// The error for a `dtype` without an implementation.
     pub fn no_dtype(&self, dtype: DType) -> OpError {
         OpError::DType {
             operand: self.def.name.into(),
@@ -77,14 +77,14 @@ impl Spec<'_> {
 }
 
 /// One launch, with the attributes and output sizes of its op.
-pub(crate) struct KernelCall<'c, 'l> {
+pub(crate) struct OpLaunch<'c, 'l> {
     pub attrs: &'c Attrs,
     /// Dtypes and shapes of the outputs, by the registry's rule.
     pub outputs: &'c ConcreteOutputs,
     pub launch: &'c mut Launch<'l>,
 }
 
-impl KernelCall<'_, '_> {
+impl OpLaunch<'_, '_> {
     /// Operand `i`; `None` where it is left out or was taken.
     #[inline]
     pub fn optional(&self, i: usize) -> Option<&Tensor> {

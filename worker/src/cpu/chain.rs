@@ -91,7 +91,7 @@ pub fn reduction(spec: &Spec<'_>, axes: Option<&Tensor>, shape: &[usize]) -> Opt
     fits.then(|| Tail::Reduce(op, shape.into()))
 }
 
-/// What follows a chain in the same kernel.
+/// The op that follows a chain in the same kernel.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Tail {
     /// The chain's elements are the result.

@@ -276,7 +276,7 @@ fn nothing_given_to_an_op_causes_a_panic() {
     let pool = Pool::new(&Ledger::new("test", 1 << 24), Purpose::Handles, 0).unwrap();
     let mut never = Vec::new();
     for def in ops::all() {
-        // What is given to an op depends on its name alone, whichever ops there are besides.
+        // The operands of an op's trial depend on its name alone, so that a new op changes no other trial.
         let seed = def.name.bytes().fold(7u64, |seed, b| {
             seed.wrapping_mul(0x0100_0000_01b3) ^ u64::from(b)
         });

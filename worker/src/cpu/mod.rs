@@ -41,7 +41,7 @@ use convoke_graph::{DType, Shape, Tensor};
 use convoke_kernels::{Cancelled, Exec, KernelError};
 use smallvec::SmallVec;
 
-pub(crate) use call::{FamilyAnswer, KernelBody, KernelCall, Spec, write};
+pub(crate) use call::{FamilyAnswer, KernelBody, OpLaunch, Spec, write};
 pub(crate) use control::{Runs, Values, functions};
 pub(crate) use families::{shape_between, shape_range};
 pub use operands::{MOST_SLOTS, OperandPlace, OperandRef, Operands, Register};
@@ -136,7 +136,7 @@ impl From<TensorError> for KernelFailure {
     }
 }
 
-/// Runs the launch of a kernel, with what is told before it. A panic is the kernel's failure.
+/// Calls `launch`, which runs a kernel. A panic in it becomes the kernel's failure.
 #[inline(always)]
 pub(crate) fn caught<T>(
     launch: impl FnOnce() -> Result<T, KernelFailure>,
@@ -348,7 +348,7 @@ impl Kernel for ResolvedOp {
                 &found
             }
         };
-        self.body.run(KernelCall {
+        self.body.run(OpLaunch {
             attrs: &self.attrs,
             outputs,
             launch,

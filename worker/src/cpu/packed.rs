@@ -6,7 +6,7 @@ use convoke_common::memory::Pool;
 use convoke_graph::ops::ConcreteOutputs;
 use convoke_graph::{DType, Tensor, packed};
 
-use super::call::{FamilyAnswer, KernelCall, Spec, body, write_bits};
+use super::call::{FamilyAnswer, OpLaunch, Spec, body, write_bits};
 use super::{KernelFailure, Launch, Operands, Outputs, Register};
 
 /// The dtype of the elements while each has a byte.
@@ -60,7 +60,7 @@ pub(super) fn moved(spec: &Spec<'_>, find: impl Fn(&Spec<'_>) -> FamilyAnswer) -
             exec,
             pool,
         };
-        let made = kernel.run(KernelCall {
+        let made = kernel.run(OpLaunch {
             attrs: call.attrs,
             outputs: &outputs,
             launch: &mut launch,

@@ -6,12 +6,12 @@ use convoke_graph::{DType, Tensor};
 use convoke_kernels::cast::{self, cast};
 
 use super::KernelFailure;
-use super::call::{KernelCall, write};
+use super::call::{OpLaunch, write};
 use super::dispatch::by_dtype;
 
 /// `x` converted to `to`, where both dtypes are floats; `x` itself if it has that dtype.
 pub(crate) fn convert(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     x: &Tensor,
     to: DType,
 ) -> Result<Tensor, KernelFailure> {
@@ -44,13 +44,13 @@ pub(crate) fn convert(
 }
 
 /// Operand `i` converted to f32.
-pub(crate) fn wide(call: &KernelCall<'_, '_>, i: usize) -> Result<Tensor, KernelFailure> {
+pub(crate) fn wide(call: &OpLaunch<'_, '_>, i: usize) -> Result<Tensor, KernelFailure> {
     convert(call, call.input(i)?, DType::F32)
 }
 
 /// Operand `i` converted to f32; `None` where it is left out.
 pub(crate) fn optional_wide(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     i: usize,
 ) -> Result<Option<Tensor>, KernelFailure> {
     call.optional(i)
@@ -59,13 +59,13 @@ pub(crate) fn optional_wide(
 }
 
 /// An f32 tensor of output `o`'s shape.
-pub(crate) fn wide_output(call: &KernelCall<'_, '_>, o: usize) -> Result<Tensor, KernelFailure> {
+pub(crate) fn wide_output(call: &OpLaunch<'_, '_>, o: usize) -> Result<Tensor, KernelFailure> {
     Ok(call.launch.pool.tensor(DType::F32, call.out_shape(o))?)
 }
 
 /// `y` converted to the dtype of output `o`.
 pub(crate) fn narrow_to(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     o: usize,
     y: Tensor,
 ) -> Result<Tensor, KernelFailure> {

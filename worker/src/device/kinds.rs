@@ -19,7 +19,7 @@ use super::{ConstantCopies, Device};
 /// The most bytes of the name of a numerics profile.
 pub const MOST_PROFILE: usize = 64;
 
-/// What a device is opened with.
+/// The arguments with which a device is opened.
 pub struct DeviceContext<'a> {
     /// The number of the device among those of its kind at this machine: 1 of `cuda:1`.
     pub number: u32,
@@ -156,7 +156,7 @@ pub struct OwnedDevice {
 }
 
 impl OwnedDevice {
-    /// A device with so much memory, none of which is used.
+    /// A device with this much memory, none of which is used.
     pub fn new(worker: &str, device: Arc<dyn Device>, profile: &str, memory: u64) -> OwnedDevice {
         OwnedDevice {
             device,

@@ -11,12 +11,13 @@
 //! for, and values that the other side reads are copied, by nodes of their own.
 //!
 //! Invariants
-//! 1. What is enqueued takes effect in the order in which it was enqueued, as far as its results show: a launch reads
-//!    what earlier launches and copies wrote. A device that works on several streams waits for events between them.
+//! 1. Work takes effect in the order in which it was enqueued, as far as its results show: a launch reads what earlier
+//!    launches and copies wrote. A device that works on several streams waits for events between them.
 //! 2. Memory of a device tensor is used again only after everything enqueued that reads or writes it has ended.
 //! 3. No call waits for the device, and nothing is lost: every callback is called exactly once, with a result or an
 //!    error, even where the device fails or its queue is dropped.
-//! 4. A launch that fails fails later. Its results carry the failure, and so do the results of what reads them.
+//! 4. A launch returns before it can fail. If it fails, its results carry the failure, and so do the results of every
+//!    launch that reads them.
 //! 5. A device that will never work again fails whatever is enqueued with an error of code `wedged`. Its worker then
 //!    refuses work and ends, and calls run elsewhere.
 
@@ -106,7 +107,7 @@ pub trait KernelWatch: Send + Sync {
 
 /// One step's work on a device.
 pub struct DeviceStep {
-    /// Set once the step is cancelled. A device that can call back what it has not begun does so.
+    /// Set once the step is cancelled. A device that can take back work that it has not begun does so.
     pub cancel: Arc<AtomicBool>,
     pub watch: Arc<dyn KernelWatch>,
     failed: OnceLock<Arc<DeviceFailure>>,
@@ -179,7 +180,7 @@ pub struct DeviceLaunch<'a> {
 /// The results of a launch, one for each result of the op.
 pub type LaunchResults = SmallVec<[DeviceTensor; 2]>;
 
-/// Called with the host copy of a device tensor, or with the failure of what should have made it.
+/// Called with the host copy of a device tensor, or with the failure of the launch that should have made it.
 pub type CopiedCallback = Box<dyn FnOnce(std::result::Result<Tensor, Arc<DeviceFailure>>) + Send>;
 
 /// Called once everything that was enqueued before has ended.
@@ -207,8 +208,8 @@ pub trait DeviceQueue: Send + Sync {
     /// Calls `then` once everything that was enqueued before has ended, callbacks included.
     fn event(&self, then: EventCallback);
 
-    /// Called after a step was cancelled: what has not begun of cancelled steps may end at once, without its turn. A
-    /// device that can call nothing back does nothing.
+    /// Called after a step was cancelled: work of cancelled steps that has not begun may end at once, without its turn.
+    /// A device that can call nothing back does nothing.
     fn recall(&self) {}
 }
 

@@ -62,8 +62,8 @@ struct Splitter<'a> {
     launched: Vec<DeviceNode>,
 }
 
-/// Divides the step part of a checked program. `constants` says of each value whether it outlives steps. `None` where the
-/// device runs none of its nodes.
+/// Divides the step part of a checked program. `constants` says of each value whether it outlives steps. Returns `None`
+/// if the device runs none of its nodes.
 pub(crate) fn split(
     program: &Program,
     constants: &[bool],

@@ -1,4 +1,4 @@
-//! What every device promises, as a suite that the tests of a device run.
+//! The promises of every device, as a suite that the tests of a device run.
 //!
 //! ```text
 //! values     copies there and back; each op that the device has a kernel for, beside the CPU's kernel
@@ -45,7 +45,7 @@ pub enum Comparison {
     Within(f32),
 }
 
-/// What the suite has seen.
+/// Counts of what the suite has checked.
 #[derive(Debug, Clone, Default)]
 pub struct SuiteReport {
     /// The ops whose results were compared with those of the CPU.
@@ -454,8 +454,8 @@ fn ends(device: &dyn Device, kernel: &DeviceKernel) -> Result<()> {
     emptied(&memory)
 }
 
-/// Waits until a queue that was dropped has given back its memory. What was enqueued may hold some a little longer than
-/// its callbacks take.
+/// Waits until a queue that was dropped has given back its memory. Enqueued work may hold memory a little longer than
+/// until its callbacks.
 fn emptied(memory: &Ledger) -> Result<()> {
     let until = Instant::now() + BOUND;
     while memory.total_and_peak().0 > 0 {

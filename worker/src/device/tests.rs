@@ -68,7 +68,7 @@ fn program(types: &[(DType, usize)], recvs: u32, nodes: &[GivenNode], sends: &[u
     }
 }
 
-/// The nodes of the divided program, each as where it runs, its name and what it reads; then what is sent.
+/// The nodes of the divided program, each with its side, its name and its operands; then the sends.
 fn listing(program: &Program, constants: &[u32], device: &Having) -> Vec<String> {
     let outlive: Vec<bool> = (0..program.values.len() as u32)
         .map(|v| constants.contains(&v))
@@ -184,7 +184,7 @@ fn shapes_and_their_arithmetic_stay_on_the_host() {
     ];
     let device = Having(&["Neg", "Mul", "Reshape"]);
     assert_eq!(listing(&p, &[], &device), want);
-    // The shape of what is on the host is read there.
+    // The shape of a host value is read on the host.
     let nodes: &[GivenNode] = &[("Shape", &[0], 1), ("Neg", &[0], 2)];
     let p = program(&[F, SIZES, F], 1, nodes, &[1]);
     let want = [

@@ -12,7 +12,8 @@
 //! 2. Ready ops are handed out in the order they were issued; an op that waits holds up no op that was issued after it.
 //! 3. A dropped handle frees its tensor as soon as no op that was issued before the drop needs it.
 //! 4. The bytes that all of this takes besides tensors are known at any time, see [`Core::footprint`].
-//! 5. Transfers that arrive without having been announced are bounded, in number and by the size of what shares a lane.
+//! 5. Transfers that arrive without having been announced are bounded, in number and by the size of tensors that travel
+//!    on a lane.
 
 mod transfers;
 
@@ -82,7 +83,7 @@ enum Waiter {
     Step(TensorCallback),
 }
 
-/// What a step does with a handle's tensor once it has resolved.
+/// How a step uses a handle's tensor once it has resolved.
 pub(crate) type TensorCallback = Box<dyn FnOnce(HandleOutcome) + Send>;
 
 struct WaitingRun {
@@ -126,7 +127,7 @@ impl Ord for Run {
     }
 }
 
-/// What must be done outside the session.
+/// A command that must be carried out outside the session.
 pub(super) enum Effect {
     Send {
         peer: u32,

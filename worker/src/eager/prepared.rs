@@ -31,13 +31,13 @@ pub(super) struct PreparedOp {
     pub origin: u32,
     /// Whether any operand is declared as one in host memory.
     has_host: bool,
-    /// What was found for the operands that were seen first; most ops see no others.
+    /// The facts for the operands that were seen first; most ops see no others.
     first: OnceLock<Arc<ShapeFacts>>,
-    /// What was found for the latest operands that differ from the first ones.
+    /// The facts for the latest operands that differ from the first ones.
     last: Mutex<Option<Arc<ShapeFacts>>>,
 }
 
-/// What follows from the shapes of operands, and the values of those in host memory.
+/// Facts that follow from the shapes of operands, and from the values of those in host memory.
 pub(super) struct ShapeFacts {
     operands: SizeKey,
     /// Predicted time of the kernel on one thread; [`Duration::MAX`] where it cannot be predicted.
@@ -139,7 +139,7 @@ impl PreparedOp {
         self.has_host && t.elements() <= MOST_HOST && self.in_host_memory(operand)
     }
 
-    /// The operands as shape rules see them. Of large ones in host memory only dtype and shape are given.
+    /// The operands as shape rules see them. Shape rules see only dtype and shape of large operands in host memory.
     fn concrete<'t>(
         &self,
         inputs: &[Option<&'t Tensor>],

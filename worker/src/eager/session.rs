@@ -104,7 +104,7 @@ struct SessionState {
     runner: Runner,
     /// Numbers of the requests for an account that the client waits for.
     asked: Vec<u64>,
-    /// Whether the lane knows that there is something to report.
+    /// Whether the lane was told that there are reports.
     reporting: bool,
     /// Whether a batch of commands came since the last period ended.
     heard: bool,
@@ -425,7 +425,7 @@ impl Session {
         }
     }
 
-    /// Does what follows from a change: tensors and reports leave, and a job starts if an op is ready.
+    /// Acts on a change: sends tensors and reports, and starts a job if an op is ready.
     fn settle(&self, mut state: MutexGuard<'_, SessionState>) {
         let effects = state.core.effects();
         let start = state.core.peek_ready().is_some() && state.runner == Runner::None;

@@ -19,7 +19,7 @@ use super::core::{Core, Effect, HandleOutcome, Id};
 use super::prepared::PreparedOp;
 use crate::cpu::Outputs;
 
-/// The peer that handles are sent to, to learn what they resolve to.
+/// The peer that handles are sent to, so that the test learns their values.
 const ASKED: u32 = 9;
 
 fn prepared(op: &str, operands: &[DType], outputs: u8) -> Arc<PreparedOp> {
@@ -100,13 +100,13 @@ impl Bench {
             .collect()
     }
 
-    /// What a handle has resolved to; `None` where it is pending.
+    /// The value that a handle has resolved to; `None` while it is pending.
     fn asked(&mut self, id: Id) -> Option<HandleOutcome> {
         self.core.give(id, ASKED, id);
         self.told(id)
     }
 
-    /// What a handle that was sent to [`ASKED`] before has resolved to by now.
+    /// The value of a handle that was sent to [`ASKED`] before, if it has resolved by now.
     fn told(&mut self, id: Id) -> Option<HandleOutcome> {
         let effects = self.core.effects().into_iter();
         let told = effects.filter_map(|e| match e {

@@ -11,7 +11,7 @@
 //! Invariants
 //! 1. The step does not quiesce before the functions of its nodes have ended; a step that ends cancels them, and so the
 //!    step of the body that runs.
-//! 2. What a body's step fails with is what the node fails with, with the place that is known of it.
+//! 2. A node fails with the error of its body's step, which names the worker and the inner node where they are known.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -52,7 +52,7 @@ pub struct DrivenBodies {
 }
 
 impl DrivenBodies {
-    /// The bodies of a program with so many steps in flight. Their task runs in `world` until this is dropped.
+    /// The bodies of a program with this many steps in flight. Their task runs in `world` until this is dropped.
     pub fn new(world: &World, bodies: Vec<DrivenBody>, in_flight: u32) -> DrivenBodies {
         // A node has a body at least, and is reached once in a step.
         let room = bodies.len().saturating_mul(in_flight.max(1) as usize);
@@ -99,8 +99,9 @@ impl DrivenBody {
     }
 }
 
-/// The error of a body's step, as its node fails with it. What ends a participant of the body is, for others, the loss of
-/// that participant, which `worker`, the body's driver, has noticed where nobody else has.
+/// The error with which a node fails, made from the error of its body's step. An error that ends a participant of the
+/// body is for the others the loss of that participant. `worker`, the body's driver, counts as the one that noticed it
+/// where nobody else did.
 fn within(mut error: Error, worker: &str) -> Error {
     error.stopped.clear();
     let ends = [Code::Wedged, Code::WorkerLeaving, Code::LeaseRetired];

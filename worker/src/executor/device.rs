@@ -1,7 +1,7 @@
 //! Instructions that concern the worker's device: launches and copies in are enqueued, copies out arrive later.
 //!
 //! The runner enqueues what its sequences say without waiting for the device. It stops where the work ahead of it is
-//! predicted to take [`AHEAD`], because what is enqueued may be past recall, and goes on once the device has come so far.
+//! predicted to take [`AHEAD`], because enqueued work may be past recall, and goes on once the device has come so far.
 //! A step quiesces only after an event behind all that it enqueued.
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::program::installed::{InstalledProgram, declared, site};
 pub(super) const AHEAD: u64 = 20_000_000;
 
 /// The results of an instruction that concerns the device.
-pub(super) enum Enqueued {
+pub(super) enum InstrResults {
     /// Tensors on the device, or to come there.
     OnDevice(SmallVec<[DeviceTensor; 2]>),
     /// Tensors of the host.
@@ -85,7 +85,7 @@ impl Executor {
         instr: DeviceInstr,
         flow: &mut Flow,
         step: Option<&Arc<DeviceStep>>,
-    ) -> Result<Enqueued, Option<Box<Error>>> {
+    ) -> Result<InstrResults, Option<Box<Error>>> {
         let enqueued = match (self.queue.get(), step) {
             (Some(queue), Some(step)) => self.enqueued(n, i, instr, flow, &**queue, step),
             _ => Err(Error::internal("a device instruction without a device").into()),
@@ -106,7 +106,7 @@ impl Executor {
         flow: &mut Flow,
         queue: &dyn DeviceQueue,
         step: &Arc<DeviceStep>,
-    ) -> Result<Enqueued, KernelFailure> {
+    ) -> Result<InstrResults, KernelFailure> {
         let code = &self.installed.code;
         let node = code.instr(i).node;
         let only = code.operands(i).first().map(|slot| slot.place());
@@ -128,7 +128,7 @@ impl Executor {
                 });
                 let operands = operands.collect::<Result<_, Error>>()?;
                 flow.enqueued(self.installed.nodes()[node as usize].cost);
-                Ok(Enqueued::OnDevice(queue.launch(DeviceLaunch {
+                Ok(InstrResults::OnDevice(queue.launch(DeviceLaunch {
                     kernel: &code.device[at as usize].kernel,
                     step,
                     node,
@@ -141,7 +141,7 @@ impl Executor {
                 let tensor = tensor.ok_or_else(missing)?;
                 flow.enqueued(0);
                 let copy = queue.copy_in(step, node, tensor);
-                Ok(Enqueued::OnDevice(SmallVec::from_iter([copy])))
+                Ok(InstrResults::OnDevice(SmallVec::from_iter([copy])))
             }
             DeviceInstr::CopyOut => {
                 let tensor = only.and_then(|place| self.on_device(place, flow).cloned());
@@ -155,13 +155,13 @@ impl Executor {
                     }
                 });
                 queue.copy_out(step, node, tensor, &self.pool, then);
-                Ok(Enqueued::OnHost(Outputs::new()))
+                Ok(InstrResults::OnHost(Outputs::new()))
             }
             DeviceInstr::Shape => {
                 let tensor = only.and_then(|place| self.on_device(place, flow));
                 let shape = &tensor.ok_or_else(missing)?.shape;
                 let made = self.shape(node, shape)?;
-                Ok(Enqueued::OnHost(Outputs::from(made)))
+                Ok(InstrResults::OnHost(Outputs::from(made)))
             }
         }
     }
@@ -313,7 +313,7 @@ impl Executor {
         }));
     }
 
-    /// Lets what is enqueued of cancelled steps end without its turn. Called without the step's lock.
+    /// Lets enqueued work of cancelled steps end without its turn. Called without the step's lock.
     pub(super) fn recall(&self) {
         if let Some(queue) = self.queue.get() {
             queue.recall();

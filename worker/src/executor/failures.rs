@@ -92,7 +92,7 @@ impl Failures {
 }
 
 impl Executor {
-    /// Counts and reports a step that failed because of what the participant `from` found. Called under the step's
+    /// Counts and reports a step that failed because of an error that participant `from` found. Called under the step's
     /// lock, once for each step. A step of a partitioned body is told of by the step that drives it.
     pub(super) fn tell_failure(
         &self,

@@ -180,7 +180,8 @@ impl Executor {
         self.entry(n).lock()
     }
 
-    /// Ends a step because of what the participant `from` found, and tells its runner. Called under the step's lock.
+    /// Ends a step because of an error that participant `from` found, and tells its runner. Called under the step's
+    /// lock.
     fn stop(&self, lease: &Lease, run: &mut Run, error: Error, from: ParticipantIx) {
         self.tell_failure(lease, run, &error, from);
         run.stop(error);
@@ -255,8 +256,8 @@ impl Executor {
         }
     }
 
-    /// Does what follows from an instruction, outside of the measured time: links may call straight into their peers,
-    /// whose time is not the step's.
+    /// Carries out the effects of an instruction, outside of the measured time: links may call straight into their
+    /// peers, whose time is not the step's.
     fn finish_within(&self, n: u64, after: &mut FollowUp, time: &mut Option<Stopwatch>) {
         time.iter_mut().for_each(Stopwatch::stop);
         self.finish(n, std::mem::take(after));

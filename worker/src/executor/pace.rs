@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// Number of measurements in a row that must contradict the choice: a single one may only show that a thread was
 /// interrupted.
 const CONVINCED: u8 = 16;
-/// One in so many steps is measured: reading a clock takes as long as a small kernel.
+/// One in this many steps is measured: reading a clock takes as long as a small kernel.
 const SAMPLE: u64 = 4;
 
 /// The prediction decides whether steps are brief.
@@ -60,7 +60,7 @@ impl Pace {
         n.is_multiple_of(SAMPLE) && self.predicted.is_some() && !self.longest.is_zero()
     }
 
-    /// Takes account of a measured step: `time` is a bound on what it takes on one thread.
+    /// Takes account of a measured step: `time` is a bound on its time on one thread.
     pub(super) fn took(&self, time: Duration) {
         let brief = self.is_brief();
         if (time <= self.longest) == brief {

@@ -1,4 +1,4 @@
-//! One window entry of an executor: the data of its step, what the step waits for, and what follows from an event.
+//! One window entry of an executor: the data of its step, the events that the step waits for, and their effects.
 //!
 //! ```text
 //! Run, under the entry's lock     phase, error, runner, tensors that links hold, mail
@@ -10,7 +10,7 @@
 //! handles that come meanwhile are mail. The thread takes its mail when it is told that there is some, and before it
 //! ends.
 //!
-//! In a *partial* step an instruction that fails takes along what depends on it, and nothing else. A lost value has an
+//! In a *partial* step an instruction that fails takes its dependents along, and nothing else. A lost value has an
 //! empty register. From the first loss on each instruction is checked before it runs, and left out if it lacks an
 //! operand. Before the first loss nothing is checked.
 //!
@@ -428,7 +428,7 @@ impl Flow {
         }
     }
 
-    /// Takes what was delivered in place of a value: a tensor as in [`Flow::arrive`], or, in a partial step, an error.
+    /// Takes the delivery for a value: a tensor as in [`Flow::arrive`], or, in a partial step, an error.
     fn take(
         &mut self,
         code: &LoweredProgram,

@@ -9,7 +9,7 @@ use convoke_common::mutant;
 use convoke_kernels::Exec;
 use tracing::Span;
 
-use super::device::{AHEAD, Enqueued};
+use super::device::{AHEAD, InstrResults};
 use super::handles::HandleAccess;
 use super::pace::Stopwatch;
 use super::run::{FollowUp, Runner};
@@ -18,7 +18,7 @@ use crate::compute::{self, Crew};
 use crate::cpu::{Operands, Outputs};
 use crate::program::code::InstrKind;
 
-/// What a runner leaves to be done at its end.
+/// Work that a runner leaves for after its end.
 struct Remainder {
     span: Span,
     after: FollowUp,
@@ -215,8 +215,8 @@ impl Executor {
                     Ok(Outputs::new())
                 }
                 InstrKind::Device(op) => match self.enqueue(n, i, op, &mut flow, device.as_ref()) {
-                    Ok(Enqueued::OnHost(made)) => Ok(made),
-                    Ok(Enqueued::OnDevice(made)) => {
+                    Ok(InstrResults::OnHost(made)) => Ok(made),
+                    Ok(InstrResults::OnDevice(made)) => {
                         flow.ended_on_device(code, i, made);
                         continue;
                     }
@@ -226,7 +226,7 @@ impl Executor {
             match launched {
                 Ok(made) => {
                     flow.ended(code, i, made, &mut after);
-                    // What is sent last is sent when the job is over.
+                    // The last sends wait until the job is over.
                     if after.sends.is_empty() || flow.is_idle() {
                         continue;
                     }

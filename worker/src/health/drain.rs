@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 
 /// Whether a worker takes new work.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum ServiceState {
     /// The worker takes work.
     Serving,
     /// The worker was told to end, and finishes its running steps.
@@ -29,8 +29,8 @@ pub enum Standing {
 /// Refuses new work once the worker leaves or is wedged, and counts live steps.
 #[derive(Debug)]
 pub struct Gate {
-    standing: watch::Sender<Standing>,
-    /// The error that new work is refused with: a copy of what the standing says, readable without a lock.
+    state: watch::Sender<ServiceState>,
+    /// The error that refuses new work: a copy of the state's error, readable without a lock.
     refusal: OnceLock<Error>,
     live: AtomicU64,
     idle: Notify,
@@ -39,7 +39,7 @@ pub struct Gate {
 impl Default for Gate {
     fn default() -> Gate {
         Gate {
-            standing: watch::Sender::new(Standing::Serving),
+            state: watch::Sender::new(ServiceState::Serving),
             refusal: OnceLock::new(),
             live: AtomicU64::new(0),
             idle: Notify::new(),
@@ -53,18 +53,18 @@ impl Gate {
         self.refusal.get()
     }
 
-    /// A receiver of the worker's standing and of its changes.
-    pub fn standing(&self) -> watch::Receiver<Standing> {
-        self.standing.subscribe()
+    /// A receiver of the worker's service state and of its changes.
+    pub fn service_state(&self) -> watch::Receiver<ServiceState> {
+        self.state.subscribe()
     }
 
     /// Stops taking new work, because the worker will end.
     pub fn leave(&self, worker: &str) {
         let _ = self.refusal.set(Error::leaving(worker));
-        self.standing.send_if_modified(|s| {
-            let serving = *s == Standing::Serving;
+        self.state.send_if_modified(|s| {
+            let serving = *s == ServiceState::Serving;
             if serving {
-                *s = Standing::Leaving;
+                *s = ServiceState::Leaving;
             }
             serving
         });
@@ -73,7 +73,7 @@ impl Gate {
     /// Stops taking new work, because a kernel does not stop.
     pub fn wedge(&self, error: &Error) {
         let _ = self.refusal.set(error.clone());
-        self.standing.send_replace(Standing::Wedged(error.clone()));
+        self.state.send_replace(ServiceState::Wedged(error.clone()));
     }
 
     /// Counts a step as live. The caller checks [`Gate::refusal`] afterwards, so that no step slips through while the
@@ -91,8 +91,8 @@ impl Gate {
 
     /// Returns once no step is live, or once a kernel is known not to stop, so that its step never ends.
     pub async fn finished(&self) {
-        let mut standing = self.standing();
-        let wedged = standing.wait_for(|s| matches!(s, Standing::Wedged(_)));
+        let mut state = self.service_state();
+        let wedged = state.wait_for(|s| matches!(s, ServiceState::Wedged(_)));
         tokio::select! {
             biased;
             () = self.idle() => {}
@@ -102,7 +102,7 @@ impl Gate {
 
     /// The error that says why the process of a worker that has left leaves work behind, if it does.
     pub fn unfinished(&self, worker: &str) -> Option<Error> {
-        if let Standing::Wedged(error) = &*self.standing.borrow() {
+        if let ServiceState::Wedged(error) = &*self.state.borrow() {
             return Some(error.clone());
         }
         let live = self.live.load(Ordering::SeqCst);
@@ -133,13 +133,13 @@ mod tests {
     #[tokio::test]
     async fn what_closes_stays_closed_and_idle_waits_for_the_last() {
         let gate = Gate::default();
-        let mut standing = gate.standing();
+        let mut state = gate.service_state();
         assert!(gate.refusal().is_none() && gate.idle().now_or_never().is_some());
         gate.started();
         gate.started();
         gate.leave("w0");
         gate.leave("w0");
-        assert_eq!(*standing.borrow_and_update(), Standing::Leaving);
+        assert_eq!(*state.borrow_and_update(), ServiceState::Leaving);
         gate.quiesced();
         let idle = gate.idle();
         tokio::pin!(idle);
@@ -159,7 +159,7 @@ mod tests {
         assert!(finished.now_or_never().is_some());
         assert_eq!(gate.unfinished("w0"), Some(wedged.clone()));
         gate.leave("w0");
-        assert_eq!(*standing.borrow_and_update(), Standing::Wedged(wedged));
+        assert_eq!(*state.borrow_and_update(), ServiceState::Wedged(wedged));
         assert_eq!(gate.refusal().unwrap().code, Code::WorkerLeaving);
     }
 }

@@ -39,7 +39,7 @@ const BRIEF: (Duration, Duration) = (Duration::from_micros(40), Duration::from_m
 /// Time after which the least number of repetitions is enough.
 const LONG_ENOUGH: Duration = Duration::from_millis(10);
 
-/// What was measured of a pool of threads.
+/// The measured speed of a pool of threads.
 #[derive(Debug, Clone, Copy)]
 pub struct Speed {
     /// FLOP/s of a matrix product on the pool's threads.

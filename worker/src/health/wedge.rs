@@ -7,7 +7,7 @@
 //!
 //! Invariants
 //! 1. Only work that has ended is watched: a healthy step runs as long as its work.
-//! 2. Only a kernel or a device wedges a worker. A peer that does not read what an ended step sent it loses its link
+//! 2. Only a kernel or a device wedges a worker. A peer that does not read the tensors of an ended step loses its link
 //!    instead.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep_until};
 /// How long ended work may take to quiesce before its worker counts as wedged.
 pub const WEDGED: Duration = Duration::from_secs(5);
 
-/// What becomes of a wedged worker.
+/// The end of a wedged worker.
 pub const RETURNS: &str =
     "its process ends and returns by itself where a supervisor runs it; else restart it";
 
@@ -39,7 +39,8 @@ pub enum Work {
     Session(LeaseId),
 }
 
-/// The work that has ended and not quiesced, with the time when it is overdue. `T` is what a look at the work needs.
+/// The work that has ended and not quiesced, with the time when it is overdue. `T` is the handle by which the work is
+/// looked at.
 #[derive(Debug)]
 struct Core<T>(BTreeMap<Work, (Timer, T)>);
 

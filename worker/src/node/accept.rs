@@ -20,18 +20,18 @@ use crate::node::service;
 const HANDSHAKES: usize = 128;
 /// How long a handshake may take.
 const GREET_BOUND: Duration = Duration::from_secs(5);
-/// What the connections of a client's token may send ahead of their readers here without being charged for it: a sixteenth
-/// of the worker's memory, up to this much, and no more than a tenth of the token's own.
+/// Bytes that the connections of a client's token may send ahead of their readers without being charged for them: a
+/// sixteenth of the worker's memory, up to this much, and no more than a tenth of the token's own.
 const CLIENT_WINDOWS: u64 = 128 << 20;
 /// The same bound for workers, of which one token lets in many: a quarter of the memory, up to this much.
 const WORKER_WINDOWS: u64 = 1 << 30;
 
-/// What one stream may send ahead of its reader: this part of the worker's memory, and at least this much.
+/// Bytes that one stream may send ahead of its reader: this part of the worker's memory, and at least this much.
 const STREAM_PART: u64 = 512;
 const LEAST_STREAM: u64 = 1 << 20;
 
-/// What one connection that carries tensors may send ahead besides what a stream of its own may, at most: so a tensor that
-/// nobody reads yet does not keep the lane waiting that announces it.
+/// Bytes that one connection that carries tensors may send ahead at most, on top of those of one stream. So a tensor
+/// that nobody reads yet does not hold up the lane that announces it.
 const BESIDE_STREAM: u32 = 4 << 20;
 
 /// The transport of a worker that may use `memory`.

@@ -17,14 +17,14 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::health::drain::Standing;
+use crate::health::drain::ServiceState;
 use crate::node::holdings::Holdings;
 use crate::node::service;
 
 /// First and longest pause between attempts to dial an absent coordinator.
 const REDIAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// Pause before the worker's standing is reported again, where a report failed.
+/// Pause before the worker's service state is reported again, where a report failed.
 const TELL_AGAIN: Duration = Duration::from_millis(500);
 
 /// Pause before a worker that cannot return logs that again.
@@ -245,7 +245,7 @@ impl CoordinatorLink {
         Ok((watched, client, carrier))
     }
 
-    /// Renews the certificate when due, and reports the worker's standing, until the connection ends. Returns the error
+    /// Renews the certificate when due, and reports the worker's service state, until the connection ends. Returns the error
     /// where it ended for good.
     async fn attend(
         &mut self,
@@ -254,9 +254,9 @@ impl CoordinatorLink {
         mut carrier: JoinHandle<()>,
         told: &LinkSignals,
     ) -> Option<Error> {
-        let mut standing = self.holdings.engine.gate.standing();
-        // The standing is reported once at the start, since a new connection knows nothing of it.
-        standing.mark_changed();
+        let mut state = self.holdings.engine.gate.service_state();
+        // The state is reported once at the start, since a new connection knows nothing of it.
+        state.mark_changed();
         let mut untold = false;
         self.credentials.reconnected();
         let mut look = tokio::time::interval(RENEWAL_CHECK);
@@ -268,9 +268,9 @@ impl CoordinatorLink {
                 _ = &mut carrier => {
                     watched.give_up("no calls pass");
                 }
-                Ok(()) = standing.changed() => {
-                    let stands = standing.borrow_and_update().clone();
-                    let serves = stands == Standing::Serving;
+                Ok(()) = state.changed() => {
+                    let stands = state.borrow_and_update().clone();
+                    let serves = stands == ServiceState::Serving;
                     let informed = inform(client, stands).await;
                     untold = informed.is_err();
                     match informed {
@@ -278,7 +278,7 @@ impl CoordinatorLink {
                         Err(e) => tracing::warn!("cannot tell the coordinator: {e}"),
                     }
                 }
-                () = tokio::time::sleep(TELL_AGAIN), if untold => standing.mark_changed(),
+                () = tokio::time::sleep(TELL_AGAIN), if untold => state.mark_changed(),
                 () = self.holdings.more_dropped(), if !mutant!("dropped-untold") => {
                     let leases = self.holdings.take_dropped();
                     let answer = client.dropped(call(), leases.clone()).await;
@@ -307,12 +307,12 @@ impl CoordinatorLink {
     }
 }
 
-/// Reports the worker's standing to the coordinator, which takes a worker to be serving until told otherwise.
-async fn inform(client: &CoordinatorClient, standing: Standing) -> Result<()> {
-    let answer = match standing {
-        Standing::Serving => return Ok(()),
-        Standing::Leaving => client.leave(call()).await,
-        Standing::Wedged(why) => client.wedged(call(), why).await,
+/// Reports the worker's service state to the coordinator, which takes a worker to be serving until told otherwise.
+async fn inform(client: &CoordinatorClient, state: ServiceState) -> Result<()> {
+    let answer = match state {
+        ServiceState::Serving => return Ok(()),
+        ServiceState::Leaving => client.leave(call()).await,
+        ServiceState::Wedged(why) => client.wedged(call(), why).await,
     };
     rpc::answer(None, answer)
 }

@@ -1,4 +1,4 @@
-//! What a worker holds: leases, links to peers, and its status.
+//! The holdings of a worker: leases, links to peers, and its status.
 
 mod bodies;
 mod core;
@@ -77,7 +77,7 @@ impl InstalledLease {
         std::iter::once(self).chain(&self.bodies)
     }
 
-    /// What tells, once the lease was released, whether anything of it is still in use.
+    /// Returns weak references that tell, once the lease was released, whether anything of it is still in use.
     fn remains(&self) -> Vec<EndingLease> {
         let remains = self.each().map(|part| EndingLease {
             lease: Arc::downgrade(&part.lease),
@@ -103,11 +103,12 @@ impl EndingLease {
     }
 }
 
-/// What a worker holds that changes, under one lock. No kernel, no peer and no destructor of a lease runs under it.
+/// The changing part of a worker's holdings, under one lock. No kernel runs, no peer is called and no lease is
+/// destroyed under it.
 #[derive(Default)]
 struct HoldingsState {
     leases: LeaseCore,
-    /// The clients of this process, by name, with what reads their artifacts.
+    /// The sources of artifacts of the clients in this process, by name.
     local_clients: BTreeMap<String, Arc<dyn ArtifactSource>>,
 }
 
@@ -123,7 +124,7 @@ pub struct Holdings {
     dialler: Arc<Dialler>,
     pub engine: Arc<Engine>,
     pub ledger: Ledger,
-    /// The memory for what is remembered besides tensors.
+    /// The memory for records, which are everything besides tensors that is remembered.
     pub records: Records,
     pub cache: Option<Arc<Cache>>,
     pub root: Option<PathBuf>,
@@ -203,7 +204,7 @@ impl Holdings {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the core of an event, and does what follows once the lock is released.
+    /// Tells the core of an event, and carries out its commands once the lock is released.
     fn tell_leases<R>(&self, event: impl FnOnce(&mut LeaseCore) -> R) -> R {
         let mut state = self.state();
         let result = event(&mut state.leases);

@@ -1,4 +1,5 @@
-//! Memory for what a worker remembers besides tensors: prepared ops, names, handles, waiting ops, graphs of programs.
+//! Memory for records, which a worker remembers besides tensors: prepared ops, names, handles, waiting ops, graphs of
+//! programs.
 //!
 //! Records have a part of the worker's memory of their own, so that a worker whose memory is full of tensors still
 //! understands commands, and commands take nothing from tensors that were planned. Beyond that part, records take the
@@ -16,7 +17,7 @@ use convoke_common::mutant;
 use convoke_common::world::{AccountId, Share};
 use convoke_rendezvous::Link;
 
-/// The part of the worker's memory for records: one in so many bytes, and at least [`LEAST`].
+/// The divisor of the worker's memory that gives the part for records, which is at least [`LEAST`].
 const PART: u64 = 16;
 const LEAST: u64 = 4 << 20;
 
@@ -49,8 +50,8 @@ pub fn account_of_member(ledger: &Ledger, member: &PeerIdentity) -> Ledger {
     })
 }
 
-/// Who pays for the compute of a client's lease or session: the token that it came with, or itself where it is of this
-/// process.
+/// The share that pays for the compute of a client's lease or session: the account is the token that the client came
+/// with, or the client itself where it is in this process.
 pub fn share_of(link: Option<&Arc<Link>>, client: &str, lease: LeaseId) -> Share {
     let identity = link.and_then(|link| link.identity());
     let account = identity.map_or(client, |identity| identity.token_id.as_str());

@@ -10,11 +10,11 @@ use convoke_common::identity::{MEMBERSHIP_OVER, Role, TokenId, membership_over, 
 use convoke_common::ids::{LeaseId, PlanId};
 use convoke_common::members::MemberConnection;
 use convoke_common::mutant;
+use convoke_common::rpc::transport::{MAX_FRAME, serve_stream};
 use convoke_common::rpc::{
     FORBIDDEN, InstallAnswer, LinkReport, MemoryUse, Progress, StreamKind, StreamService, Worker,
     WorkerStatus, close, serve_streams,
 };
-use convoke_common::rpc_transport::{MAX_FRAME, serve_stream};
 use convoke_common::world::quic::{RecvStream, SendStream};
 use convoke_graph::program::Program;
 use convoke_rendezvous::{probe, remote};

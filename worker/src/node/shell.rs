@@ -33,7 +33,7 @@ use crate::compute::Threads;
 use crate::device;
 use crate::executor::Engine;
 use crate::health::blackbox::BlackBox;
-use crate::health::drain::Standing;
+use crate::health::drain::ServiceState;
 use crate::node::accept;
 use crate::node::coordinator_link::{AbsenceNotice, CoordinatorLink, LinkSignals};
 use crate::node::holdings::{self, Holdings};
@@ -44,8 +44,8 @@ use crate::weights::load_buffer::LoadBuffer;
 /// that links and kernels touch first, and the buffers of connections. Measured.
 const SERVING: u64 = 6 << 20;
 
-/// How long a worker may take to end once its work has ended: kernels notice that they are cancelled, peers read what
-/// was sent, connections close.
+/// How long a worker may take to end once its work has ended: kernels notice that they are cancelled, peers read the
+/// last frames, connections close.
 pub const END_BOUND: Duration = Duration::from_millis(1500);
 
 /// How often the compute threads are checked for one that stands still.
@@ -326,7 +326,7 @@ impl RunningWorker {
         self.holdings.add_local_client(client, source);
     }
 
-    /// Begins to note running kernels in the black box: what the former process died of is reported by now.
+    /// Begins to note running kernels in the black box, since the death of the former process has been reported by now.
     fn note_kernels(&self) {
         let engine = &self.holdings.engine;
         let begun = engine
@@ -381,23 +381,23 @@ impl RunningWorker {
 
     /// Resolves when the coordinator has asked this worker to end; the caller then calls [`RunningWorker::drain`].
     pub async fn told_to_leave(&self) {
-        self.stands(|s| *s == Standing::Leaving).await;
+        self.stands(|s| *s == ServiceState::Leaving).await;
     }
 
     /// Resolves when a kernel of this worker does not stop. The worker refuses work from then on, and only another
     /// process can serve under its name again: the caller ends this one.
     pub async fn wedged(&self) -> Error {
-        match self.stands(|s| matches!(s, Standing::Wedged(_))).await {
-            Standing::Wedged(error) => error,
+        match self.stands(|s| matches!(s, ServiceState::Wedged(_))).await {
+            ServiceState::Wedged(error) => error,
             _ => std::future::pending().await,
         }
     }
 
-    async fn stands(&self, wanted: impl Fn(&Standing) -> bool) -> Standing {
-        let mut standing = self.holdings.engine.gate.standing();
-        match standing.wait_for(wanted).await.map(|s| s.clone()) {
+    async fn stands(&self, wanted: impl Fn(&ServiceState) -> bool) -> ServiceState {
+        let mut state = self.holdings.engine.gate.service_state();
+        match state.wait_for(wanted).await.map(|s| s.clone()) {
             Ok(stands) => stands,
-            // The engine, which sends the standing, outlives this receiver.
+            // The engine, which sends the state, outlives this receiver.
             Err(_) => std::future::pending().await,
         }
     }
@@ -437,15 +437,15 @@ impl RunningWorker {
     pub async fn stop(&self, bound: Duration) {
         let holdings = &self.holdings;
         let all = async {
-            let stands = holdings.engine.gate.standing().borrow().clone();
-            if stands != Standing::Serving && self.lost.borrow().is_none() {
+            let stands = holdings.engine.gate.service_state().borrow().clone();
+            if stands != ServiceState::Serving && self.lost.borrow().is_none() {
                 // Waiting for the coordinator to know is worth a moment: others then plan without this worker at once.
                 let mut informed = self.informed.clone();
                 let told = informed.wait_for(|informed| *informed);
                 let _ = tokio::time::timeout(bound / 4, told).await;
             }
-            let error = match &*holdings.engine.gate.standing().borrow() {
-                Standing::Wedged(error) => error.clone(),
+            let error = match &*holdings.engine.gate.service_state().borrow() {
+                ServiceState::Wedged(error) => error.clone(),
                 _ => Error::leaving(&holdings.me.name),
             };
             holdings.end(&error, bound / 2).await;

@@ -1,4 +1,4 @@
-//! A worker without a coordinator, and a client that links to it over QUIC, for tests of what a worker holds.
+//! A worker without a coordinator, and a client that links to it over QUIC, for tests of a worker's holdings.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

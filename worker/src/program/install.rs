@@ -44,8 +44,8 @@ pub struct Ready {
     pub pins: Option<Pins>,
 }
 
-/// Takes from the weight store what is there, and loads literals and runs the init part for the rest. Nodes that `device`
-/// has kernels for run there.
+/// Takes the constants that the weight store has, and loads literals and runs the init part for the rest. Nodes that
+/// `device` has kernels for run there.
 pub async fn prepare(
     engine: &Arc<Engine>,
     share: &Share,

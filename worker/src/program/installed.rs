@@ -29,16 +29,16 @@ pub struct InstalledProgram {
     pub constant_sends: Vec<(u32, Tensor)>,
     /// By number of a constant, its copy on the worker's device, where device nodes read it.
     pub device_constants: Vec<Option<DeviceTensor>>,
-    /// What the lease's token pays for the constants that the weight store has. It ends after the constants.
+    /// The charges of the lease's token for constants in the weight store. They must be dropped after the constants.
     pub charges: Vec<Charge>,
 }
 
 /// The predicted time of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PredictedTime {
-    /// What all nodes take besides their kernels.
+    /// The time that all nodes take outside of their kernels.
     overhead: Duration,
-    /// What the kernels take on all of the worker's threads.
+    /// The time that the kernels take on all of the worker's threads.
     kernels: Duration,
 }
 

@@ -78,7 +78,7 @@ impl Order {
     /// Orders the chunks of the values in `wanted`, which come in the order they are needed. A value that is no range
     /// needs no chunk.
     pub fn new(literals: &[(u32, Literal)], wanted: Vec<u32>, ahead: u64) -> Order {
-        // What nobody wants rides along with nothing.
+        // Skip literals that nobody wants.
         let all: BTreeSet<u32> = wanted.iter().copied().collect();
         let ranges: BTreeMap<u32, Range> = literals
             .iter()
@@ -195,7 +195,7 @@ mod tests {
         check(&ranges, &[0, 1, 2], 110, &[(0, &[1, 2])]);
         check(&ranges, &[0, 1, 2], 70, &[(0, &[1])]);
         check(&ranges, &[2, 0, 1], 1000, &[(0, &[1])]);
-        // What nobody wants does not ride.
+        // A literal that nobody wants is not loaded along.
         check(&ranges, &[2, 0], 1000, &[(0, &[])]);
         // A literal that lies in two chunks does not ride.
         check(&ranges, &[0, 3, 1, 2], 1000, &[(0, &[1, 2]), (1, &[])]);

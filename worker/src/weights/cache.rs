@@ -36,7 +36,7 @@ pub struct Cache {
     warned: AtomicBool,
 }
 
-/// What this worker knows of the chunks in the folder.
+/// The index of the chunks in the folder.
 #[derive(Default)]
 struct Index {
     chunks: HashMap<ChunkHash, CacheEntry>,
@@ -333,7 +333,7 @@ impl Index {
         self.chunks.get(hash).is_none_or(|e| e.pins == 0)
     }
 
-    /// Replaces what the index knows to be on disk by a listing of the folder.
+    /// Rebuilds the index from a listing of the folder.
     fn found(&mut self, stored: &[StoredChunk]) {
         for e in self.chunks.values_mut() {
             if e.state == ChunkState::OnDisk {

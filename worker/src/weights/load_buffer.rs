@@ -18,7 +18,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Chunks requested together: enough to hide a round trip and a disk's seek.
 pub const PIECE: u32 = 4;
 
-/// The part of the worker's memory that the load buffer takes, one in so many: enough to receive while weights are packed.
+/// The divisor of the worker's memory that gives the size of the load buffer: it is enough to receive while weights are
+/// packed.
 const PART: u64 = 32;
 /// Most bytes of a load buffer. At 10 Gbit/s they arrive in 50 ms, while other chunks are packed.
 const MOST: u64 = 64 << 20;

@@ -107,7 +107,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Makes so many hosts, with a switch between them.
+    /// Makes this many hosts, with a switch between them.
     pub fn make(hosts: usize, impairment: Impairment) -> Result<Network> {
         let hosts: Arc<Vec<Host>> = Arc::new((0..hosts).map(Host::make).collect::<Result<_>>()?);
         let ends = Arc::<AtomicBool>::default();

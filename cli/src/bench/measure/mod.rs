@@ -1,4 +1,4 @@
-//! What is measured: one module for each subject.
+//! The measurements: one module for each subject.
 
 pub mod cold;
 pub mod compile;

@@ -4,7 +4,7 @@ mod words;
 
 use std::time::Duration;
 
-use convoke::{Cluster, Code, Ended, Error, GenerateOptions, Phase, Sampling};
+use convoke::{Cluster, Code, EndReason, Error, GenerateOptions, Phase, Sampling};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -32,7 +32,8 @@ struct Report {
     ended: &'static str,
     /// The names of the workers.
     workers: Vec<String>,
-    /// From the start of the generation, which plans and loads the model, to the first token; 0 if there is none.
+    /// The time from the start of the generation, which plans and loads the model, to the first token; 0 if there is
+    /// none.
     first_token_ms: f64,
     /// The rate of the tokens after the first; 0 if there are none.
     tokens_per_second: f64,
@@ -40,7 +41,7 @@ struct Report {
     attempts: Vec<Attempt>,
 }
 
-/// What is asked of the model.
+/// The prompt and the options of one generation.
 struct Request {
     prompt: Vec<u32>,
     options: GenerateOptions,
@@ -142,7 +143,7 @@ async fn run(
             Err(error) => break Err(error),
         }
     };
-    // What there is of the text comes out whole, an error after it.
+    // Print the rest of the text before any error is reported.
     show(text.rest()?)?;
     if !json && !whole.is_empty() && !whole.ends_with('\n') {
         output::stream("\n")?;
@@ -157,10 +158,10 @@ async fn run(
         text: whole,
         prompt_tokens,
         ended: match generation.ended() {
-            Some(Ended::Stop(_)) => "stop",
-            Some(Ended::Full) => "full",
-            Some(Ended::MaxTokens) if cut_short => "positions",
-            Some(Ended::MaxTokens) | None => "max_tokens",
+            Some(EndReason::Stop(_)) => "stop",
+            Some(EndReason::Full) => "full",
+            Some(EndReason::MaxTokens) if cut_short => "positions",
+            Some(EndReason::MaxTokens) | None => "max_tokens",
         },
         workers: parts.map(|p| p.name.clone()).collect(),
         first_token_ms: first.as_secs_f64() * 1e3,

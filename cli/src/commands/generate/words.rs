@@ -42,8 +42,8 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a call of the tokenizer, which panics on some damaged files. What such a panic prints says nothing to a user, so that
-/// nothing is printed.
+/// Runs a call of the tokenizer, which panics on some damaged files. The panic's message would mean nothing to a user,
+/// so it is not printed.
 fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
@@ -221,7 +221,7 @@ const CONTEXT: usize = 8;
 /// How many tokens may wait for the rest of a character, which has four bytes at most.
 const MOST_HELD: usize = 8;
 
-/// What stands in a text for bytes that are no character.
+/// The character that a text shows in place of bytes that are no character.
 const NO_CHARACTER: char = '\u{fffd}';
 
 impl<'t> GrowingText<'t> {

@@ -5,7 +5,7 @@ use convoke_common::rpc::{MemberState, MemberStatus};
 
 use super::text::{ago, state};
 
-/// What is wrong with the cluster; with a member given, with the coordinator or that worker.
+/// Lists what is wrong with the cluster; if a member is given, with the coordinator or that worker alone.
 pub fn verdict(status: &ClusterStatus, member: Option<&str>) -> Result<(), Error> {
     if let Some(why) = &status.state_failure {
         let msg = format!("the coordinator cannot write its state: {why}");

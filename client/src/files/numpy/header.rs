@@ -27,7 +27,7 @@ pub(super) struct Header {
 /// Strings as numpy stores them: each has room for as many characters as the longest has, and ends with zeros.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum StoredText {
-    /// So many characters of four bytes, `U`.
+    /// This many characters of four bytes, `U`.
     Wide(usize),
     /// So many bytes, `S`.
     Bytes(usize),

@@ -230,7 +230,7 @@ pub struct ArgMax {
     pub axis: Option<i64>,
     /// Reduced axes stay, with length 1; by default true.
     pub keepdims: Option<bool>,
-    /// Of equal elements the last counts; by default false.
+    /// Among equal elements the last one counts; by default false.
     pub select_last_index: Option<bool>,
 }
 
@@ -241,7 +241,7 @@ pub struct ArgMin {
     pub axis: Option<i64>,
     /// Reduced axes stay, with length 1; by default true.
     pub keepdims: Option<bool>,
-    /// Of equal elements the last counts; by default false.
+    /// Among equal elements the last one counts; by default false.
     pub select_last_index: Option<bool>,
 }
 

@@ -165,7 +165,7 @@ fn silence_is_loss_within_the_bound() {
 
 #[test]
 fn a_one_way_cut_is_silence_to_both() {
-    // What this end sends is lost; the peer's heartbeats arrive, and echo the last counter that it received.
+    // All datagrams of this end are lost. The peer's heartbeats arrive, and echo the last counter that it received.
     let mut rig = Rig::armed(ACCEPTOR);
     let mut theirs = 1;
     let all = rig.run(60_000, 0, |_, command| {

@@ -64,7 +64,7 @@ pub enum IdentityError {
     /// The certificate does not say who its holder is.
     #[error("the certificate cannot be used")]
     BadSubject(#[source] BadSubject),
-    /// The file does not hold what it should.
+    /// The file does not hold a certificate or key as it should.
     #[error(
         "{} is damaged: {reason}; restore it from a backup, or remove it to start anew \
          (every member must then join again)", path.display()
@@ -97,7 +97,7 @@ impl IdentityError {
 
 /// What a certificate is to say about its holder.
 #[derive(Debug, Clone)]
-pub struct Grant {
+pub struct CertificateClaims {
     /// What the holder may do.
     pub role: Role,
     /// The name of the holder.
@@ -301,7 +301,7 @@ impl ClusterCa {
     pub fn issue(
         &self,
         request: &[u8],
-        grant: &Grant,
+        grant: &CertificateClaims,
         now: u64,
         rng: &dyn Rng,
     ) -> Result<CertificateDer<'static>, IdentityError> {
@@ -337,7 +337,7 @@ impl ClusterCa {
         name: PeerName,
     ) -> Result<OwnIdentity, IdentityError> {
         let key = OwnKey::generate(world.rng.as_ref())?;
-        let grant = Grant {
+        let grant = CertificateClaims {
             role,
             name,
             token_id: TokenId::direct(),
@@ -350,7 +350,11 @@ impl ClusterCa {
     }
 }
 
-fn leaf(grant: &Grant, now: u64, serial: Serial) -> Result<CertificateParams, IdentityError> {
+fn leaf(
+    grant: &CertificateClaims,
+    now: u64,
+    serial: Serial,
+) -> Result<CertificateParams, IdentityError> {
     let text = |text: String| {
         text.try_into()
             .map_err(IdentityError::crypto("write the certificate's subject"))
@@ -395,8 +399,8 @@ mod tests {
     use crate::identity::testing::rig;
     use crate::world::testing::Scratch;
 
-    fn grant(role: Role) -> Grant {
-        Grant {
+    fn grant(role: Role) -> CertificateClaims {
+        CertificateClaims {
             role,
             name: "w-1".parse().expect("name"),
             token_id: "abc234".parse().expect("id"),

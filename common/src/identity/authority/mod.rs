@@ -1,4 +1,4 @@
-//! The certificate authority: what it signs, for whom, and on what proof.
+//! The certificate authority, the requests that it signs, and the proofs that it asks for.
 
 pub(in crate::identity) mod ca;
 pub(in crate::identity) mod csr;

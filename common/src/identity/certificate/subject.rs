@@ -215,7 +215,7 @@ impl fmt::Debug for CaHash {
     }
 }
 
-/// Who a peer is, as its verified certificate says.
+/// The identity of a peer, as its verified certificate states it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PeerIdentity {
     /// What the peer may do.

@@ -139,7 +139,7 @@ fn verify_server_name(leaf: &CertificateDer<'_>) -> Result<(), rustls::Error> {
         .map_err(refuse)
 }
 
-/// Which servers a dialler accepts.
+/// The servers that a dialler accepts.
 enum Servers {
     /// Members of the cluster.
     Members(Membership),

@@ -104,7 +104,7 @@ pub enum DialError {
     TlsRejected {
         /// The address that was dialled.
         addr: SocketAddr,
-        /// Which end refused.
+        /// The end that refused.
         side: Side,
         /// Why that end refused.
         cause: TlsCause,

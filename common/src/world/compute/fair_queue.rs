@@ -133,8 +133,8 @@ impl<K: Ord + Clone, V: Default> Level<K, V> {
         all.min_by_key(|(_, c)| (c.served, c.turn))
     }
 
-    /// Notes that a job of a competitor begins. The clock goes on before that: who is away at this moment saves up nothing of
-    /// the time in which it does not want to run.
+    /// Notes that a job of a competitor begins. The clock advances before that, so that a competitor that is away saves
+    /// up nothing for the time in which it does not want to run.
     fn has_turn(&mut self, key: &K) -> Option<&mut Child<V>> {
         self.go_on();
         self.turns += 1;
@@ -318,7 +318,7 @@ impl<T> FairQueue<T> {
         self.accounts.charge(share.account(), nanos);
     }
 
-    /// What would run in place of a job of `share`. `fresh` is as in [`FairQueue::pop`].
+    /// The competitor that would run if a job of `share` gave way. `fresh` is as in [`FairQueue::pop`].
     pub fn rival(&self, share: &Share, fresh: bool) -> Rival {
         let Some((account, lease, _)) = self.first(fresh) else {
             return Rival::None;

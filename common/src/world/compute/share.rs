@@ -1,4 +1,5 @@
-//! On whose behalf work runs. Compute is divided between accounts first, then between the leases and sessions of each.
+//! Shares: on whose behalf work runs. Compute is divided between accounts first, then between the leases and sessions
+//! of each.
 
 use std::fmt;
 use std::sync::Arc;

@@ -6,7 +6,8 @@
 //!
 //! 1. packets wait in a queue on the way, as they do before a queue overflows: the round trip takes half longer than
 //!    the shortest one, and [`QUEUE`] at least; or
-//! 2. more than [`TOLERATED`] of what was sent of late is lost, which a short queue does without showing in the round trip; or
+//! 2. more than [`TOLERATED`] of the recently sent bytes are lost, as happens at a short queue, which the round trip
+//!    does not show; or
 //! 3. nothing arrived for several timeouts, or the network itself says that it is congested (ECN).
 //!
 //! Its decisions depend on its calls alone, so that simulations repeat. quinn's BBR draws from the system's generator.
@@ -18,13 +19,13 @@ use std::time::{Duration, Instant};
 use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics, CubicConfig};
 use quinn_proto::RttEstimator;
 
-/// The part of the bytes sent that may be lost without being taken for congestion, one in so many.
+/// One in this many sent bytes may be lost without being taken for congestion.
 const TOLERATED: u64 = 20;
 
 /// The packets over which losses are counted at least: among fewer, one lost packet would be a large part.
 const SAMPLE: u64 = 100;
 
-/// The least time in a queue that counts: less than that is what the processes at both ends take.
+/// The least time in a queue that counts: shorter delays are those of the processes at both ends.
 const QUEUE: Duration = Duration::from_millis(1);
 
 /// Makes a controller for each path, with the same first window.
@@ -72,7 +73,7 @@ impl PathController {
         self.lost > sent / TOLERATED
     }
 
-    /// Forgets half of what was counted, once it is more than the last window.
+    /// Halves the counts, once they exceed the last window.
     fn age(&mut self) {
         if self.acknowledged + self.lost > self.cubic.window().max(SAMPLE * self.mtu) {
             self.acknowledged /= 2;
@@ -161,7 +162,7 @@ mod tests {
             let sent = start + MS * packet as u32;
             match packet % nth {
                 0 => c.on_congestion_event(sent + smoothed, sent, false, MTU),
-                // What `on_ack` counts: an estimate of the round trip cannot be made here.
+                // Count as `on_ack` does. The test cannot call it, since it cannot make an estimate of the round trip.
                 _ => {
                     c.acknowledged += MTU;
                     c.age();

@@ -42,7 +42,7 @@ pub enum Command {
     /// Save that the holder of a name is gone, and whether it had announced that it would leave. [`Command::Keep`]
     /// undoes it.
     Gone { name: String, left: bool },
-    /// Delete what is saved of a name.
+    /// Delete the saved state of a name.
     Forget { name: String },
     /// Tell the worker on this connection to finish what runs and to end.
     Drain { connection: ConnectionId },

@@ -1,4 +1,4 @@
-//! What changes the membership: one input for each thing that a member, the owner or the clock does.
+//! The inputs that change the membership: one for each thing that a member, the owner or the clock does.
 //!
 //! Each input is plain data and has an answer of its own type. An [`Event`] is any of them. A shell may write down each
 //! event with its time, as bytes; whoever applies the same events at the same times to a fresh core gets the same state and
@@ -21,7 +21,7 @@ use crate::membership::{Driver, InstallOrder, KeptMember, Membership, Plan, Reco
 
 /// An input of the core.
 pub trait Input: Clone + Into<Event> + Send + 'static {
-    /// What the core answers.
+    /// The core's answer.
     type Answer: Send + 'static;
 
     /// Applies the input to the core, as [`Membership::apply`] does.
@@ -84,8 +84,8 @@ macro_rules! inputs {
 inputs! {
     // The core itself.
 
-    /// What was saved before a restart of the coordinator is restored: the names, those that are out of service, and the
-    /// nodes in which workers died.
+    /// The state that was saved before a restart of the coordinator is restored: the names, those that are out of
+    /// service, and the nodes in which workers died.
     Restoration { members: Vec<KeptMember>, drained: Vec<String>, deaths: Vec<Record> } -> ()
         = |core, now| {
             core.restore(now, members);
@@ -241,7 +241,7 @@ inputs! {
 
     /// Workers said how much of their memory is in use.
     MemoryReports {
-        /// What [`Membership::to_report`] returned when they were asked.
+        /// The number that [`Membership::to_report`] returned when the workers were asked.
         asked: u64,
         reports: Vec<(ConnectionId, MemoryUse)>,
     } -> ()

@@ -1,4 +1,4 @@
-//! What passes between the core and its shell: events with their times go in, commands and refusals come out.
+//! The interface between the core and its shell: events with their times go in, commands and refusals come out.
 
 mod commands;
 mod error;

@@ -1,4 +1,4 @@
-//! Which member a newcomer becomes, and what is known of it.
+//! Tests of joining: which member a newcomer becomes, and what the core then knows of it.
 
 use convoke_common::rpc::MeasuredLink;
 use convoke_graph::ops::CustomOp;

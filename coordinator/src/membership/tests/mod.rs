@@ -207,7 +207,7 @@ fn plan() -> Plan {
     }
 }
 
-/// A part of a plan, whose steps need so many bytes and which needs a MiB for each of them.
+/// A part of a plan whose steps need this many bytes. It needs as many MiB as there are steps in flight.
 fn part(step_bytes: u64) -> PlanPart {
     PlanPart {
         program: HashedProgram::new(Arc::new(program())).unwrap(),

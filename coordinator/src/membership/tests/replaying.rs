@@ -13,7 +13,7 @@ use super::*;
 /// When the deaths of the history are reported and read, in seconds since 1970.
 const TODAY: u64 = 1_700_000_000;
 
-/// What a core made of a history.
+/// The state and the commands that a core made of a history.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     commands: Vec<Command>,

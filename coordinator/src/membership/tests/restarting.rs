@@ -1,4 +1,4 @@
-//! What a restarted coordinator knows, and which workers it waits for.
+//! Tests of a restart: what a restarted coordinator knows, and which workers it waits for.
 
 use super::super::leases::HELD;
 use super::super::member::LONGEST_TEXT;

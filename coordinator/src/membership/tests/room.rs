@@ -58,7 +58,7 @@ fn a_lease_counts_from_its_plan_until_its_end() {
             .reported_memory(ConnectionId(worker), asked, MemoryUse::default());
     }
     rig.taken(&me, [1, 2]);
-    // A later one tells how much of it is in use, and what else is.
+    // A later report tells how much of it is in use, and how much other memory is.
     let reported = [
         (Purpose::Leases, 1),
         (Purpose::Handles, 5),
@@ -66,7 +66,7 @@ fn a_lease_counts_from_its_plan_until_its_end() {
     ];
     rig.report(1, used(&me, &reported));
     rig.taken(&me, [1, 6]);
-    // More than was planned is what the steps at work take for the moment.
+    // A report above the plan shows the memory that running steps take for the moment.
     let reported = [(Purpose::Leases, 4), (Purpose::Weights, 4)];
     rig.report(1, used(&me, &reported));
     rig.taken(&me, [1, 2]);
@@ -148,7 +148,7 @@ fn a_worker_without_room_is_full_for_that_token_until_it_frees_memory() {
     assert_eq!(rig.model_for(&me, &[]).workers[1].memory, 2 * MIB - 1);
     rig.now += Duration::from_secs(5);
     assert!(!full(&rig, &me));
-    // Only what the lease needs of that worker is learnt.
+    // The coordinator learns only the lease's need of that worker.
     rig.core.had_no_room(rig.now, LEASE, "nobody");
     rig.core.had_no_room(rig.now, LeaseId(1), "w1");
     assert!(!full(&rig, &me));

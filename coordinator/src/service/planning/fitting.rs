@@ -16,8 +16,8 @@ use std::time::Duration;
 use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::identity::PeerIdentity;
 use convoke_common::ids::Incarnation;
+use convoke_common::rpc::transport::Charge;
 use convoke_common::rpc::{Intent, PlanOptions, QUEUE_BOUND, RETURN_BOUND};
-use convoke_common::rpc_transport::Charge;
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
 use tokio::time::{Instant, timeout_at};
@@ -31,8 +31,8 @@ use crate::plan::PlannedPrograms;
 use crate::service::Service;
 use crate::tasks::blocking;
 
-/// How long a request that does not queue waits for memory that is being given back: what a client dropped a moment
-/// before, or a lease whose end its workers have yet to hear of.
+/// How long a request that does not queue waits for memory that is being given back: tensors that a client dropped a
+/// moment before, or a lease whose workers have yet to hear of its end.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// How often workers are asked for memory that they freed by themselves, as that of handles: at first, and later on.
@@ -46,13 +46,13 @@ pub(super) struct Request<'a> {
     pub options: PlanOptions,
 }
 
-/// A plan, and the place in the queue that its request had, which is to be kept until the plan is.
-pub(super) struct Fitted {
+/// A plan that fits, and the place that its request has in the queue. The place is kept until the plan is stored.
+pub(super) struct FittingPlan {
     pub planned: PlannedPrograms,
     pub _place: Option<QueuePlace>,
 }
 
-/// What a function lacks that could not be planned.
+/// The reason why a function could not be planned yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lack {
     /// It does not fit what is free, but would if nothing were taken.
@@ -66,7 +66,7 @@ enum Lack {
 /// The outcome of one look at the cluster.
 type Outcome = Result<PlannedPrograms, (Lack, Error)>;
 
-/// What is free of each worker, and how many constants are there.
+/// The free memory of each worker, and the number of its constants.
 type Free = Vec<(String, Incarnation, [u64; 2], [usize; 2])>;
 
 fn free_of(cluster: &ClusterModel) -> Free {
@@ -88,7 +88,7 @@ impl Service {
         request: &Request<'_>,
         mut function: Arc<Function>,
         held: Arc<RequestGuard>,
-    ) -> Result<Fitted> {
+    ) -> Result<FittingPlan> {
         let begun = Instant::now();
         let patience = begun + RETURN_BOUND;
         let (charge, mut held) = (held.1.clone(), Some(held));
@@ -107,7 +107,7 @@ impl Service {
                 None => self.guard(request, &charge),
             };
             let (lack, error) = match (&tried, guard) {
-                // What is free has not changed since.
+                // The free memory has not changed since the last try.
                 (Some((before, error)), _) if *before == free => (Lack::Room, error.clone()),
                 // Too many plans are being made. Only a request that queued comes here.
                 (_, Err(busy)) => (Lack::Turn, busy),
@@ -117,7 +117,7 @@ impl Service {
                     let planned = self.planned(request, function, &cluster, &held, again);
                     let (lack, error) = match planned.await? {
                         Ok(planned) => {
-                            return Ok(Fitted {
+                            return Ok(FittingPlan {
                                 planned,
                                 _place: place,
                             });
@@ -151,7 +151,7 @@ impl Service {
                 };
                 let planned = self.with_avoided(request, function, held).await;
                 let planned = planned.map_err(|_| error)?;
-                return Ok(Fitted {
+                return Ok(FittingPlan {
                     planned,
                     _place: place,
                 });
@@ -251,7 +251,8 @@ impl Service {
             return Ok(Err((Lack::Workers, error)));
         }
         let mut least = options.clone();
-        // What is missing at least. What is only explained is planned for the first bounds that an idle cluster has room for.
+        // Plan for an idle cluster with the tightest bounds, to learn how much memory is missing at least. A plan that
+        // is only explained takes the first bounds that an idle cluster has room for.
         if options.intent != Intent::Explain
             && let Some(tightest) = std::mem::take(&mut least.tighter).pop()
         {
@@ -260,7 +261,7 @@ impl Service {
         let idle = self.computed(kept, cluster.idle(), least, held.clone());
         let mut idle = match idle.await {
             Ok(idle) => idle,
-            // What is missing is said of the whole workers.
+            // The error says how much memory is missing compared to the whole workers.
             Err(error) => return Ok(Err((Lack::Workers, error))),
         };
         let needs = idle.participants.iter().zip(&idle.needed);
@@ -291,8 +292,8 @@ impl Service {
         self.computed(function, all, options, held).await
     }
 
-    /// Plans `function` for these workers, as soon as it is its turn. What is held for the request is kept until the
-    /// computation ends, even if the caller stopped waiting.
+    /// Plans `function` for these workers, as soon as it is its turn. `held`, the memory charged for the request, is
+    /// kept until the computation ends, even if the caller stopped waiting.
     async fn computed(
         &self,
         function: Arc<Function>,
@@ -311,7 +312,7 @@ impl Service {
     }
 }
 
-/// The error of a request that would have to wait behind so many others.
+/// The error of a request that would have to wait behind this many others.
 fn behind(waiting: usize) -> Error {
     let loads = match waiting {
         1 => "1 load waits".to_owned(),

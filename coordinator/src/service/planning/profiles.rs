@@ -66,7 +66,7 @@ pub(super) fn plan_apart(
             }
         }
     }
-    // What another look at the cluster may cure is said first: the caller waits for that.
+    // Report first an error that may vanish as the cluster changes, because the caller waits for that.
     let main = failed.iter().position(|e| lacks_workers(e, options));
     let mut error = failed.remove(main.unwrap_or(0));
     error.attached.extend(failed);
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use crate::testing::{cluster, options, parse};
 
-    /// Two workers `w0` and `w1` of profile "slow", and `w2` of profile "fast", with so many bytes of memory each.
+    /// Two workers `w0` and `w1` of profile "slow", and `w2` of profile "fast", with this many bytes of memory each.
     fn mixed(memory: [u64; 3]) -> ClusterModel {
         let mut all = cluster(3, 64 << 20);
         for (worker, memory) in all.workers.iter_mut().zip(memory) {

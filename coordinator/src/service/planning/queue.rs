@@ -21,7 +21,7 @@ const OF_TOKEN: usize = 48;
 const OF_ONE: usize = 8;
 
 #[derive(Debug)]
-struct Waiting {
+struct QueueEntry {
     number: u64,
     client: ConnectionId,
     token: TokenId,
@@ -30,7 +30,7 @@ struct Waiting {
 #[derive(Debug, Default)]
 struct Line {
     last: u64,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueueEntry>,
 }
 
 /// The requests that wait.
@@ -60,8 +60,9 @@ impl LoadQueue {
     /// Takes the last place of the queue, within the shares of the client and its token.
     pub fn enter(self: &Arc<Self>, client: ConnectionId, token: &TokenId) -> Result<QueuePlace> {
         let mut line = self.line();
-        let of =
-            |wanted: &dyn Fn(&Waiting) -> bool| line.waiting.iter().filter(|w| wanted(w)).count();
+        let of = |wanted: &dyn Fn(&QueueEntry) -> bool| {
+            line.waiting.iter().filter(|w| wanted(w)).count()
+        };
         let full = match (of(&|w| w.client == client), of(&|w| w.token == *token)) {
             (n, _) if n >= OF_ONE => Some(format!("{n} loads of this client")),
             (_, n) if n >= OF_TOKEN => Some(format!("{n} loads of the holders of token {token}")),
@@ -76,7 +77,7 @@ impl LoadQueue {
         }
         line.last += 1;
         let number = line.last;
-        line.waiting.push_back(Waiting {
+        line.waiting.push_back(QueueEntry {
             number,
             client,
             token: token.clone(),

@@ -82,7 +82,7 @@ async fn a_drained_worker_is_told_and_stays_out_over_a_restart() {
 
     let (rig, admin) = kept(&scratch).await;
     let client = rig.member(Role::Client, "").await;
-    // Of a worker that has not returned yet the name is known.
+    // The name of a worker that has not returned yet is known.
     let lost = ("a", MemberState::Lost);
     assert_eq!(
         states(&status(&client).await),
@@ -154,7 +154,7 @@ async fn a_node_that_killed_two_processes_is_refused_until_it_is_lifted() {
         a = next;
     }
     assert!(status(&client).await.quarantine.is_empty());
-    // Nor does a process that dies and lives on over the same connection.
+    // Neither does a new process that comes over the same connection.
     grant(&client, f.clone()).await.unwrap();
     let refused = register(&a, 104, Some((103, &f))).await.unwrap_err();
     assert!(refused.message.contains("another incarnation"), "{refused}");

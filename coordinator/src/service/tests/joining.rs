@@ -1,4 +1,4 @@
-//! Which newcomers are let in, and what members may call.
+//! Tests of joining: which newcomers are let in, and what members may call.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Tests of starting and stopping, and of what is kept in between.
+//! Tests of starting and stopping, and of the state that is kept in between.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;

@@ -72,7 +72,7 @@ pub struct RecurrentDirection {
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecurrentAttrs {
     pub directions: Vec<RecurrentDirection>,
-    /// The bound of what activations are given; `None` where there is none.
+    /// The bound that clips the inputs of activations; `None` if there is none.
     pub clip: Option<f32>,
     /// Elements of the state, where the node says it.
     pub hidden: Option<usize>,
@@ -135,8 +135,8 @@ impl RecurrentAttrs {
     }
 }
 
-/// Elements of packed weights for `directions` directions, whose products have so many gates of `hidden` rows each, and
-/// chains of `k`. `None` on overflow.
+/// Elements of packed weights for `directions` directions, whose products have `gates` gates of `hidden` rows each, and
+/// chains of length `k`. `None` on overflow.
 pub fn packed_recurrent_len(
     directions: usize,
     parts: &[usize],

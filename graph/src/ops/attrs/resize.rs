@@ -37,7 +37,7 @@ pub enum Nearest {
     ByScale,
 }
 
-/// What given sizes mean where they would change the ratio of the axes.
+/// How `Resize` treats given sizes that would change the ratio of the axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AspectRatio {
     Stretch,

@@ -29,7 +29,7 @@ pub fn check_pattern(attr: &'static str, pattern: &str) -> Result<(), OpError> {
     }
 }
 
-/// What `StringNormalizer` does with the case of letters.
+/// How `StringNormalizer` changes the case of letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CaseChange {
     None,
@@ -76,14 +76,14 @@ impl NormalizerAttrs {
     }
 }
 
-/// What the tokens of `Tokenizer` are.
+/// How `Tokenizer` divides a string into tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tokens {
     /// Each character is a token.
     Characters,
-    /// What lies between matches of these patterns, which are applied in turn.
+    /// Tokens are the parts between matches of these patterns, which are applied in turn.
     Between(Vec<Arc<str>>),
-    /// What matches this pattern.
+    /// Tokens are the matches of this pattern.
     Matching(Arc<str>),
 }
 
@@ -93,7 +93,7 @@ pub struct TokenizerAttrs {
     pub tokens: Tokens,
     /// Whether the characters U+0002 and U+0003 stand before and after the tokens of a string.
     pub mark: bool,
-    /// What stands in the places behind the last token of a string.
+    /// The string that fills the places behind the last token of a string.
     pub pad: Arc<str>,
     /// The fewest characters of a token.
     pub least: usize,
@@ -149,7 +149,7 @@ impl TokenizerAttrs {
     }
 }
 
-/// What `TfIdfVectorizer` makes of the number of a gram's occurrences.
+/// How `TfIdfVectorizer` weighs the number of a gram's occurrences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GramMode {
     /// The number.

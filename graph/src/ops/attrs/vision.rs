@@ -49,7 +49,7 @@ pub enum GridMode {
     Cubic,
 }
 
-/// What `GridSample` finds outside of its operand.
+/// The values that `GridSample` reads outside of its operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GridOutside {
     Zeros,

@@ -527,8 +527,8 @@ pub fn iterations(f: &Function, node: &Node, op: ControlOp, axes: &Bindings) -> 
     }
 }
 
-/// The cost of a node of control flow whose operands and results have these types, which runs its function so many times, and whose
-/// functions declare sizes in terms of `axes`.
+/// The cost of a node of control flow whose operands and results have these types, which runs its function this many
+/// times, and whose functions declare sizes in terms of `axes`.
 pub fn control_cost(
     (op, runs): (ControlOp, f64),
     attrs: &Attrs,

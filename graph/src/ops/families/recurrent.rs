@@ -210,7 +210,7 @@ pub(super) fn pack(i: &Infer<'_>) -> Rule {
     one(F32, vec![len.into()])
 }
 
-/// Weights, and what has their dtype unless the weights are packed.
+/// Weights, and the operands that have the dtype of the weights unless these are packed.
 const X: OperandDef = operand("X", FLOATS).class(1);
 const W: OperandDef = operand("W", FLOATS);
 const R: OperandDef = operand("R", FLOATS);

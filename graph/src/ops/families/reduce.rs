@@ -8,7 +8,7 @@ use crate::ops::kind::{Op, family};
 use crate::ops::shapes::*;
 use crate::{DType, Dim};
 
-/// The dtypes of which there are means. A mean of narrower integers would divide a sum that wrapped.
+/// The dtypes that means are defined for. A mean of narrower integers would divide a sum that wrapped.
 const MEANS: &[DType] = &[F32, F64, F16, BF16, I32, I64, U32, U64];
 const AXES: OperandDef = operand("axes", LONG).host().optional();
 const REDUCE_ATTRS: &[AttrDef] = &[

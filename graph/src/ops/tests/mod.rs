@@ -114,6 +114,7 @@ fn text(v: &str) -> Attr {
     Attr::Str(v.into())
 }
 
+mod graph;
 mod quantised;
 mod random;
 mod recurrent;

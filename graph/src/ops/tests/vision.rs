@@ -1,4 +1,4 @@
-//! Tests of ops of vision models, of determinants, and of what data decides.
+//! Tests of ops of vision models, of determinants, and of ops whose sizes data decides.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! A function that a control-flow op runs, and what it takes from the enclosing one.
+//! A function that a control-flow op runs, and the values that it takes from the enclosing one.
 
 use std::collections::{HashMap, HashSet};
 
@@ -56,7 +56,7 @@ pub(in super::super) struct Body {
 }
 
 impl Body {
-    /// A function whose values have these types, where they are known. What no result depends on is dropped.
+    /// A function whose values have these types, where they are known. Nodes that no result depends on are dropped.
     pub(in super::super) fn new(
         mut f: Function,
         mut captured: Vec<(ValueId, ValueId)>,

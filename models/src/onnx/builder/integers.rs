@@ -76,7 +76,7 @@ struct Codes {
     zero: Option<ValueId>,
 }
 
-/// What takes the place of the node that quantises a result.
+/// The node that takes the place of the one that quantises a result.
 struct Product {
     /// The nodes that it replaces; the first gives it its name and attributes, the last its place.
     of: Vec<usize>,
@@ -261,7 +261,8 @@ fn same_number(f: &Function, ix: &Index, a: ValueId, b: ValueId) -> bool {
             if a.dtype() == b.dtype() && a.bytes() == b.bytes())
 }
 
-/// Whether codes have one scale, and are what the numbers they stand for become with it: neither underflows.
+/// Whether the codes have one scale, and quantising their numbers with it gives the same codes: neither scale nor
+/// numbers underflow.
 fn returns(f: &Function, ix: &Index, codes: &Codes) -> bool {
     matches!(ix.numbers(f, codes.scale), Some([scale]) if (1e-30..1e30).contains(scale))
 }

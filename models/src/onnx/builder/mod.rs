@@ -94,7 +94,8 @@ pub(super) struct Builder {
     is_body: bool,
     /// The values of the enclosing function that are captured, each with the parameter that stands for it.
     captured: Vec<(ValueId, ValueId)>,
-    /// What stands for each value of the enclosing function that is read here: a parameter, or a copy of a constant.
+    /// By value of the enclosing function that is read here, the value that stands for it: a parameter, or a copy of a
+    /// constant.
     stands_for: HashMap<ValueId, ValueId>,
     /// The values that are a scalar in one branch of an If, and a list of one number in the other; see `nested::reads`.
     pub single: HashSet<ValueId>,
@@ -190,8 +191,8 @@ impl Builder {
         here
     }
 
-    /// Ends the function of a control-flow op, which yields `results`. What cannot be imported counts for `outer`, the
-    /// enclosing function.
+    /// Ends the function of a control-flow op, which yields `results`. Nodes that cannot be imported are reported with
+    /// those of `outer`, the enclosing function.
     pub(super) fn finish_body(mut self, results: &[ValueId], outer: &mut Builder) -> Body {
         outer.unsupported.append(&mut self.unsupported);
         outer.rejected.append(&mut self.rejected);
@@ -389,15 +390,15 @@ impl Builder {
         let inferred = ops::infer_types(&mut self.f);
         let errors = match inferred {
             Ok(()) if self.rejected.is_empty() => return Ok(()),
-            // What depends on a rejected node may be left out, and with it that node.
+            // Nodes that depend on a rejected node may not be needed by any result, and then neither is that node.
             Ok(()) => match self.f.verify() {
                 Ok(()) => return Ok(()),
                 Err(e) => vec![e],
             },
             Err(errors) => errors,
         };
-        // Where nodes were rejected while they were added, a value without a definition stands for what depends on
-        // them, and a node that runs functions is rejected because of a node in there.
+        // If nodes were rejected while they were added, their results are values without a definition, and a node that
+        // runs functions is rejected because of a node inside them.
         let mut causes = std::mem::take(&mut self.rejected);
         let nodes = self.f.nodes.iter();
         let with_functions = nodes.filter(|n| n.attrs.functions().next().is_some());
@@ -497,7 +498,7 @@ impl Builder {
             runs_at: RunsAt::Step,
         };
         let observed = self.observe(def, &node);
-        // A node that runs functions is rejected for what is wrong in there, where that is known.
+        // A node that runs functions is rejected for the error inside them, where that is known.
         let inside = node.attrs.functions().next().is_some() && !self.rejected.is_empty();
         if let (Err(e), false) = (observed, inside || self.rejected.len() >= MOST_REJECTED) {
             self.rejected.push(GraphError::rejected(name, op, e));

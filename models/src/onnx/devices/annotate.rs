@@ -25,12 +25,12 @@ const IR_VERSION: u64 = 11;
 /// Deepest nesting of messages, as that of [`skeleton`], which reads the file first.
 const MAX_DEPTH: u32 = 64;
 
-/// What became of a placement that was written.
+/// Counts of what writing a placement to a file did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Annotated {
     /// Nodes of the file that have an annotation.
     pub nodes: usize,
-    /// Nodes among them of which parts run on other devices, too: what they became was divided.
+    /// Nodes among them whose parts run on several devices, because the nodes that they became were divided.
     pub divided: usize,
 }
 
@@ -299,8 +299,8 @@ impl Rewriting<'_> {
         Ok(out)
     }
 
-    /// Whether field `f` holds what an earlier plan was written as.
-    fn is_ours<M: prost::Message + Default + Named>(
+    /// Whether field `f` holds the annotations of an earlier plan.
+    fn is_ours<M: prost::Message + Default + ConfigurationMessage>(
         &mut self,
         f: &Field,
     ) -> Result<bool, ModelError> {
@@ -312,18 +312,18 @@ impl Rewriting<'_> {
 }
 
 /// A message that belongs to a configuration of devices.
-trait Named {
+trait ConfigurationMessage {
     /// The name of the configuration.
     fn configuration_name(&self) -> &str;
 }
 
-impl Named for DeviceConfigurationProto {
+impl ConfigurationMessage for DeviceConfigurationProto {
     fn configuration_name(&self) -> &str {
         self.name()
     }
 }
 
-impl Named for NodeDeviceConfigurationProto {
+impl ConfigurationMessage for NodeDeviceConfigurationProto {
     fn configuration_name(&self) -> &str {
         self.configuration_id()
     }

@@ -94,7 +94,7 @@ pub(super) fn stages(
         }
         for c in &node.device_configurations {
             sharded += usize::from(!c.sharding_spec.is_empty());
-            // One more than the most shows that there are too many.
+            // Reading one more than the maximum shows that there are too many.
             if c.pipeline_stage.is_some() && used.len() <= MOST_CONFIGURATIONS {
                 used.insert(c.configuration_id());
             }
@@ -120,7 +120,7 @@ pub(super) fn stages(
             "{say} how tensors are sharded, which is ignored: nodes run whole"
         ));
     }
-    // A plan that was written to the file comes before what the file had already.
+    // The plan that is written to the file comes before the configurations that the file had already.
     let mut known = model
         .configuration
         .iter()

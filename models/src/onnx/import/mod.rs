@@ -32,8 +32,8 @@ const MAX_NODES: u64 = 1 << 20;
 /// of the model's structure. A bound is needed because functions that call functions can grow by powers of two.
 const EXPANDED: u64 = 4 << 20;
 const EXPANSION: u64 = 1 << 10;
-/// What they may expand to, besides, for each byte of content in the model's file: attributes of classical models are read
-/// and become tables, of which some have wider elements.
+/// Further bytes that nodes may expand to, for each byte of content in the model's file. Attributes of classical models
+/// become tables, some of which have wider elements than the file.
 const OF_CONTENT: u64 = 4;
 
 pub(super) struct Importer<'a> {
@@ -69,7 +69,7 @@ pub(super) struct Importer<'a> {
     most: u64,
     /// How the model's outputs are made of the function's results.
     pub(super) outputs: Vec<OutputForm>,
-    /// What is not as the model has it, one sentence each.
+    /// Remarks on what differs from the model's file, one sentence each.
     pub(super) remarks: Vec<String>,
     /// The dimensions that must be 1, since the rank of a tensor was taken for that size.
     pub(super) assumed_ones: Vec<Dim>,
@@ -258,7 +258,7 @@ impl<'a> Importer<'a> {
                 moved.entry(branch).or_default().push(nodes[*i]);
             }
         }
-        // Where the graph is imported again, what was moved before no longer counts.
+        // If the graph is imported again, the nodes that were moved before no longer count.
         let nested = nodes.iter().flat_map(|n| &n.attribute);
         for g in nested.filter_map(|a| a.g.as_ref()) {
             self.moved.remove(&(std::ptr::from_ref(g) as usize));
@@ -290,7 +290,7 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// What became of the nodes of `model`, which was imported.
+    /// Returns which nodes of the function each node of `model` became.
     pub(super) fn origins(&self, model: &ModelProto) -> Origins {
         let nodes = self.b.f.nodes.iter().map(|n| n.name.clone());
         let nodes: Vec<_> = nodes.zip(self.came_from.iter().copied()).collect();
@@ -300,7 +300,7 @@ impl<'a> Importer<'a> {
             .map_or(vec![], |g| devices::origins(g, &nodes))
     }
 
-    /// Counts `n` nodes, or as many things that cost as much as a node.
+    /// Counts `n` nodes, or `n` other items that cost as much as a node.
     pub(super) fn count_nodes(&mut self, n: usize) -> Result<(), ModelError> {
         self.count = self.count.saturating_add(n as u64);
         if self.count > MAX_NODES {
@@ -312,7 +312,7 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// Counts `bytes` of what comes from an expanded function, branch or loop.
+    /// Counts `bytes` of nodes that come from an expanded function, branch or loop.
     pub(super) fn count_bytes(&mut self, bytes: u64) -> Result<(), ModelError> {
         let left = self.left.checked_sub(bytes);
         self.left = left.ok_or(ModelError::TooLarge {

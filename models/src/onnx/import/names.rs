@@ -1,4 +1,5 @@
-//! What names stand for: values of the function that is built or of those that enclose it, sequences and optional values.
+//! The meaning of names: values of the function that is built or of those that enclose it, sequences and optional
+//! values.
 
 use convoke_graph::graph::ValueId;
 
@@ -74,7 +75,7 @@ impl<'a> Importer<'a> {
         false
     }
 
-    /// What `name` stands for; an empty name stands for nothing.
+    /// Returns the meaning of `name`; an empty name stands for nothing.
     pub(in crate::onnx) fn meaning(
         &mut self,
         name: &str,

@@ -242,9 +242,10 @@ impl<'a> Importer<'a> {
         Ok(bodies)
     }
 
-    /// The operand and the axes of a Squeeze that stands for an If, and the size that it asks for: exporters write an If that removes an axis where its
-    /// size is 1, and otherwise yields the operand as it is. The rank of its result would depend on the size. What follows
-    /// is made for the lower rank, and Squeeze refuses another size when it runs.
+    /// The operand and the axes of a Squeeze that stands for an If, and the size that it asks for: exporters write an
+    /// If that removes an axis where its size is 1, and otherwise yields the operand as it is. The rank of its result
+    /// would depend on the size. The nodes after it are imported for the lower rank, and Squeeze refuses another size
+    /// when it runs.
     fn squeezed(&self, condition: ValueId, branches: &[Body]) -> Option<(ValueId, Vec<i64>, Dim)> {
         let [yes, no] = branches else { return None };
         let (made, kept) = (yes.result(0)?, no.result(0)?);

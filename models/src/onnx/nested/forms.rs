@@ -10,22 +10,22 @@ use super::super::scope::Meaning;
 use super::packed::{Packed, RankRange, either, width};
 use crate::error::ModelError;
 
-/// What is known of the tensors of a sequence.
+/// The dtype and the ranks of a sequence's tensors, as far as they are known.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Held {
+pub(super) struct ElementType {
     pub dtype: Option<DType>,
     pub ranks: RankRange,
 }
 
-impl Held {
-    /// What is known where either sequence may be meant. The dtype of one that never has any tensors counts only where that
-    /// of the other is not known.
-    pub(super) fn or(self, other: Held) -> Held {
+impl ElementType {
+    /// Returns what holds for both sequences, for where either may be meant. The dtype of one that never has any
+    /// tensors counts only where that of the other is not known.
+    pub(super) fn or(self, other: ElementType) -> ElementType {
         let (first, second) = match (self.ranks, other.ranks) {
             (None, Some(_)) => (other, self),
             _ => (self, other),
         };
-        Held {
+        ElementType {
             dtype: first.dtype.or(second.dtype),
             ranks: either(self.ranks, other.ranks),
         }
@@ -38,18 +38,18 @@ pub(super) enum Form {
     Nothing,
     /// A tensor, with dtype and rank where they are known.
     Tensor(Option<(DType, usize)>),
-    /// A tensor that is a scalar in one case, and a list of one number in the other: that list.
+    /// A list of one number, which stands for a tensor that is a scalar in one case and such a list in the other.
     Single(DType),
-    /// A sequence of as many tensors.
-    List(usize, Held),
-    /// A sequence whose length the run decides.
-    Packed(Held),
-    /// What the run decides whether it is there.
+    /// A sequence of this many tensors.
+    List(usize, ElementType),
+    /// A sequence whose length is only known when the model runs.
+    Packed(ElementType),
+    /// An optional value: whether it is present is only known when the model runs.
     Optional(Box<Form>),
 }
 
 impl Form {
-    /// How many values it is made of.
+    /// The number of values that represent this form.
     pub(super) fn values(&self) -> usize {
         match self {
             Form::Nothing => 0,
@@ -60,7 +60,7 @@ impl Form {
         }
     }
 
-    /// Whether the run decides what there is.
+    /// Whether the run decides the rank, the length or the presence.
     pub(super) fn is_open(&self) -> bool {
         matches!(self, Form::Single(_) | Form::Packed(_) | Form::Optional(_))
     }
@@ -74,8 +74,8 @@ impl Form {
         }
     }
 
-    /// The form of what either may be meant; `None` where there is none, because one is a tensor and the other a sequence, or
-    /// because an optional value would be a scalar or a list of one number.
+    /// The form that covers both; `None` if there is none, because one is a tensor and the other a sequence, or because
+    /// an optional value would be a scalar or a list of one number.
     pub(super) fn or(self, other: Form) -> Option<Form> {
         Some(match (self, other) {
             // A tensor of no type stands for the result of a node that was refused.
@@ -110,7 +110,7 @@ impl Form {
         })
     }
 
-    /// The form, unless the rank of what has it depends on data.
+    /// The form, unless the rank of its values depends on data.
     pub(super) fn of_one_rank(self) -> Option<Form> {
         match self {
             Form::Single(_) => None,
@@ -118,7 +118,7 @@ impl Form {
         }
     }
 
-    /// What has this form and is made of the next of these values.
+    /// Builds the meaning of this form from the next values of `ids`.
     pub(super) fn of(&self, ids: &mut impl Iterator<Item = ValueId>) -> Meaning {
         match self {
             Form::Nothing => Meaning::Nothing,
@@ -170,12 +170,12 @@ impl Form {
 }
 
 impl Importer<'_> {
-    /// What is known of the tensors of a sequence in the function under construction.
-    pub(super) fn held(&self, all: &[ValueId]) -> Held {
+    /// Returns the dtype and the ranks of a sequence's tensors, as the function under construction knows them.
+    pub(super) fn element_type(&self, all: &[ValueId]) -> ElementType {
         let known = all.iter().filter_map(|id| self.b.ty(*id));
-        known.fold(Held::default(), |held, ty| {
+        known.fold(ElementType::default(), |held, ty| {
             let rank = ty.shape.len();
-            held.or(Held {
+            held.or(ElementType {
                 dtype: Some(ty.dtype),
                 ranks: Some((rank, rank)),
             })
@@ -189,8 +189,8 @@ impl Importer<'_> {
             Meaning::Tensor(id) => {
                 Form::Tensor(self.b.ty(*id).map(|ty| (ty.dtype, ty.shape.len())))
             }
-            Meaning::Sequence(all) => Form::List(all.len(), self.held(all)),
-            Meaning::Packed(p) => Form::Packed(Held {
+            Meaning::Sequence(all) => Form::List(all.len(), self.element_type(all)),
+            Meaning::Packed(p) => Form::Packed(ElementType {
                 dtype: self.b.ty(p.data).map(|ty| ty.dtype),
                 ranks: p.ranks,
             }),
@@ -198,8 +198,9 @@ impl Importer<'_> {
         }
     }
 
-    /// Adds the values of a form that `meaning`, which is one of its cases, is made of to `ids`, for node `name`, an `op`. What
-    /// is of another form, because a node was refused, becomes values of no type.
+    /// Represents `meaning` as a value of this form, which covers it, and adds the values to `ids`. `name` and `op` are
+    /// the node, for errors. A meaning of another form, which is there because a node was refused, becomes values of no
+    /// type.
     pub(super) fn formed(
         &mut self,
         name: &str,
@@ -311,7 +312,7 @@ impl Importer<'_> {
         Ok(self.b.literal(name, t))
     }
 
-    /// A dimension of which nothing is known.
+    /// An unknown dimension.
     pub(super) fn unknown_dim(&mut self) -> Dim {
         self.symbols += 1;
         Dim::sym(&format!("carried~{}", self.symbols))

@@ -12,16 +12,16 @@ use super::super::normalize::{Expansion, ImportFailure, ImportedNode};
 use super::super::proto::{GraphProto, NodeProto};
 use super::super::scope::Meaning;
 use super::control::{as_declared, is_list};
-use super::forms::{Form, Held};
+use super::forms::{ElementType, Form};
 use super::sequences::{MOST, Meanings, SequenceNode, unsupported};
 use crate::error::{ITERATIONS_DIFFER, ModelError};
 
-/// The most times that a body that carries one value is imported until its form has settled: whether it is optional, whether
-/// its length is known, and the ranks, each of which may grow from one time to the next. Each further value may be one more
-/// place that what is known passes through.
+/// The most times that a body that carries one value is imported until its form has settled: whether it is optional,
+/// whether its length is known, and the ranks, each of which may grow from one time to the next. With each further
+/// carried value, knowledge may take one more round to reach all of them.
 const ROUNDS: usize = MAX_RANK + 4;
 
-/// What an iteration yields.
+/// The results of one iteration.
 struct Iteration {
     goes_on: ValueId,
     carried: Vec<Meaning>,
@@ -29,7 +29,8 @@ struct Iteration {
     collected: Vec<ValueId>,
 }
 
-/// The body of a loop: from the number of the iteration, the condition and what is carried to what an iteration yields.
+/// The body of a loop: a function from the number of the iteration, the condition and the carried values to the results
+/// of an iteration.
 type Step<'s, 'a> =
     &'s dyn Fn(&mut Importer<'a>, [ValueId; 2], Vec<Meaning>) -> Result<Iteration, ModelError>;
 
@@ -104,7 +105,7 @@ impl<'a> Importer<'a> {
         Ok(is_unrolled)
     }
 
-    /// What stands in a body for something of the function around it.
+    /// Returns the meaning inside a body of something that the function around it has.
     fn inside(&mut self, meaning: Meaning) -> Meaning {
         let level = self.enclosing.len();
         meaning.map(&mut |id| self.captured(id, level - 1, level))
@@ -224,8 +225,8 @@ impl<'a> Importer<'a> {
                 collected,
             })
         };
-        // What is always empty has the dtype that the body declares.
-        let declared = g.input.iter().skip(2).map(|i| Held {
+        // A sequence that is always empty has the dtype that the body declares.
+        let declared = g.input.iter().skip(2).map(|i| ElementType {
             dtype: inputs::dtype_of_sequence(i),
             ranks: None,
         });
@@ -331,7 +332,7 @@ impl<'a> Importer<'a> {
         };
         let carried = vec![Meaning::Sequence(vec![]); outputs];
         let declared = g.output.iter().take(outputs).map(inputs::dtype_of_tensor);
-        let forms = declared.map(|dtype| Form::Packed(Held { dtype, ranks: None }));
+        let forms = declared.map(|dtype| Form::Packed(ElementType { dtype, ranks: None }));
         let forms = forms.collect();
         let names = vec![String::new(); outputs];
         self.looped(n, bounds, carried, forms, &names, &step)
@@ -368,8 +369,8 @@ impl<'a> Importer<'a> {
         })
     }
 
-    /// Adds a Loop that carries values of these `forms`, or of more general ones that its body turns out to need. `names` are
-    /// those of its outputs: what it carries, and what it collects.
+    /// Adds a Loop that carries values of these `forms`, or of more general ones that its body turns out to need.
+    /// `names` are the names of its outputs: the carried values, then the collected ones.
     fn looped(
         &mut self,
         n: &SequenceNode<'a, '_>,

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Invariants
-//! 1. What a body reads from outside is an operand of its node, or a copy of a small constant. Content that lies in files
-//!    belongs to the outermost function.
+//! 1. Each value that a body reads from outside is an operand of its node, or a copy of a small constant. Content that
+//!    lies in files belongs to the outermost function.
 //! 2. A body is imported with types that hold in each of its iterations.
 
 mod branches;

@@ -9,8 +9,8 @@
 //! workers, and are carried by loops and chosen by branches as tensors are.
 //!
 //! Invariants
-//! 1. `data` has as many elements as the tensors together. What is wrong with a position or with shapes is refused by one of
-//!    the ops of the expansion when it runs.
+//! 1. `data` has as many elements as the tensors together. One of the ops of the expansion refuses a wrong position or
+//!    wrong shapes when it runs.
 //! 2. `shapes` has a column for the rank, and for as many dimensions as the greatest rank, at least one.
 
 use convoke_graph::graph::{Attr, Attrs, ValueId};
@@ -88,7 +88,7 @@ impl Expansion<'_> {
         self.op(op, without_axes(), &[x, axes])
     }
 
-    /// The sums of what is before each element, or up to it where that is included.
+    /// The sums of the elements before each element, or up to and with it where that is included.
     fn sums(&mut self, x: ValueId, included: bool) -> Made {
         let axis = self.int("axis", 0)?;
         let attrs = Attrs::default().with("exclusive", Attr::Int(i64::from(!included)));
@@ -110,7 +110,8 @@ impl Expansion<'_> {
         self.plain("Expand", &[one, count])
     }
 
-    /// `more` behind `x`. In a loop `x` is held by nobody else, and keeps room for what the next iterations append.
+    /// `more` behind `x`. In a loop nobody else holds `x`, and it keeps room for the elements that the next iterations
+    /// append.
     fn appended(&mut self, x: ValueId, more: ValueId) -> Made {
         let attrs = match self.ty(x)?.dtype.is_packed() {
             // Elements that share bytes are spread for the op, so there would be nothing to grow.
@@ -236,7 +237,7 @@ impl Expansion<'_> {
         let is_negative = self.plain("Less", &[at, zero])?;
         let from_end = self.plain("Add", &[at, length])?;
         let at = self.plain("Where", &[is_negative, from_end, at])?;
-        // What is still negative becomes a place behind the end, which Gather refuses.
+        // A position that is still negative becomes a place behind the end, which Gather refuses.
         let is_outside = self.plain("Less", &[at, zero])?;
         let outside = self.plain("Add", &[length, one])?;
         let at = self.plain("Where", &[is_outside, outside, at])?;
@@ -349,7 +350,7 @@ impl Expansion<'_> {
         let size = self.joined(0, &[rows, width])?;
         let checked = self.with_zero(p.data, size)?;
         let data = self.flat(checked)?;
-        // The length of what was checked, so that no table is made for another.
+        // The length that was checked, so that no table is made for another one.
         let width = self.length(checked, 1)?;
         let places = self.places(rows, widths, width)?;
         let y = self.plain("Gather", &[data, places])?;
@@ -449,7 +450,7 @@ impl Expansion<'_> {
             _ => {
                 let (rows, each) = (self.product(outer)?, self.product(inner)?);
                 let widths = self.plain("Mul", &[lengths, each])?;
-                // The length of what was checked, so that no table is made for another.
+                // The length that was checked, so that no table is made for another one.
                 let length = self.length(checked, axis as i64)?;
                 let width = self.plain("Mul", &[length, each])?;
                 let places = self.places(rows, widths, width)?;

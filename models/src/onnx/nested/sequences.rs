@@ -1,6 +1,6 @@
-//! Sequences and optional values. They are resolved while a model is imported: a sequence is the tensors that the graph puts
-//! into it, and an optional value is what it holds, or nothing. Where only the run decides a length or a position, the
-//! sequence is packed into two tensors.
+//! Sequences and optional values. They are resolved while a model is imported: a sequence becomes the list of tensors
+//! that the graph puts into it, and an optional value becomes the value that it holds, or nothing. Where only the run
+//! decides a length or a position, the sequence is packed into two tensors.
 //!
 //! ```text
 //! SplitToSequence ──> [a, b, c] ──SequenceAt──> b          no node of the function knows of sequences
@@ -298,8 +298,8 @@ impl<'a> Importer<'a> {
         if own.iter().chain(others).any(unknown) {
             return Err(ImportFailure::Consequence);
         }
-        let held = self.held(own);
-        let dtype = held.dtype.or(self.held(others).dtype);
+        let held = self.element_type(own);
+        let dtype = held.dtype.or(self.element_type(others).dtype);
         self.expanded(n, |e| {
             e.packed(own, dtype.unwrap_or(DType::F32), held.ranks)
         })

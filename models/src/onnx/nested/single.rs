@@ -1,7 +1,7 @@
 //! Results of an If that are a scalar in one branch, and a list of one number in the other.
 //!
-//! The rank of such a result depends on data. It is imported as the list, which gives what the scalar gives wherever it is
-//! broadcast against something that has an axis. Any other use of it is reported as unsupported.
+//! The rank of such a result depends on data. It is imported as the list, which gives the same result as the scalar
+//! wherever it is broadcast against a tensor that has an axis. Any other use of it is reported as unsupported.
 
 use convoke_graph::graph::ValueId;
 

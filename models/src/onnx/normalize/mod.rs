@@ -7,27 +7,24 @@
 //! 3. A form that cannot be expressed is reported as unsupported, never approximated.
 
 mod attention;
-mod center_crop_pad;
 mod composed;
 mod contrib;
-mod conv_transpose;
 mod early;
 mod einsum;
 mod expansion;
 mod grams;
-mod grid;
 mod learn;
-mod losses;
 mod operands;
 mod quantised;
 mod random;
-mod resize;
 mod signal;
-mod softmax;
+mod vision;
 
 use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
+use self::composed::{losses, softmax};
+use self::vision::{center_crop_pad, conv_transpose, grid, resize};
 use super::builder::Builder;
 use crate::error::ModelError;
 

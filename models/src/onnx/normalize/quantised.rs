@@ -1,8 +1,8 @@
 //! Ops on quantised numbers: older forms, and those of ONNX Runtime's domain `com.microsoft`.
 //!
-//! Most ops of `com.microsoft` are imported as what they mean: codes become numbers, a float op computes, and its results
-//! become codes again. ONNX Runtime's own kernels compute some of them with integers, and give a code that is one higher
-//! or lower where a number lies close to the middle of two codes.
+//! Most ops of `com.microsoft` are imported by their meaning: codes become numbers, a float op computes, and its
+//! results become codes again. ONNX Runtime's own kernels compute some of them with integers, and give a code that is
+//! one higher or lower where a number lies close to the middle of two codes.
 
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::{DType, Dim, Tensor};
@@ -584,7 +584,7 @@ fn gather_blocks(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let (dtype, output) = (c.dtype(b, 2), c.outputs.clone());
     let mut e = Expansion { b, c: &c };
     let taken = |e: &mut Expansion<'_>, x| e.op("Gather", axis_of(gather), &[x, indices]);
-    // Rows are gathered of whole bytes. Packed tensors get a byte for each element, once, before the first step.
+    // Only rows of whole bytes are gathered. Packed tensors get a byte for each element, once, before the first step.
     let whole = |e: &mut Expansion<'_>, x| {
         let dtype = e.ty(x)?.dtype.widened();
         e.cast(x, dtype)

@@ -1,4 +1,5 @@
-//! Ops that draw numbers, as ops on numbers that follow from a seed alone. Which numbers, the standard leaves open.
+//! Ops that draw numbers, as ops on numbers that follow from a seed alone. The standard leaves open which numbers they
+//! are.
 //!
 //! The seed is the node's, or follows from the node's name, so that a model gives the same numbers in every step, and a
 //! node in the body of a loop the same numbers in every iteration.

@@ -160,7 +160,7 @@ fn what_one_branch_needs_is_computed_there() {
             "Relu(y_node/c)"
         ]
     );
-    // A result is needed in any case, and what it depends on.
+    // A result is needed in any case, and so are the nodes that it depends on.
     let f = import(&with(17, vec![], nodes, "y b"));
     assert_eq!(
         lines(&f),
@@ -210,7 +210,7 @@ fn weights_of_a_body_are_the_models() {
         vec![node("If", "go", "y", choice(yes, no))],
         "y",
     ));
-    // What only rearranges weights is computed once, outside of the branch.
+    // Nodes that only rearrange weights are computed once, outside of the branch.
     assert_eq!(
         lines(&f),
         ["Transpose(y_node/w)", "If(go, x, y_node/t, u, y_node/w.1)"]
@@ -414,7 +414,7 @@ fn a_loop_carries_and_collects() {
     ];
     let own = ["bool[]", "f32[2, 3]", "f32[2, 3]", "f32[2, 3]"];
     check("n go x", "y sums negated", "Loop(n, go, x, u)", &all, &own);
-    // What nothing reads is not collected.
+    // A result that nothing reads is not collected.
     let without = ["Add(y_node/s, u)", "Identity(y_node/condition)"];
     check("n _ x", "y", "Loop(n, _, x, u)", &without, &own[..2]);
 }

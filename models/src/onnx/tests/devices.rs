@@ -268,7 +268,7 @@ fn data_of_other_files_stays_beside_the_model() {
         assert!(e.advice.contains(advice), "{e}");
     };
     refused(&elsewhere.join("a.onnx"), &[], "the folder of the model");
-    // Neither what the model names as its data nor what it was given is written over.
+    // Neither the model's data files nor the model itself is written over.
     refused(&s.path().join("m.data"), &[], "another name");
     let weights = s.write("w.safetensors", &[1]);
     refused(&weights, std::slice::from_ref(&weights), "another name");

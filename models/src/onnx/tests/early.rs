@@ -198,7 +198,7 @@ fn images_are_cropped() {
     wrong(&[1, 0, 0, 0], &[1], "a height and a width");
     wrong(&[1, 0, 0], &[], "four lengths");
     wrong(&[-1, 0, 0, 0], &[], "four lengths");
-    // What is taken of images of any size is as large, or is refused when it runs.
+    // A crop of images of any size has the size that is asked for, or is refused when it runs.
     let m = one(7, &["n", "3", "h", "w"], crop(&[1, 2, 0, 0], &[2, 3]));
     let f = import(&m);
     let last = f.nodes.last().unwrap();

@@ -323,7 +323,7 @@ fn what_follows_a_rejected_node_is_no_error_of_its_own() {
         "a_node",
         "2",
     );
-    // The same in a branch, which drops what no result depends on.
+    // The same in a branch, which drops nodes that no result depends on.
     let branch = |nodes: Vec<NodeProto>| graph(vec![], vec![], nodes, "y");
     let choice = vec![
         graph_attr("then_branch", branch(vec![wrong(), turned(), last()])),

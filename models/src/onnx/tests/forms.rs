@@ -378,7 +378,8 @@ fn a_transposed_convolution_in_whole_strides_has_phases() {
     );
     let padded = vec![ints("pads", &[0, 0, 1, 1]), ints("output_padding", &[1, 0])];
     check(padded, "Slice", "f32[n, 3, 2*h, 5]");
-    // What no element of the operand reaches, and kernels that are no whole number of strides long.
+    // Elements of the result that no element of the operand reaches, and kernels that are no whole number of strides
+    // long.
     let spread = |attributes: Vec<AttributeProto>| {
         let f = import(&transposed_convolution(attributes));
         assert!(f.nodes.iter().any(|n| &*n.op == "Pad"), "{:?}", lines(&f));

@@ -1,4 +1,4 @@
-//! The domain of classical models: what is made of its attributes, and what is refused.
+//! Tests of the domain of classical models: how its attributes are imported, and which models are refused.
 
 use super::*;
 

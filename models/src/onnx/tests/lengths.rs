@@ -11,7 +11,7 @@ use super::*;
 fn asks(op: &str, inputs: &str) -> ModelProto {
     let given = vec![value("x", F32, &["2", "3"]), value("s", I64, &["k"])];
     let mut g = graph(given, vec![], vec![node(op, inputs, "y", vec![])], "y");
-    // What the model declares for `y` is added by the tests.
+    // The tests add the model's declaration of `y`.
     g.output[0].r#type = None;
     model(17, g)
 }

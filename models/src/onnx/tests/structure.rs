@@ -172,7 +172,7 @@ fn advice_is_of_what_is_missing() {
     assert!(advice("com.microsoftware", "EPContext").contains("write kernels for them"));
 }
 
-/// The parameters of a model of which this is known.
+/// The parameters of a model with these descriptions of inputs.
 fn params(m: &ModelProto, known: &[(&str, GivenInput)]) -> Result<Vec<String>, ModelError> {
     let s = Scratch::new();
     let mut options = options(&s);

@@ -230,7 +230,7 @@ fn a_lease_that_a_participants_loss_broke_says_who_lost_whom() {
     };
     let by_c = Some("c lost contact with b: cut".to_owned());
     assert_eq!(told(vec![begin(), lost_by(2, "b")]), by_c);
-    // What the driver has lost itself is told as such, also where somebody else was first.
+    // A participant that the driver itself has lost is reported as lost, even where somebody else reported it first.
     let own = Some("lost contact with b: it ended".to_owned());
     assert_eq!(told(vec![begin(), lost(1, "b"), lost_by(2, "b")]), own);
     assert_eq!(told(vec![begin(), lost_by(2, "b"), lost(1, "b")]), own);

@@ -1,8 +1,8 @@
 //! Compiled sources on disk, by the hash of source and options, compiler and architecture.
 //!
-//! What is in the folder is loaded into the GPU, so the folder must be its owner's alone: one that others can enter, or
-//! that somebody else owns, is refused. A folder that cannot be made costs time, and nothing else. A file comes into its
-//! place complete, by a rename.
+//! The GPU executes the files of this folder, so the folder must be its owner's alone: a folder that others can enter,
+//! or that somebody else owns, is refused. A folder that cannot be made costs time, and nothing else. A file comes into
+//! its place complete, by a rename.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -20,7 +20,7 @@ pub const OPTIONS: [&str; 5] = [
 
 /// A compiled source.
 pub struct Compiled {
-    /// What the GPU loads.
+    /// The compiled code that the GPU loads.
     pub cubin: Vec<u8>,
     /// The intermediate code, as text.
     pub ptx: String,

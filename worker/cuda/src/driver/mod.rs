@@ -1,4 +1,4 @@
-//! What the device needs of a GPU's driver: streams, events, memory, and functions made from source.
+//! The part of a GPU's driver that the device uses: streams, events, memory, and functions made from source.
 //!
 //! No call waits for the GPU, except [`Driver::wait_for`]. Every error is a [`DriverError`], and one that is `lost` says that
 //! the GPU's context will never work again.
@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::kernels::args::Arguments;
 
-/// A stream: what is enqueued on it runs in order.
+/// A stream: work that is enqueued on it runs in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamId(pub usize);
 
@@ -32,7 +32,7 @@ pub type Functions = SmallVec<[FunctionId; 1]>;
 pub struct DriverError {
     /// The call and the driver's words.
     pub message: String,
-    /// Whether there is no memory for what was asked.
+    /// Whether the driver ran out of memory.
     pub out_of_memory: bool,
     /// Whether the context will never work again.
     pub lost: bool,
@@ -52,10 +52,10 @@ pub trait Driver: Send + Sync {
     /// Ends a stream once its work has ended.
     fn end_stream(&self, stream: StreamId);
 
-    /// Takes device memory, which may be used by what is enqueued on `stream` from now on.
+    /// Takes device memory, which work that is enqueued on `stream` from now on may use.
     fn allocate(&self, stream: StreamId, bytes: usize) -> DriverResult<u64>;
 
-    /// Gives device memory back once what was enqueued on `stream` has ended.
+    /// Gives device memory back once the work enqueued on `stream` so far has ended.
     ///
     /// # Safety
     /// `memory` came from [`Driver::allocate`], nothing uses it after that work, and it is given back once.
@@ -106,10 +106,10 @@ pub trait Driver: Send + Sync {
         arguments: &Arguments,
     ) -> DriverResult<()>;
 
-    /// Records an event behind what is enqueued on a stream.
+    /// Records an event behind the work that is enqueued on a stream.
     fn record(&self, stream: StreamId) -> DriverResult<EventId>;
 
-    /// Lets what is enqueued on `stream` from now on wait for an event.
+    /// Makes work that is enqueued on `stream` from now on wait for an event.
     fn order(&self, stream: StreamId, event: EventId) -> DriverResult<()>;
 
     /// Waits until an event has come; fails with whatever the work before it failed with.

@@ -73,7 +73,7 @@ impl Needed {
         Error::new(Code::NotFound, format!("no CUDA device: {what}")).advise(self.advice)
     }
 
-    /// Checks what a look at the library says: `None` where it is not there, else whether it has a symbol.
+    /// Checks the library: `None` where it is not there, else whether it has a symbol.
     fn check(&self, there: bool, has: impl Fn(&[u8]) -> bool) -> Result<()> {
         if !there {
             return Err(self.missing(None));

@@ -111,7 +111,7 @@ impl CudaDriver {
     /// Opens the GPU of this number.
     ///
     /// # Errors
-    /// `not_found` where there is no driver, no compiler, no such GPU, or none that takes what the compiler makes; `io`
+    /// `not_found` if there is no driver, no compiler, no such GPU, or no GPU that takes the compiler's output; `io`
     /// where compiled kernels are kept in a folder that is not safe.
     pub fn open(number: u32) -> Result<CudaDriver> {
         probe::driver()?;
@@ -260,7 +260,8 @@ fn describe(device: sys::CUdevice) -> DriverResult<(String, u32)> {
     Ok((name, major.unsigned_abs() * 10 + minor.unsigned_abs()))
 }
 
-/// Retains the primary context, whose memory pool keeps what is given back to it: the worker's ledger bounds its use.
+/// Retains the primary context, whose memory pool keeps memory that is given back to it; the worker's ledger bounds its
+/// use.
 fn retain(device: sys::CUdevice) -> DriverResult<sys::CUcontext> {
     let (mut context, mut pool) = (ptr::null_mut(), ptr::null_mut());
     let mut kept = u64::MAX;

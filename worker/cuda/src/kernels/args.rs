@@ -5,7 +5,8 @@ use convoke_graph::tensor::MAX_RANK;
 /// The most operands of a kernel.
 pub const OPERANDS: usize = 5;
 
-/// The parameter of every kernel; `prelude.cu` declares the same struct. What `sizes` and `numbers` mean is each kernel's.
+/// The parameter of every kernel; `prelude.cu` declares the same struct. Each kernel defines the meaning of `sizes` and
+/// `numbers`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Arguments {
@@ -30,7 +31,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Arguments for so many elements, with nothing else set.
+    /// Arguments for this many elements, with nothing else set.
     pub fn of(elements: usize) -> Arguments {
         Arguments {
             inputs: [0; OPERANDS],

@@ -11,8 +11,8 @@ use convoke_worker::device::DeviceOp;
 
 use super::args::{Arguments, broadcast};
 use super::{
-    Call, Given, MOST_BLOCKS, Planned, Template, Work, dtype_of, in_f32, misfit, rows, source,
-    type_name,
+    Call, LaunchSignature, MOST_BLOCKS, OperandView, Template, Work, dtype_of, in_f32, misfit,
+    rows, source, type_name,
 };
 
 /// Rows of queries that a block makes together.
@@ -165,7 +165,7 @@ impl Template for Attention {
         ))
     }
 
-    fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
+    fn plan(&self, planned: &LaunchSignature<'_>) -> Result<Work> {
         let ((_, q), (_, k), (_, v)) = (planned.device(0)?, planned.device(1)?, planned.device(2)?);
         let unfit = || {
             misfit(format!(
@@ -192,7 +192,7 @@ impl Template for Attention {
         let sizes = [heads, group, queries, keys, size, values].map(|s| s as i64);
         arguments.sizes[..6].copy_from_slice(&sizes);
         let bias = match planned.operands.get(3) {
-            None | Some(Given::Nothing) => false,
+            None | Some(OperandView::Nothing) => false,
             Some(_) => {
                 let (_, bias) = planned.device(3)?;
                 let scores = [batch, heads, queries, keys];

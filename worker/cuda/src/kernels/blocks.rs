@@ -13,7 +13,8 @@ use convoke_worker::device::DeviceOp;
 use super::args::Arguments;
 use super::tiles::{self, LeftWalk, RightWalk, Tiles};
 use super::{
-    Call, Planned, Template, Work, blocks_for, count, dtype_of, in_f32, misfit, source, type_name,
+    Call, LaunchSignature, Template, Work, blocks_for, count, dtype_of, in_f32, misfit, source,
+    type_name,
 };
 
 /// With more rows, an element's weights are used again within a tile.
@@ -136,8 +137,13 @@ impl BlockProduct {
         self.weights.packed_zeros() * 8 / self.weights.bits
     }
 
-    /// Checks that operand `i` has so many elements.
-    fn holds(&self, planned: &Planned<'_>, i: usize, elements: Option<usize>) -> Result<()> {
+    /// Checks that operand `i` has this many elements.
+    fn holds(
+        &self,
+        planned: &LaunchSignature<'_>,
+        i: usize,
+        elements: Option<usize>,
+    ) -> Result<()> {
         let (_, shape) = planned.device(i)?;
         match Some(count(shape)) == elements {
             true => Ok(()),
@@ -173,7 +179,7 @@ impl Template for BlockProduct {
         tiles::FUNCTIONS + 1
     }
 
-    fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
+    fn plan(&self, planned: &LaunchSignature<'_>) -> Result<Work> {
         let (_, x) = planned.device(0)?;
         let w = &self.weights;
         let (rows, blocks) = (w.blocks() * w.block, w.blocks());

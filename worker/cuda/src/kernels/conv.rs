@@ -1,4 +1,4 @@
-//! Convolutions over one to three spatial axes, with what follows them: `Conv` and `FusedConv`.
+//! Convolutions over one to three spatial axes, with their epilogue: `Conv` and `FusedConv`.
 //!
 //! Each element is a chain over (channel of the group, taps) in ascending order from zero, in f32, and padding is a zero like any
 //! other: of fused multiply-adds, as on the CPU. Where input and filters are both f16 or both bf16, it is the sum of eight such chains,
@@ -19,15 +19,15 @@ use super::product::are_halves;
 use super::tiles::{self, LeftWalk, RightWalk, Tiles};
 use super::window::{SPATIAL, set_windows, spatial};
 use super::{
-    Call, Given, Planned, Template, Work, blocks_for, count, dtype_of, in_f32, misfit, op_error,
-    source, type_name,
+    Call, LaunchSignature, OperandView, Template, Work, blocks_for, count, dtype_of, in_f32,
+    misfit, op_error, source, type_name,
 };
 
 /// Rows of a panel of packed weights; the last panel of a group has as many as are left. This is the layout of
 /// `convoke_kernels::conv::pack_conv_weights_into`.
 const PANEL: usize = 8;
 
-/// Groups with fewer filters are not made in tiles, most of which would be empty.
+/// Groups with fewer filters are not computed in tiles, because most of a tile would be empty.
 const FEW_FILTERS: usize = 16;
 
 /// The family's text, between those of windows and activations and that of tiles.
@@ -253,7 +253,7 @@ pub(super) fn plain(conv: ConvOp, op: &DeviceOp<'_>) -> Option<Box<dyn Template>
     made(op, None, activation::NONE)
 }
 
-/// The kernel of a convolution with what follows it.
+/// The kernel of a convolution with its epilogue.
 pub(super) fn fused(fused: FusedOp, op: &DeviceOp<'_>) -> Option<Box<dyn Template>> {
     if fused != FusedOp::FusedConv {
         return None;
@@ -293,7 +293,7 @@ fn made(
 
 impl Convolution {
     /// The shape of the weights, as they were before they were packed.
-    fn weights<'a>(&'a self, planned: &Planned<'a>, group: usize) -> Result<&'a [usize]> {
+    fn weights<'a>(&'a self, planned: &LaunchSignature<'a>, group: usize) -> Result<&'a [usize]> {
         let (_, given) = planned.device(1)?;
         let Some(shape) = &self.packed else {
             return Ok(given);
@@ -310,10 +310,10 @@ impl Convolution {
         }
     }
 
-    /// Whether operand `i` is given, with so many elements.
-    fn addend(&self, planned: &Planned<'_>, i: usize, elements: usize) -> Result<bool> {
+    /// Whether operand `i` is given and has this many elements.
+    fn addend(&self, planned: &LaunchSignature<'_>, i: usize, elements: usize) -> Result<bool> {
         match planned.operands.get(i) {
-            None | Some(Given::Nothing) => Ok(false),
+            None | Some(OperandView::Nothing) => Ok(false),
             Some(_) if count(planned.device(i)?.1) == elements => Ok(true),
             Some(_) => Err(misfit(format!("operand {i} must have {elements} elements"))),
         }
@@ -353,7 +353,7 @@ impl Template for Convolution {
         tiles::FUNCTIONS + 1
     }
 
-    fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
+    fn plan(&self, planned: &LaunchSignature<'_>) -> Result<Work> {
         let group = ConvAttrs::group(&self.attrs).map_err(op_error)?;
         let ((_, x), output) = (planned.device(0)?, planned.output(0)?);
         let w = self.weights(planned, group)?;

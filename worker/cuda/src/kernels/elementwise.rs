@@ -8,7 +8,8 @@ use convoke_worker::device::DeviceOp;
 
 use super::args::{Arguments, Grid, broadcast, dense, dims};
 use super::{
-    Call, Planned, Template, Work, blocks_for, count, dtype_of, in_f32, misfit, source, type_name,
+    Call, LaunchSignature, Template, Work, blocks_for, count, dtype_of, in_f32, misfit, source,
+    type_name,
 };
 
 /// The family's text. `OPERANDS` operands of the types `X0` to `X2` make elements of type `Y` by `F`, an expression of the
@@ -51,7 +52,7 @@ impl Template for Elementwise {
         Some(source(&definitions, TEXT))
     }
 
-    fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
+    fn plan(&self, planned: &LaunchSignature<'_>) -> Result<Work> {
         let shape = planned.output(0)?;
         let elements = count(shape);
         if elements == 0 {
@@ -251,7 +252,7 @@ impl Template for Choice {
         Some(source(&definitions, TEXT))
     }
 
-    fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
+    fn plan(&self, planned: &LaunchSignature<'_>) -> Result<Work> {
         self.0.plan(planned)
     }
 }

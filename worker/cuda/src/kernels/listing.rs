@@ -26,7 +26,7 @@ fn dtypes() -> impl Iterator<Item = DType> {
     COLUMNS.into_iter().chain([DType::F64])
 }
 
-/// The dtypes that operands of other classes than the first one's may have. What `Where` chooses has elements of 1, 2, 4
+/// The dtypes that operands of other classes than the first one's may have. `Where` chooses between elements of 1, 2, 4
 /// and 8 bytes; zero points are codes or numbers; other operands are indices.
 fn others(def: &OpDef) -> &'static [DType] {
     match def.name {
@@ -68,7 +68,7 @@ fn with_ints(given: &[(&str, i64)]) -> Attrs {
     given.iter().fold(Attrs::default(), with)
 }
 
-/// Attributes of a product with weights that are packed codes of so many bits.
+/// Attributes of a product with weights that are packed codes of this many bits.
 fn packed_codes(bits: i64) -> Attrs {
     with_ints(&[
         ("bits", bits),

@@ -59,7 +59,7 @@ const MOST_BLOCKS: usize = 1 << 16;
 const PRELUDE: &str = include_str!("prelude.cu");
 
 /// An operand of a launch.
-pub enum Given<'a> {
+pub enum OperandView<'a> {
     /// One that is left out.
     Nothing,
     /// One in host memory, as the op's definition has it.
@@ -69,8 +69,8 @@ pub enum Given<'a> {
 }
 
 /// The operands and results that a kernel is planned for.
-pub struct Planned<'a> {
-    pub operands: &'a [Given<'a>],
+pub struct LaunchSignature<'a> {
+    pub operands: &'a [OperandView<'a>],
     pub outputs: &'a ConcreteOutputs,
 }
 
@@ -90,7 +90,7 @@ pub struct Call {
     pub function: usize,
     pub blocks: u32,
     pub arguments: Arguments,
-    /// By operand of the kernel, what it is.
+    /// The kind of each operand of the kernel.
     pub inputs: [Option<Place>; OPERANDS],
     pub output: Place,
     /// Whether the kernel may find elements of an operand that it cannot use, and says so by the word `fault`.
@@ -120,7 +120,7 @@ pub trait Template: Send + Sync {
     ///
     /// # Errors
     /// `kernel_failed` where the operands do not fit together.
-    fn plan(&self, planned: &Planned<'_>) -> Result<Work>;
+    fn plan(&self, planned: &LaunchSignature<'_>) -> Result<Work>;
 }
 
 /// The kernel of an op; `None` where the device has none, so that the op runs on the host.
@@ -213,7 +213,7 @@ fn source(definitions: &[(&str, &str)], family: &str) -> String {
     text
 }
 
-/// Blocks of threads for so many elements, one thread each.
+/// The number of blocks of threads for this many elements, with one thread each.
 fn blocks_for(elements: usize) -> u32 {
     elements.div_ceil(THREADS as usize).clamp(1, MOST_BLOCKS) as u32
 }
@@ -227,30 +227,30 @@ fn op_error(e: OpError) -> Error {
     misfit(e.to_string())
 }
 
-impl<'a> Planned<'a> {
+impl<'a> LaunchSignature<'a> {
     /// Dtype and shape of operand `i`, which must be in device memory.
     fn device(&self, i: usize) -> Result<(DType, &'a [usize])> {
         match self.operands.get(i) {
-            Some(Given::Device(dtype, shape)) => Ok((*dtype, shape)),
+            Some(OperandView::Device(dtype, shape)) => Ok((*dtype, shape)),
             _ => Err(misfit(format!("operand {i} is not on the device"))),
         }
     }
 
     fn is_given(&self, i: usize) -> bool {
-        !matches!(self.operands.get(i), None | Some(Given::Nothing))
+        !matches!(self.operands.get(i), None | Some(OperandView::Nothing))
     }
 
     /// The integers of operand `i`, which is in host memory; `None` where it is left out.
     fn ints(&self, i: usize) -> Result<Option<Vec<i64>>> {
         match self.operands.get(i) {
-            Some(Given::Host(tensor)) => {
+            Some(OperandView::Host(tensor)) => {
                 let ints = tensor.to_i64s();
                 Ok(Some(ints.ok_or_else(|| {
                     misfit(format!("operand {i} has no integers"))
                 })?))
             }
-            Some(Given::Device(..)) => Err(misfit(format!("operand {i} is not on the host"))),
-            Some(Given::Nothing) | None => Ok(None),
+            Some(OperandView::Device(..)) => Err(misfit(format!("operand {i} is not on the host"))),
+            Some(OperandView::Nothing) | None => Ok(None),
         }
     }
 

@@ -9,8 +9,8 @@ use convoke_worker::device::DeviceOp;
 
 use super::args::{Arguments, Grid, broadcast, dense, dims};
 use super::{
-    Call, Place, Planned, Template, Work, blocks_for, count, dtype_of, misfit, moved_as, op_error,
-    source, type_name,
+    Call, LaunchSignature, Place, Template, Work, blocks_for, count, dtype_of, misfit, moved_as,
+    op_error, source, type_name,
 };
 
 /// A copy from one grid into another.
@@ -50,7 +50,7 @@ impl Template for View {
         None
     }
 
-    fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
+    fn plan(&self, planned: &LaunchSignature<'_>) -> Result<Work> {
         let (_, shape) = planned.device(0)?;
         match count(shape) == count(planned.output(0)?) {
             true => Ok(Work::Share),
@@ -134,13 +134,13 @@ pub(super) fn slices(slice: SliceOp, op: &DeviceOp<'_>) -> Option<Box<dyn Templa
 }
 
 /// A copy of `shape` elements from operand `from` to result `to`, each with its strides and first element.
-struct Moved {
+struct StridedCopy {
     shape: Vec<i64>,
     from: (usize, i64, Vec<i64>),
     to: (usize, i64, Vec<i64>),
 }
 
-impl Moved {
+impl StridedCopy {
     fn call(self) -> Call {
         let elements: i64 = self.shape.iter().product();
         let mut arguments = Arguments::of(elements as usize);
@@ -159,7 +159,7 @@ impl Moved {
 
 impl Copies {
     /// One copy that fills result 0.
-    fn filled(&self, planned: &Planned<'_>) -> Result<Moved> {
+    fn filled(&self, planned: &LaunchSignature<'_>) -> Result<StridedCopy> {
         let (_, shape) = planned.device(0)?;
         let out = planned.output(0)?;
         let own = dense(shape);
@@ -178,7 +178,7 @@ impl Copies {
                 )
             }
         };
-        Ok(Moved {
+        Ok(StridedCopy {
             shape: dims(out),
             from: (0, first, strides),
             to: (0, 0, dense(out)),
@@ -186,7 +186,7 @@ impl Copies {
     }
 
     /// A copy for each part: of the operand into its result, or of each operand into the result.
-    fn parts(&self, planned: &Planned<'_>) -> Result<Vec<Moved>> {
+    fn parts(&self, planned: &LaunchSignature<'_>) -> Result<Vec<StridedCopy>> {
         let splits = matches!(self.moves, Move::Split);
         let whole = match splits {
             true => planned.device(0)?.1,
@@ -214,7 +214,7 @@ impl Copies {
                 true => (in_whole, in_part),
                 false => (in_part, in_whole),
             };
-            moved.push(Moved {
+            moved.push(StridedCopy {
                 shape: dims(part),
                 from,
                 to,
@@ -226,7 +226,7 @@ impl Copies {
 }
 
 /// The first element of a slice, and its strides.
-fn slice_strides(planned: &Planned<'_>, shape: &[usize]) -> Result<(i64, Vec<i64>)> {
+fn slice_strides(planned: &LaunchSignature<'_>, shape: &[usize]) -> Result<(i64, Vec<i64>)> {
     let (starts, ends) = (
         planned.ints(1)?.unwrap_or_default(),
         planned.ints(2)?.unwrap_or_default(),
@@ -254,13 +254,13 @@ impl Template for Copies {
         Some(source(&[("X", self.bits)], COPY_TEXT))
     }
 
-    fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
+    fn plan(&self, planned: &LaunchSignature<'_>) -> Result<Work> {
         let moved = match self.moves {
             Move::Split | Move::Concat => self.parts(planned)?,
             Move::Transpose | Move::Expand | Move::Slice => vec![self.filled(planned)?],
         };
         let some = moved.into_iter().filter(|m| !m.shape.contains(&0));
-        Ok(Work::Calls(some.map(Moved::call).collect()))
+        Ok(Work::Calls(some.map(StridedCopy::call).collect()))
     }
 }
 
@@ -291,7 +291,7 @@ impl Template for Gather {
         Some(source(&definitions, GATHER_TEXT))
     }
 
-    fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
+    fn plan(&self, planned: &LaunchSignature<'_>) -> Result<Work> {
         let ((_, data), (_, indices)) = (planned.device(0)?, planned.device(1)?);
         let axis = normalize_axis(self.axis, data.len()).map_err(op_error)?;
         let elements = count(planned.output(0)?);

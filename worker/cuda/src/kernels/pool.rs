@@ -12,8 +12,8 @@ use convoke_worker::device::DeviceOp;
 use super::args::Arguments;
 use super::window::{SPATIAL, set_windows, spatial};
 use super::{
-    Call, Planned, Template, Work, blocks_for, count, dtype_of, in_f32, misfit, op_error, rows,
-    source, type_name,
+    Call, LaunchSignature, Template, Work, blocks_for, count, dtype_of, in_f32, misfit, op_error,
+    rows, source, type_name,
 };
 
 /// The family's text. `FROM` is where the result starts, `PUSH` takes `x` into `s`, and `LAST` is what `s` becomes, of `inside` taps
@@ -85,7 +85,7 @@ impl Template for Pool {
         ))
     }
 
-    fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
+    fn plan(&self, planned: &LaunchSignature<'_>) -> Result<Work> {
         let ((_, x), output) = (planned.device(0)?, planned.output(0)?);
         let elements = count(output);
         if elements == 0 {

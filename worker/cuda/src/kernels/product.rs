@@ -1,4 +1,4 @@
-//! Matrix products, with what follows them: `MatMul`, `Gemm` and `FusedGemm`.
+//! Matrix products, with their epilogue: `MatMul`, `Gemm` and `FusedGemm`.
 //!
 //! Each element is a chain over ascending k from zero, in f32, of fused multiply-adds, as on the CPU. Where both matrices are f16 or
 //! both are bf16, it is the sum of eight chains, one after the other along k, of a tensor core's steps of 16 products. So its bits depend on its row, its column and K alone: neither
@@ -14,7 +14,9 @@ use convoke_worker::device::DeviceOp;
 use super::activation::{self, Chosen};
 use super::args::{Arguments, broadcast, dense};
 use super::tiles::{self, LeftWalk, RightWalk, Tiles};
-use super::{Call, Planned, Template, Work, count, dtype_of, in_f32, misfit, source, type_name};
+use super::{
+    Call, LaunchSignature, Template, Work, count, dtype_of, in_f32, misfit, source, type_name,
+};
 
 /// Columns of a panel of a packed weight; the last panel has as many as are left, rounded up to [`PACK_N`]. This is the
 /// layout of `convoke_kernels::gemm::pack`.
@@ -125,7 +127,7 @@ pub(super) fn plain(product: MatMulOp, op: &DeviceOp<'_>) -> Option<Box<dyn Temp
     made(op, gemm, None, activation::NONE)
 }
 
-/// The kernel of a product with what follows it.
+/// The kernel of a product with its epilogue.
 pub(super) fn fused(fused: FusedOp, op: &DeviceOp<'_>) -> Option<Box<dyn Template>> {
     if fused != FusedOp::FusedGemm {
         return None;
@@ -240,7 +242,7 @@ fn gemm_stack(attrs: &GemmAttrs, a: &[usize], b: &[usize]) -> Option<Stack> {
 }
 
 impl Product {
-    fn stack(&self, planned: &Planned<'_>) -> Result<Stack> {
+    fn stack(&self, planned: &LaunchSignature<'_>) -> Result<Stack> {
         let ((_, a), (_, b)) = (planned.device(0)?, planned.device(1)?);
         let found = match (self.packed, &self.gemm) {
             (Some((k, n)), _) => {
@@ -254,7 +256,7 @@ impl Product {
     }
 
     /// The strides of the third operand along the rows and columns of the product.
-    fn addend_strides(&self, planned: &Planned<'_>, sizes: [usize; 3]) -> Result<[i64; 2]> {
+    fn addend_strides(&self, planned: &LaunchSignature<'_>, sizes: [usize; 3]) -> Result<[i64; 2]> {
         let (_, shape) = planned.device(2)?;
         let strides = broadcast(shape, &sizes[..2]);
         let strides =
@@ -287,7 +289,7 @@ impl Template for Product {
         tiles::FUNCTIONS
     }
 
-    fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
+    fn plan(&self, planned: &LaunchSignature<'_>) -> Result<Work> {
         let stack = self.stack(planned)?;
         let [m, n, k] = stack.sizes;
         let matrices = count(&stack.batch);

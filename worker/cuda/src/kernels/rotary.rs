@@ -8,8 +8,8 @@ use convoke_worker::device::DeviceOp;
 
 use super::args::Arguments;
 use super::{
-    Call, Planned, Template, Work, blocks_for, count, dtype_of, in_f32, misfit, op_error, source,
-    type_name,
+    Call, LaunchSignature, Template, Work, blocks_for, count, dtype_of, in_f32, misfit, op_error,
+    source, type_name,
 };
 
 /// `a.sizes` are: elements of a head, pairs that are rotated, the last two axes before the elements of a head, rows of the
@@ -74,7 +74,7 @@ impl Template for Rotary {
         Some(source(&definitions, TEXT))
     }
 
-    fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
+    fn plan(&self, planned: &LaunchSignature<'_>) -> Result<Work> {
         let ((_, x), (_, cos), (_, sin)) =
             (planned.device(0)?, planned.device(1)?, planned.device(2)?);
         let elements = count(planned.output(0)?);

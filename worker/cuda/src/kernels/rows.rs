@@ -11,8 +11,8 @@ use convoke_worker::device::DeviceOp;
 
 use super::args::{Arguments, broadcast, dense};
 use super::{
-    Call, MOST_BLOCKS, Planned, Template, Work, count, dtype_of, in_f32, misfit, op_error, source,
-    type_name,
+    Call, LaunchSignature, MOST_BLOCKS, Template, Work, count, dtype_of, in_f32, misfit, op_error,
+    source, type_name,
 };
 
 /// The text that the families of this module share: the place of an element of a row, and the tree. The row's own axes are the
@@ -209,7 +209,7 @@ impl Template for Reduction {
         Some(rows_source(&definitions, REDUCE_TEXT))
     }
 
-    fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
+    fn plan(&self, planned: &LaunchSignature<'_>) -> Result<Work> {
         let (_, shape) = planned.device(0)?;
         let axes = planned.ints(1)?.unwrap_or_default();
         let axes = self.attrs.axes(&axes, shape.len()).map_err(op_error)?;
@@ -252,7 +252,7 @@ impl Template for Planes {
         Some(rows_source(&definitions, REDUCE_TEXT))
     }
 
-    fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
+    fn plan(&self, planned: &LaunchSignature<'_>) -> Result<Work> {
         let (_, shape) = planned.device(0)?;
         let rows = count(planned.output(0)?);
         if rows == 0 {
@@ -279,7 +279,7 @@ impl Template for Softmax {
         Some(rows_source(&definitions, SOFTMAX_TEXT))
     }
 
-    fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
+    fn plan(&self, planned: &LaunchSignature<'_>) -> Result<Work> {
         let (_, shape) = planned.device(0)?;
         if count(shape) == 0 {
             return Ok(Work::none());
@@ -333,7 +333,7 @@ impl Template for Normalisation {
         Some(rows_source(&definitions, NORM_TEXT))
     }
 
-    fn plan(&self, planned: &Planned<'_>) -> Result<Work> {
+    fn plan(&self, planned: &LaunchSignature<'_>) -> Result<Work> {
         let (_, shape) = planned.device(0)?;
         if count(shape) == 0 {
             return Ok(Work::none());

@@ -12,7 +12,7 @@ pub(super) const TEXT: &str = include_str!("tiles.cu");
 /// Rows and columns of tiles, by the functions that make them.
 const EDGES: [usize; 4] = [16, 32, 64, 128];
 
-/// With at least so many tiles, most of a large GPU's multiprocessors have one.
+/// With at least this many tiles, most of a large GPU's multiprocessors have one.
 const ENOUGH: usize = 120;
 
 /// The greatest K, and the greatest distance of neighbours along it, that the text counts with.

@@ -26,7 +26,7 @@ pub(crate) struct Region {
     pub last: u32,
 }
 
-/// What is known about launches once an event behind them has come.
+/// Resources that launches hold until the next event has come.
 #[derive(Default)]
 pub(crate) struct Behind {
     pub regions: Vec<Region>,
@@ -45,7 +45,7 @@ pub(crate) struct Copy {
     pub staged: Result<StagingBlock, Arc<DeviceFailure>>,
 }
 
-/// What follows an event.
+/// The action that follows an event.
 pub(crate) enum Then {
     /// The pinned memory of a copy to the device is free.
     Release(StagingBlock),
@@ -53,7 +53,7 @@ pub(crate) enum Then {
     Call(EventCallback),
 }
 
-/// An event to wait for, where it could be recorded, and what follows.
+/// An event to wait for, if it could be recorded, and the action that follows it.
 pub(crate) struct Completion {
     pub event: Option<EventId>,
     pub behind: Behind,
@@ -163,7 +163,7 @@ impl Behind {
 }
 
 impl Copy {
-    /// Hands over the elements, or the failure of what should have made them.
+    /// Hands over the elements, or the failure of the launch that should have made them.
     fn end(self, failure: Option<Arc<DeviceFailure>>) {
         let copied = match (self.staged, failure) {
             (Err(failure), _) | (Ok(_), Some(failure)) => Err(failure),

@@ -1,4 +1,4 @@
-//! Device memory: what a queue may use by the ledger, and buffers, which are freed in the order of streams.
+//! Device memory: the budget of a queue in the ledger, and buffers, which are freed in the order of streams.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,13 +19,13 @@ pub(crate) struct Lanes {
     pub compute: StreamId,
     /// Copies to the host.
     pub outward: StreamId,
-    kept: Mutex<Kept>,
+    kept: Mutex<BlockCache>,
 }
 
 /// Memory that was taken and freed on `compute`, and is kept for the next that is taken there: the driver takes longer for both
 /// than for a launch.
 #[derive(Default)]
-struct Kept {
+struct BlockCache {
     /// Addresses by the bytes of their blocks.
     blocks: HashMap<usize, Vec<u64>>,
     bytes: u64,
@@ -33,7 +33,7 @@ struct Kept {
     closed: bool,
 }
 
-/// The bytes of the block for so many bytes. The driver gives no memory of no bytes.
+/// The size of the block that holds this many bytes. The driver gives no memory of no bytes.
 fn block_size(bytes: usize) -> usize {
     bytes.max(1).next_multiple_of(512)
 }
@@ -54,7 +54,7 @@ impl Lanes {
         })
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, BlockCache> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -66,8 +66,8 @@ impl Lanes {
         Some(address)
     }
 
-    /// Keeps a block whose last use is ordered before what comes next on `compute`, unless more were kept then than the queue has
-    /// reserved and does not use once the block's charge has ended.
+    /// Keeps a block whose last use is ordered before the next work on `compute`. It is not kept if the kept blocks
+    /// would then exceed the part of the queue's reservation that is unused once the block's charge has ended.
     fn keep(&self, size: usize, address: u64, charge: &Charge) -> bool {
         let mut kept = self.kept();
         let fits = !kept.closed && kept.bytes + size as u64 <= charge.room();
@@ -78,7 +78,7 @@ impl Lanes {
         fits
     }
 
-    /// Gives all kept blocks back to the driver, and keeps no more: what the queue has reserved is about to be free.
+    /// Gives all kept blocks back to the driver, and keeps no more: the queue's reservation is about to end.
     pub fn close(&self) {
         self.kept().closed = true;
         self.shrink(0);
@@ -101,7 +101,7 @@ impl Lanes {
         kept.blocks.retain(|_, blocks| !blocks.is_empty());
     }
 
-    /// Lets what is enqueued on `later` from now on wait for all that `earlier` has so far.
+    /// Makes work that is enqueued on `later` from now on wait for all work that `earlier` has so far.
     pub fn order(&self, earlier: StreamId, later: StreamId) -> DriverResult<()> {
         let event = self.gpu.record(earlier)?;
         let ordered = self.gpu.driver.order(later, event);
@@ -165,7 +165,7 @@ impl Allowance {
         *self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Charges a buffer: to what is reserved as far as that goes, and to the ledger beyond.
+    /// Charges a buffer: to the queue's reservation as far as that suffices, and to the ledger beyond it.
     pub fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge> {
         let reserved = {
             let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -200,9 +200,9 @@ impl Drop for Charge {
 }
 
 /// Memory of a device tensor. When the last holder drops it, it is freed behind everything that was enqueued before and
-/// reads or writes it. The charge ends at once. What was taken on `compute` is kept for it, as far as the queue has reserved more
-/// than it uses. Other memory goes back to the driver: an allocation on another stream or of another queue can come before it is
-/// free, and the driver's pool then grows beyond what is charged.
+/// reads or writes it. The charge ends at once. Memory that was allocated on `compute` is kept for that stream, as far
+/// as the queue has reserved more than it uses. Other memory goes back to the driver: an allocation on another stream
+/// or of another queue can come before it is free, and the driver's pool then grows beyond what is charged.
 pub(crate) struct Memory {
     pub address: u64,
     /// Bytes of the block.
@@ -220,7 +220,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Takes memory for what is enqueued on `stream`, which is one of the lanes.
+    /// Takes memory for work that is enqueued on `stream`, which is one of the lanes.
     pub fn allocate(
         lanes: &Arc<Lanes>,
         stream: StreamId,

@@ -11,8 +11,8 @@
 //!    host behind every launch. A tensor of another queue is read once an event of that queue has come.
 //! 2. Memory is freed on a stream that is ordered behind all users of the memory (`memory`).
 //! 3. Callbacks are called by the thread alone, in order, and never under the queue's lock.
-//! 4. What the driver refuses at once fails at once; what fails later is found at the next event, with the nodes that were
-//!    launched since the last one. A lost context fails everything from then on.
+//! 4. A call that the driver refuses fails at once. A failure on the GPU is found at the next event; the error names
+//!    the nodes that were launched since the last one. A lost context fails everything from then on.
 //! 5. A result fails where a launch that it depends on was refused, where a kernel of its step met elements that it cannot
 //!    use, or where the GPU is lost; another failure of its step leaves it as it is.
 //! 6. Pinned memory is used again only once an event behind its last use has come. A GPU that records no event is lost, and
@@ -42,11 +42,11 @@ use self::memory::{Allowance, Buffer, Lanes, Memory};
 use self::staging::StagingBlock;
 use crate::device::{CudaKernel, Gpu};
 use crate::driver::{DriverResult, EventId, FunctionId, StreamId};
-use crate::kernels::{Call, Given, Place, Planned, Work};
+use crate::kernels::{Call, LaunchSignature, OperandView, Place, Work};
 
-type Failed<T> = std::result::Result<T, Arc<DeviceFailure>>;
+type QueueResult<T> = std::result::Result<T, Arc<DeviceFailure>>;
 
-/// What is enqueued is enqueued under the lock of this, so that streams and completions have one order.
+/// State that is locked while anything is enqueued, so that streams and completions have one order.
 struct State {
     completions: Sender<Completion>,
     /// Launches since the last event.
@@ -75,7 +75,7 @@ enum LaunchOperand {
 
 impl Operands {
     /// Fails where an operand is another device's, or was not made.
-    fn of(node: u32, operands: SmallVec<[DeviceOperand; 4]>) -> Failed<Operands> {
+    fn of(node: u32, operands: SmallVec<[DeviceOperand; 4]>) -> QueueResult<Operands> {
         let given = operands.into_iter().map(|operand| {
             Ok(match operand {
                 DeviceOperand::Nothing => LaunchOperand::Nothing,
@@ -87,15 +87,15 @@ impl Operands {
             })
         });
         Ok(Operands {
-            given: given.collect::<Failed<_>>()?,
+            given: given.collect::<QueueResult<_>>()?,
         })
     }
 
-    fn planned(&self) -> SmallVec<[Given<'_>; 4]> {
+    fn planned(&self) -> SmallVec<[OperandView<'_>; 4]> {
         let each = self.given.iter().map(|operand| match operand {
-            LaunchOperand::Nothing => Given::Nothing,
-            LaunchOperand::Host(tensor) => Given::Host(tensor),
-            LaunchOperand::Device(dtype, shape, _) => Given::Device(*dtype, shape),
+            LaunchOperand::Nothing => OperandView::Nothing,
+            LaunchOperand::Host(tensor) => OperandView::Host(tensor),
+            LaunchOperand::Device(dtype, shape, _) => OperandView::Device(*dtype, shape),
         });
         each.collect()
     }
@@ -113,7 +113,7 @@ impl Operands {
 }
 
 /// The buffer of a tensor that `node` reads. Fails where another device made it, or where nothing did.
-fn buffer_of(node: u32, tensor: DeviceTensor) -> Failed<Arc<Buffer>> {
+fn buffer_of(node: u32, tensor: DeviceTensor) -> QueueResult<Arc<Buffer>> {
     let buffer: Arc<Buffer> = tensor.buffer.downcast().map_err(|_| {
         let error = Error::internal("cuda: an operand is another device's");
         failed(node, Some(error))
@@ -176,12 +176,12 @@ impl CudaQueue {
     }
 
     /// The failure of a call that the driver refused.
-    fn refused<T>(&self, node: u32, result: DriverResult<T>) -> Failed<T> {
+    fn refused<T>(&self, node: u32, result: DriverResult<T>) -> QueueResult<T> {
         result.map_err(|e| failed(node, Some(self.gpu.error(&e))))
     }
 
     /// Fails where the step is cancelled or the GPU is lost.
-    fn begins(&self, step: &DeviceStep, node: u32) -> Failed<()> {
+    fn begins(&self, step: &DeviceStep, node: u32) -> QueueResult<()> {
         if let Some(lost) = self.gpu.lost() {
             return Err(failed(node, Some(lost.clone())));
         }
@@ -197,7 +197,7 @@ impl CudaQueue {
         stream: StreamId,
         dtype: DType,
         shape: &[usize],
-    ) -> Failed<Memory> {
+    ) -> QueueResult<Memory> {
         let bytes = Tensor::size_of(dtype, shape)
             .map_err(|e| failed(node, Some(Error::internal(e.to_string()))))?;
         let charge = self.allowance.charge(bytes as u64);
@@ -215,7 +215,7 @@ impl CudaQueue {
         }
     }
 
-    fn copied_in(&self, step: &DeviceStep, node: u32, tensor: &Tensor) -> Failed<Memory> {
+    fn copied_in(&self, step: &DeviceStep, node: u32, tensor: &Tensor) -> QueueResult<Memory> {
         self.begins(step, node)?;
         let bytes = tensor.bytes();
         let mut block = self.refused(node, self.gpu.staging.block(bytes.len()))?;
@@ -252,7 +252,7 @@ impl CudaQueue {
         Ok(memory)
     }
 
-    fn launched(&self, launch: DeviceLaunch<'_>) -> Failed<LaunchResults> {
+    fn launched(&self, launch: DeviceLaunch<'_>) -> QueueResult<LaunchResults> {
         let node = launch.node;
         self.begins(launch.step, node)?;
         let kernel: &CudaKernel = launch.kernel.downcast_ref().ok_or_else(|| {
@@ -262,7 +262,7 @@ impl CudaQueue {
             )
         })?;
         let operands = Operands::of(node, launch.operands)?;
-        let work = kernel.template.plan(&Planned {
+        let work = kernel.template.plan(&LaunchSignature {
             operands: &operands.planned(),
             outputs: launch.outputs,
         });
@@ -317,7 +317,7 @@ impl CudaQueue {
         node: u32,
         operands: &Operands,
         outputs: &convoke_graph::ops::ConcreteOutputs,
-    ) -> Failed<LaunchResults> {
+    ) -> QueueResult<LaunchResults> {
         match (operands.given.first(), outputs.first()) {
             (Some(LaunchOperand::Device(_, _, buffer)), Some((dtype, shape))) => {
                 Ok([tensor(*dtype, shape.clone(), buffer.clone())]
@@ -336,7 +336,7 @@ impl CudaQueue {
         call: &Call,
         step: &Arc<DeviceStep>,
         node: u32,
-    ) -> Failed<Option<FaultWord>> {
+    ) -> QueueResult<Option<FaultWord>> {
         if !call.faults {
             return Ok(None);
         }
@@ -353,7 +353,7 @@ impl CudaQueue {
         operands: &Operands,
         (types, made): (&[DType], &[Memory]),
         word: Option<&FaultWord>,
-    ) -> Failed<()> {
+    ) -> QueueResult<()> {
         let mut arguments = call.arguments;
         for (input, place) in arguments.inputs.iter_mut().zip(call.inputs) {
             let Some(place) = place else { continue };
@@ -400,7 +400,7 @@ impl CudaQueue {
         step: &DeviceStep,
         node: u32,
         tensor: DeviceTensor,
-    ) -> Failed<(Arc<Buffer>, usize, StagingBlock)> {
+    ) -> QueueResult<(Arc<Buffer>, usize, StagingBlock)> {
         self.begins(step, node)?;
         let bytes = Tensor::size_of(tensor.dtype, &tensor.shape)
             .map_err(|e| failed(node, Some(Error::internal(e.to_string()))))?;
@@ -416,7 +416,7 @@ impl CudaQueue {
         buffer: &Buffer,
         bytes: usize,
         block: &StagingBlock,
-    ) -> Failed<EventId> {
+    ) -> QueueResult<EventId> {
         let (driver, lanes) = (&self.gpu.driver, &self.lanes);
         self.refused(node, lanes.order(lanes.compute, lanes.outward))?;
         if let (Buffer::Memory(memory), true) = (buffer, bytes > 0) {

@@ -49,7 +49,7 @@ impl Staging {
         }))
     }
 
-    /// A block of at least so many bytes.
+    /// A block of at least this many bytes.
     pub fn block(&self, bytes: usize) -> DriverResult<StagingBlock> {
         let bytes = match bytes > LARGE {
             true => bytes.checked_next_multiple_of(LARGE).unwrap_or(bytes),

@@ -161,7 +161,7 @@ impl Emulated {
             FunctionId(function as usize)
         });
         let functions = functions.collect();
-        // What is loaded needs its file no longer.
+        // A loaded library does not need its file any more.
         for file in [&at, &made] {
             let _ = std::fs::remove_file(file);
         }

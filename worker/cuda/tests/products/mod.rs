@@ -61,7 +61,7 @@ fn products_have_the_bits_of_the_cpu() {
     }
 }
 
-/// Stacks so many equal matrices.
+/// Stacks this many equal matrices.
 fn stacked(matrix: &Tensor, count: usize) -> Tensor {
     let whole: Vec<i64> = [count]
         .iter()

@@ -1,4 +1,4 @@
-//! What a queue keeps where something fails: a launch, the driver, a callback or another queue.
+//! Tests of what a queue promises when something fails: a launch, the driver, a callback or another queue.
 
 use convoke_graph::Shape;
 use convoke_worker::device::DeviceTensor;

@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 
 use super::Values;
 use crate::cpu::{Kernel, KernelFailure, Launch, OperandPlace, Operands, Register, resolve};
-use crate::program::code::{Given, LoweredProgram, NONE};
+use crate::program::code::{InputAssumption, LoweredProgram, NONE};
 
 /// A function that is ready to run.
 pub(super) struct Body {
@@ -67,11 +67,11 @@ impl Body {
             typed: None,
             untyped: OnceLock::new(),
         };
-        body.typed = types.map(|_| body.lowered(Given::Together));
+        body.typed = types.map(|_| body.lowered(InputAssumption::Together));
         Ok(body)
     }
 
-    fn lowered(&self, given: Given) -> LoweredProgram {
+    fn lowered(&self, given: InputAssumption) -> LoweredProgram {
         LoweredProgram::of_function(&self.program, &self.constants, &self.kernels, given)
     }
 
@@ -128,7 +128,9 @@ impl Body {
         }
         let code = match &self.typed {
             Some(code) if self.fits(&params) => code,
-            _ => self.untyped.get_or_init(|| self.lowered(Given::Untyped)),
+            _ => self
+                .untyped
+                .get_or_init(|| self.lowered(InputAssumption::Untyped)),
         };
         registers.clear();
         registers.resize(code.registers, None);
@@ -411,6 +413,6 @@ mod tests {
         };
         // The sum is a result, so that it stays a node of its own.
         assert_eq!(body.typed.as_ref().map(instructions), Some(2));
-        assert_eq!(instructions(&body.lowered(Given::Untyped)), 3);
+        assert_eq!(instructions(&body.lowered(InputAssumption::Untyped)), 3);
     }
 }

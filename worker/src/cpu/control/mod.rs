@@ -90,7 +90,8 @@ impl Kernel for Control {
             ready(body.run(params, &mut registers, exec, pool))
         };
         let ran = self.runs.run(&types, inputs, || exec, pool, run);
-        // What runs a function here returns once the function has run.
+        // On this path the future that runs a function is ready at once, because the function runs on the calling
+        // thread.
         let waits = || Error::internal("a kernel of control flow waits");
         ran.now_or_never().ok_or_else(waits)?
     }

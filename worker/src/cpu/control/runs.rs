@@ -1,5 +1,5 @@
-//! In which order control flow runs its functions, and with which operands: the same where a kernel runs them and where
-//! several workers do.
+//! The order in which control flow runs its functions, and their operands. It is the same where a kernel runs them and
+//! where several workers do.
 
 use std::future::Future;
 
@@ -46,7 +46,7 @@ pub(crate) fn functions(op: ControlOp) -> &'static [&'static str] {
 }
 
 impl Runs {
-    /// The order for a node with so many operands, whose functions yield so many `results`.
+    /// The order for a node with this many operands, whose functions yield this many `results`.
     pub fn of(
         op: ControlOp,
         attrs: &Attrs,

@@ -13,7 +13,7 @@ use convoke_kernels::element::Number;
 use convoke_kernels::shape::Operand;
 
 use crate::cpu::call::{
-    FamilyAnswer, KernelBody, KernelCall, Spec, bits, body, one, operand, write, write_bits,
+    FamilyAnswer, KernelBody, OpLaunch, Spec, bits, body, one, operand, write, write_bits,
 };
 use crate::cpu::dispatch::{by_dtype, by_size};
 use crate::cpu::{KernelFailure, Outputs};
@@ -92,7 +92,7 @@ fn pair(spec: &Spec<'_>, op: Arith) -> Result<KernelBody, OpError> {
 }
 
 fn apply<T: Element + Number>(
-    mut call: KernelCall<'_, '_>,
+    mut call: OpLaunch<'_, '_>,
     op: Arith,
 ) -> Result<Outputs, KernelFailure> {
     if let Some(mut y) = call.reuse(0, 0) {
@@ -130,16 +130,16 @@ fn pow(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
 }
 
 /// A function that converts operand 1, whatever its dtype, to f64.
-type WidenFunction = fn(&KernelCall<'_, '_>) -> Result<Tensor, KernelFailure>;
+type WidenFunction = fn(&OpLaunch<'_, '_>) -> Result<Tensor, KernelFailure>;
 
-fn widened<B: Element + CastTo<f64>>(call: &KernelCall<'_, '_>) -> Result<Tensor, KernelFailure> {
+fn widened<B: Element + CastTo<f64>>(call: &OpLaunch<'_, '_>) -> Result<Tensor, KernelFailure> {
     let mut wide = call.scratch::<f64>(call.input(1)?.elements())?;
     cast::<B, f64>(&call.launch.exec, call.slice(1)?, write(&mut wide)?)?;
     Ok(wide)
 }
 
 fn pow_of<A: Element + Number>(
-    call: KernelCall<'_, '_>,
+    call: OpLaunch<'_, '_>,
     widened: WidenFunction,
 ) -> Result<Outputs, KernelFailure> {
     let wide = widened(&call)?;
@@ -163,7 +163,7 @@ fn chain(spec: &Spec<'_>, op: Arith, mean: bool) -> Result<KernelBody, OpError> 
 
 /// Combines the first two operands into the result, and then each further one in place.
 fn folded<T: Element + Number>(
-    mut call: KernelCall<'_, '_>,
+    mut call: OpLaunch<'_, '_>,
     op: Arith,
     mean: bool,
 ) -> Result<Outputs, KernelFailure> {

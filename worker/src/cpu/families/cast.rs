@@ -95,7 +95,7 @@ mod tests {
             for to in numbers() {
                 let x = Tensor::zeros(from, &[3]).unwrap();
                 let y = one("Cast", Attrs::default().with("to", Attr::DType(to)), &[&x]).unwrap();
-                // Of zeros of f8e8m0 each is the least power of two, not zero.
+                // f8e8m0 has no zero: its least code is the least power of two.
                 if from != DType::F8E8M0 {
                     assert_eq!(y, Tensor::zeros(to, &[3]).unwrap(), "{from} to {to}");
                 }

@@ -1,4 +1,4 @@
-//! Convolutions, alone and fused with what follows them.
+//! Convolutions, alone and fused with the ops that follow them.
 
 use convoke_common::Error;
 use convoke_graph::graph::Attrs;
@@ -13,7 +13,7 @@ use convoke_kernels::gemm::Activation;
 
 use super::conv_f64;
 use super::fused::activation;
-use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::wide::{narrow_to, optional_wide, wide, wide_output};
 use crate::cpu::{KernelFailure, Outputs};
@@ -57,7 +57,7 @@ pub(super) fn fused_conv(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
 }
 
 impl FusedActivation {
-    fn run(&self, call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+    fn run(&self, call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
         let x = call.input(0)?;
         let w = match self.packed {
             Some(_) => call.input(1)?.clone(),

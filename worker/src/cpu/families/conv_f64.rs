@@ -3,7 +3,7 @@
 use convoke_graph::ops::attrs::ConvAttrs;
 use convoke_kernels::gemm::{Batch, Strided, gemm_generic};
 
-use crate::cpu::call::{KernelCall, one, write};
+use crate::cpu::call::{OpLaunch, one, write};
 use crate::cpu::{KernelFailure, Outputs};
 
 /// The sizes of the spatial axes, padded in front to three axes.
@@ -51,7 +51,7 @@ impl Space {
 
 /// Convolves X `[n, c, ..]` by W `[m, c / group, ..]`, and adds B `[m]` if given; the registry's rule has checked the
 /// sizes.
-pub(super) fn conv(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+pub(super) fn conv(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let (x, w, b) = (
         call.slice::<f64>(0)?,
         call.slice::<f64>(1)?,

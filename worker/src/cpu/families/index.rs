@@ -14,7 +14,7 @@ use convoke_kernels::movement::{
 use convoke_kernels::shape::Axis;
 
 use crate::cpu::call::{
-    FamilyAnswer, KernelBody, KernelCall, Spec, bits, body, one, write, write_bits,
+    FamilyAnswer, KernelBody, OpLaunch, Spec, bits, body, one, write, write_bits,
 };
 use crate::cpu::dispatch::{by_dtype, by_size};
 use crate::cpu::{KernelFailure, Outputs};
@@ -45,7 +45,7 @@ pub(super) fn indices(t: &Tensor) -> Result<Indices<'_>, KernelFailure> {
     })
 }
 
-fn gathered<T: Bits + bytemuck::Pod>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn gathered<T: Bits + bytemuck::Pod>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let axis = axis(call.attrs, 0, x.shape().len())?;
     let mut y = call.output(0)?;
@@ -72,7 +72,7 @@ fn check_inside(small: &[usize], large: &[usize], axis: usize) -> Result<(), Ker
 }
 
 fn gathered_elements<T: Bits + bytemuck::Pod>(
-    call: KernelCall<'_, '_>,
+    call: OpLaunch<'_, '_>,
 ) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let axis = axis(call.attrs, 0, x.shape().len())?;
@@ -99,7 +99,7 @@ fn depth(indices: &Tensor) -> Result<usize, KernelFailure> {
 }
 
 fn gathered_rows<T: Bits + bytemuck::Pod>(
-    call: KernelCall<'_, '_>,
+    call: OpLaunch<'_, '_>,
 ) -> Result<Outputs, KernelFailure> {
     let (x, rows) = (call.input(0)?, call.input(1)?);
     let batch = usize::try_from(call.attrs.int("batch_dims", 0)).unwrap_or(usize::MAX);
@@ -143,7 +143,7 @@ fn scatter(spec: &Spec<'_>, elements: bool) -> Result<KernelBody, OpError> {
 }
 
 fn scattered<T: Number>(
-    mut call: KernelCall<'_, '_>,
+    mut call: OpLaunch<'_, '_>,
     elements: bool,
     reduction: ScatterReduction,
     read: fn(&Tensor) -> &[T],
@@ -189,9 +189,7 @@ fn scattered<T: Number>(
 }
 
 /// Computes `TensorScatter`, in the cache itself where no one else reads it.
-fn written<T: Bits + bytemuck::Pod>(
-    mut call: KernelCall<'_, '_>,
-) -> Result<Outputs, KernelFailure> {
+fn written<T: Bits + bytemuck::Pod>(mut call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let mut y = match call.reuse(0, 0) {
         Some(y) => y,
         None => copied(&call)?,
@@ -233,7 +231,7 @@ fn written<T: Bits + bytemuck::Pod>(
 }
 
 /// Copies operand 0 into a buffer of its own.
-fn copied(call: &KernelCall<'_, '_>) -> Result<Tensor, KernelFailure> {
+fn copied(call: &OpLaunch<'_, '_>) -> Result<Tensor, KernelFailure> {
     let mut y = call.output(0)?;
     copy::<u8>(
         &call.launch.exec,
@@ -245,7 +243,7 @@ fn copied(call: &KernelCall<'_, '_>) -> Result<Tensor, KernelFailure> {
 
 fn hot(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let dtype = spec.dtype(0)?;
-    let wide = by_dtype!(number dtype, I => as_i64::<I> as fn(&KernelCall<'_, '_>) -> Result<Tensor, KernelFailure>);
+    let wide = by_dtype!(number dtype, I => as_i64::<I> as fn(&OpLaunch<'_, '_>) -> Result<Tensor, KernelFailure>);
     let wide = wide.ok_or_else(|| spec.no_dtype(dtype))?;
     by_size!(spec.dtype(2)?, T => body(move |call| {
         let shape = call.out_shape(0);
@@ -262,14 +260,14 @@ fn hot(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
 }
 
 /// Operand 0 converted to i64.
-fn as_i64<I: Element + CastTo<i64>>(call: &KernelCall<'_, '_>) -> Result<Tensor, KernelFailure> {
+fn as_i64<I: Element + CastTo<i64>>(call: &OpLaunch<'_, '_>) -> Result<Tensor, KernelFailure> {
     let x = call.input(0)?;
     let mut y = call.launch.pool.tensor(DType::I64, x.shape())?;
     cast::<I, i64>(&call.launch.exec, x.as_slice()?, write(&mut y)?)?;
     Ok(y)
 }
 
-fn places<T: Element + Number>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn places<T: Element + Number>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let mut y = call.output(0)?;
     if y.elements() > 0 {
@@ -278,7 +276,7 @@ fn places<T: Element + Number>(call: KernelCall<'_, '_>) -> Result<Outputs, Kern
     one(y)
 }
 
-fn kept<T: Bits + bytemuck::Pod>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn kept<T: Bits + bytemuck::Pod>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let (x, condition) = (call.input(0)?, call.slice::<u8>(1)?);
     let axis = match call.attrs.get("axis") {
         None => Axis {

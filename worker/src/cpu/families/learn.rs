@@ -7,7 +7,7 @@ use convoke_graph::{DType, Element, Tensor};
 use convoke_kernels::trees::{TreeElement, TreeFold, Trees, trees};
 
 use crate::cpu::call::{
-    FamilyAnswer, KernelBody, KernelCall, Spec, bits, body, one, write, write_bits,
+    FamilyAnswer, KernelBody, OpLaunch, Spec, bits, body, one, write, write_bits,
 };
 use crate::cpu::dispatch::by_size;
 use crate::cpu::text;
@@ -33,7 +33,7 @@ pub(super) fn find(op: LearnOp, spec: &Spec<'_>) -> FamilyAnswer {
     }
 }
 
-fn ensemble<T: Element + TreeElement>(call: &KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn ensemble<T: Element + TreeElement>(call: &OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let attrs = TreeAttrs::new(call.attrs)?;
     let ensemble = Trees::<T> {
         features: call.slice(1)?,
@@ -95,7 +95,7 @@ keys!(i16, i32, i64, f32, f64, &str);
 
 /// Finds the places of elements among keys, which have to ascend.
 fn search<'a, K: Key>(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     x: impl Iterator<Item = K>,
     keys: usize,
     key: impl Fn(usize) -> K + 'a,
@@ -130,8 +130,8 @@ fn search<'a, K: Key>(
 }
 
 /// The places of the elements of operand 0 among those of operand 1.
-fn places(call: &KernelCall<'_, '_>) -> Result<Tensor, KernelFailure> {
-    fn of<T: Element + Key>(call: &KernelCall<'_, '_>) -> Result<Tensor, KernelFailure> {
+fn places(call: &OpLaunch<'_, '_>) -> Result<Tensor, KernelFailure> {
+    fn of<T: Element + Key>(call: &OpLaunch<'_, '_>) -> Result<Tensor, KernelFailure> {
         let (x, keys) = (call.slice::<T>(0)?, call.slice::<T>(1)?);
         search(call, x.iter().copied(), keys.len(), |i| keys[i])
     }
@@ -197,7 +197,7 @@ fn one_hot_encoder(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
 /// ONNX Runtime does, for which it looks at all categories:
 /// they are as many as the row of the result has elements.
 fn hot(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     zeros: bool,
     find: impl Fn(usize) -> Option<usize>,
 ) -> Result<Tensor, KernelFailure> {

@@ -11,7 +11,7 @@ use convoke_kernels::gemm::{
 };
 use smallvec::SmallVec;
 
-use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::wide::{narrow_to, wide, wide_output};
 use crate::cpu::{KernelFailure, Outputs};
@@ -111,7 +111,7 @@ impl Stack {
 
 /// Computes `a · b` of dense row-major operands into a new output 0, and applies `epilogue`.
 pub(super) fn product(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     a: &Tensor,
     b: &Tensor,
     epilogue: &Epilogue<'_>,
@@ -147,7 +147,7 @@ fn matmul(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
 }
 
 fn matmul_generic<T: Element + ChainElement>(
-    call: KernelCall<'_, '_>,
+    call: OpLaunch<'_, '_>,
 ) -> Result<Outputs, KernelFailure> {
     let stack = Stack::new(call.shape(0)?, call.shape(1)?)?;
     let (_, n, k) = stack.sizes;
@@ -234,7 +234,7 @@ fn gemm(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn gemm_f32(call: KernelCall<'_, '_>, attrs: GemmAttrs) -> Result<Outputs, KernelFailure> {
+fn gemm_f32(call: OpLaunch<'_, '_>, attrs: GemmAttrs) -> Result<Outputs, KernelFailure> {
     let (a, b) = (wide(&call, 0)?, wide(&call, 1)?);
     let c = call
         .optional(2)
@@ -271,7 +271,7 @@ fn gemm_f32(call: KernelCall<'_, '_>, attrs: GemmAttrs) -> Result<Outputs, Kerne
 }
 
 fn gemm_of<T: Element + ChainElement + Number>(
-    call: KernelCall<'_, '_>,
+    call: OpLaunch<'_, '_>,
     attrs: GemmAttrs,
 ) -> Result<Outputs, KernelFailure> {
     let sizes = gemm_sizes(&attrs, call.shape(0)?, call.shape(1)?)?;

@@ -10,7 +10,7 @@ use convoke_kernels::movement::{
     space_to_depth, split, tile, transpose, trilu,
 };
 
-use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, bits, body, one, write_bits};
+use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, bits, body, one, write_bits};
 use crate::cpu::dispatch::by_size;
 use crate::cpu::{KernelFailure, Outputs};
 
@@ -47,7 +47,7 @@ pub(super) fn find_slice(op: SliceOp, spec: &Spec<'_>) -> FamilyAnswer {
 trait MovedElement: Bits + bytemuck::Pod {}
 impl<T: Bits + bytemuck::Pod> MovedElement for T {}
 
-fn transposed<T: MovedElement>(mut call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn transposed<T: MovedElement>(mut call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let shape = call.shape(0)?;
     let perm = transpose_perm(call.attrs, shape.len())?;
     let moving: Vec<usize> = perm
@@ -70,7 +70,7 @@ fn transposed<T: MovedElement>(mut call: KernelCall<'_, '_>) -> Result<Outputs, 
 }
 
 /// Operand 0 with the output's shape.
-fn same_elements(call: &mut KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn same_elements(call: &mut OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.take(0)?;
     let y = x.reshape(call.out_shape(0));
     one(y.ok_or_else(|| {
@@ -81,7 +81,7 @@ fn same_elements(call: &mut KernelCall<'_, '_>) -> Result<Outputs, KernelFailure
     })?)
 }
 
-fn joined<T: MovedElement>(mut call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn joined<T: MovedElement>(mut call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     if call.launch.inputs.len() == 1 {
         return same_elements(&mut call);
     }
@@ -106,7 +106,7 @@ fn joined<T: MovedElement>(mut call: KernelCall<'_, '_>) -> Result<Outputs, Kern
 /// Joins operands along the first axis behind operand 0, which nobody else holds: in its own memory where there is room, else in
 /// memory with room for half as much again. So a tensor of n elements that was appended to again and again has moved fewer than
 /// 3 n elements.
-fn appended<T: MovedElement>(mut call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn appended<T: MovedElement>(mut call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let first = call.take(0)?;
     let (dtype, shape) = (first.dtype(), call.out_shape(0));
     let before = bits::<T>(&first).len();
@@ -128,7 +128,7 @@ fn appended<T: MovedElement>(mut call: KernelCall<'_, '_>) -> Result<Outputs, Ke
     one(y)
 }
 
-fn parts<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn parts<T: MovedElement>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let axis = axis(call.attrs, 0, x.shape().len())?;
     let outputs = (0..call.outputs.len()).map(|o| call.output(o));
@@ -145,7 +145,7 @@ fn parts<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFai
     Ok(outputs.into())
 }
 
-fn sliced<T: MovedElement>(mut call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn sliced<T: MovedElement>(mut call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let shape = call.shape(0)?;
     let rank = shape.len();
     let starts = call.ints(1)?.unwrap_or_default();
@@ -189,7 +189,7 @@ fn sliced<T: MovedElement>(mut call: KernelCall<'_, '_>) -> Result<Outputs, Kern
     one(y)
 }
 
-fn expanded<T: MovedElement>(mut call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn expanded<T: MovedElement>(mut call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let mut y = call.output(0)?;
     if x.elements() == y.elements() {
@@ -205,7 +205,7 @@ fn expanded<T: MovedElement>(mut call: KernelCall<'_, '_>) -> Result<Outputs, Ke
     one(y)
 }
 
-fn tiled<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn tiled<T: MovedElement>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let repeats = call.ints(1)?.unwrap_or_default();
     let repeats: Option<Vec<usize>> = repeats.iter().map(|r| usize::try_from(*r).ok()).collect();
@@ -228,7 +228,7 @@ fn tiled<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFai
 /// Largest padding; more is refused, so that positions fit into an i64.
 const MAX_PAD: i64 = 1 << 40;
 
-fn padded<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn padded<T: MovedElement>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let rank = x.shape().len();
     let pads = call.ints(1)?.unwrap_or_default();
@@ -268,7 +268,7 @@ fn padded<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFa
     one(y)
 }
 
-fn triangle<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn triangle<T: MovedElement>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let [.., rows, columns] = x.shape() else {
         return Err(KernelFailure::values(format!("{x:?} is no matrix")));
@@ -293,7 +293,7 @@ fn triangle<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, Kernel
 }
 
 /// The shape `[n, c, h, w]` of an operand, and the block size of the attributes.
-fn blocks(call: &KernelCall<'_, '_>, x: &Tensor) -> Result<([usize; 4], usize), KernelFailure> {
+fn blocks(call: &OpLaunch<'_, '_>, x: &Tensor) -> Result<([usize; 4], usize), KernelFailure> {
     let shape = <[usize; 4]>::try_from(x.shape());
     let shape = shape.map_err(|_| KernelFailure::values(format!("{x:?} must have four axes")))?;
     let block = usize::try_from(call.attrs.int("blocksize", 0))
@@ -305,7 +305,7 @@ fn blocks(call: &KernelCall<'_, '_>, x: &Tensor) -> Result<([usize; 4], usize), 
     ))
 }
 
-fn to_space<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn to_space<T: MovedElement>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let (shape, block) = blocks(&call, x)?;
     let columns_first = call.attrs.str("mode", "DCR") == "CRD";
@@ -326,7 +326,7 @@ fn to_space<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, Kernel
     one(y)
 }
 
-fn to_depth<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn to_depth<T: MovedElement>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let (shape, block) = blocks(&call, x)?;
     let mut y = call.output(0)?;
@@ -346,7 +346,7 @@ fn to_depth<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, Kernel
     one(y)
 }
 
-fn reversed<T: MovedElement>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn reversed<T: MovedElement>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let x = call.input(0)?;
     let time_first = attrs::normalize_axis(call.attrs.int("time_axis", 0), x.shape().len())? == 0;
     let mut y = call.output(0)?;

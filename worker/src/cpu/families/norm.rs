@@ -14,7 +14,7 @@ use convoke_kernels::reduce::{Extreme, arg_extreme};
 use convoke_kernels::shape::Axis;
 
 use super::softmax;
-use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, body, one, operand, write};
+use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, operand, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::wide::{convert, narrow_to};
 use crate::cpu::{KernelFailure, Outputs};
@@ -65,7 +65,7 @@ fn channels(x: &[usize]) -> Result<Axis, KernelFailure> {
 
 /// Operand `i`, which has one value per channel.
 fn per_channel<'t, T: Element>(
-    call: &'t KernelCall<'_, '_>,
+    call: &'t OpLaunch<'_, '_>,
     i: usize,
     channels: Axis,
 ) -> Result<&'t [T], KernelFailure> {
@@ -84,7 +84,7 @@ fn check_channels<T>(values: &[T], channels: Axis) -> Result<&[T], KernelFailure
     Ok(values)
 }
 
-fn layer<T: Element + Float>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure>
+fn layer<T: Element + Float>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure>
 where
     T::Wide: Element,
 {
@@ -166,16 +166,13 @@ where
     Ok(outputs)
 }
 
-fn ones<T: Element + Number>(
-    call: &KernelCall<'_, '_>,
-    len: usize,
-) -> Result<Tensor, KernelFailure> {
+fn ones<T: Element + Number>(call: &OpLaunch<'_, '_>, len: usize) -> Result<Tensor, KernelFailure> {
     let mut ones = call.scratch::<T>(len)?;
     write::<T>(&mut ones)?.fill(T::ONE);
     Ok(ones)
 }
 
-fn rms(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn rms(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let (x, scale) = (call.input(0)?, call.input(1)?);
     let dtype = common([x.dtype(), scale.dtype()]);
     let (x, scale) = (convert(&call, x, dtype)?, convert(&call, scale, dtype)?);
@@ -188,7 +185,7 @@ fn rms(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
 }
 
 fn rms_of<T: Element + Float>(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     x: &Tensor,
     scale: &Tensor,
 ) -> Result<Tensor, KernelFailure> {
@@ -226,7 +223,7 @@ fn rms_of<T: Element + Float>(
     Ok(y)
 }
 
-fn batch(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn batch(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let dtype = common(call.launch.inputs.iter().flatten().map(Tensor::dtype));
     let mut operands = Vec::with_capacity(5);
     for i in 0..5 {
@@ -241,7 +238,7 @@ fn batch(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
 }
 
 fn batch_of<T: Element + Float>(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     operands: &[Tensor],
 ) -> Result<Tensor, KernelFailure> {
     let x = &operands[0];
@@ -265,7 +262,7 @@ fn batch_of<T: Element + Float>(
     Ok(y)
 }
 
-fn instance<T: Element + Float>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn instance<T: Element + Float>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let channels = channels(call.shape(0)?)?;
     let (scale, bias) = (
         per_channel::<T>(&call, 1, channels)?,
@@ -285,7 +282,7 @@ fn instance<T: Element + Float>(call: KernelCall<'_, '_>) -> Result<Outputs, Ker
     one(y)
 }
 
-fn group<T: Element + Float>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn group<T: Element + Float>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let channels = channels(call.shape(0)?)?;
     let (scale, bias) = (
         per_channel::<T>(&call, 1, channels)?,
@@ -313,7 +310,7 @@ fn group<T: Element + Float>(call: KernelCall<'_, '_>) -> Result<Outputs, Kernel
     one(y)
 }
 
-fn local_response<T: Element + Float>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn local_response<T: Element + Float>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let LrnAttrs {
         size,
         alpha,
@@ -336,7 +333,7 @@ fn local_response<T: Element + Float>(call: KernelCall<'_, '_>) -> Result<Output
     one(y)
 }
 
-fn mean_variance<T: Element + Float>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn mean_variance<T: Element + Float>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let shape = call.shape(0)?;
     let axes = mvn_axes(call.attrs, shape.len())?;
     let kept = shape
@@ -360,7 +357,7 @@ fn mean_variance<T: Element + Float>(call: KernelCall<'_, '_>) -> Result<Outputs
     one(y)
 }
 
-fn lp<T: Element + Float>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn lp<T: Element + Float>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let norm = if call.attrs.int("p", 2) == 1 {
         LpNorm::L1
     } else {
@@ -380,7 +377,7 @@ fn lp<T: Element + Float>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFai
 }
 
 /// Computes 1 at the first maximum along an axis, and 0 elsewhere.
-fn hardmax<T: Element + Float>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn hardmax<T: Element + Float>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let shape = call.shape(0)?;
     let axis = Axis::of(shape, axis(call.attrs, -1, shape.len())?);
     let mut y = call.output(0)?;

@@ -9,7 +9,7 @@ use convoke_kernels::pooling::{
     max_pool_with_indices,
 };
 
-use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::{KernelFailure, Outputs};
 
@@ -23,7 +23,7 @@ pub(super) fn find(op: PoolOp, spec: &Spec<'_>) -> FamilyAnswer {
 }
 
 /// The attributes, and the pooling window of x `[n, c, ..]`.
-fn window(call: &KernelCall<'_, '_>) -> Result<(PoolAttrs, Window), KernelFailure> {
+fn window(call: &OpLaunch<'_, '_>) -> Result<(PoolAttrs, Window), KernelFailure> {
     let (Some(input), Some(output)) = (call.shape(0)?.get(2..), call.out_shape(0).get(2..)) else {
         return Err(KernelFailure::values(format!(
             "{:?} has no spatial axes",
@@ -42,7 +42,7 @@ fn window(call: &KernelCall<'_, '_>) -> Result<(PoolAttrs, Window), KernelFailur
     Ok((attrs, window))
 }
 
-fn max<T: Element + Number>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn max<T: Element + Number>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let (attrs, window) = window(&call)?;
     let mut y = call.output(0)?;
     if call.outputs.len() < 2 {
@@ -68,7 +68,7 @@ fn max<T: Element + Number>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelF
 }
 
 fn floats<T: Element + Float>(
-    call: KernelCall<'_, '_>,
+    call: OpLaunch<'_, '_>,
     op: PoolOp,
 ) -> Result<Outputs, KernelFailure> {
     let x = call.slice::<T>(0)?;

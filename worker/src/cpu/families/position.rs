@@ -6,7 +6,7 @@ use convoke_graph::{Element, Tensor};
 use convoke_kernels::element::Float;
 use convoke_kernels::rotary::{Rotary, rotary};
 
-use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::{KernelFailure, Outputs};
 
@@ -18,7 +18,7 @@ pub(super) fn find(op: PositionOp, spec: &Spec<'_>) -> FamilyAnswer {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn rotated<T: Element + Float>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn rotated<T: Element + Float>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let attrs = RotaryAttrs::new(call.attrs)?;
     let (x, cos, sin) = (call.input(0)?, call.input(1)?, call.input(2)?);
     let positions = call.optional(3);

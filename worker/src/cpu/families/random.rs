@@ -6,7 +6,7 @@ use convoke_graph::ops::attrs::{NormalAttrs, UniformAttrs};
 use convoke_kernels::random::{self, Seed};
 
 use crate::cpu::KernelFailure;
-use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 
 pub(super) fn find(op: RandomOp, spec: &Spec<'_>) -> FamilyAnswer {
@@ -16,7 +16,7 @@ pub(super) fn find(op: RandomOp, spec: &Spec<'_>) -> FamilyAnswer {
     }
 }
 
-fn seed(call: &KernelCall<'_, '_>) -> Result<Seed, KernelFailure> {
+fn seed(call: &OpLaunch<'_, '_>) -> Result<Seed, KernelFailure> {
     match call.slice::<i64>(1)? {
         [key, stream] => Ok(Seed {
             key: key.cast_unsigned(),

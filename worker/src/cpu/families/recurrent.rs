@@ -12,7 +12,7 @@ use convoke_kernels::recurrent::{
     self, Cell, Direction, Layer, RecurrentElement, RecurrentKernels, Scratch, Weights, Yield,
 };
 
-use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::wide::{convert, narrow_to};
 use crate::cpu::{KernelFailure, Outputs};
@@ -37,7 +37,7 @@ trait Computed: Element + RecurrentElement + RecurrentKernels {
     /// The recurrent weights in the form that many steps read fastest, in scratch memory; `None` where the raw form is
     /// as good.
     fn pack(
-        call: &KernelCall<'_, '_>,
+        call: &OpLaunch<'_, '_>,
         cell: Cell,
         rows: &[Self],
         hidden: usize,
@@ -50,7 +50,7 @@ impl Computed for f32 {
     }
 
     fn pack(
-        call: &KernelCall<'_, '_>,
+        call: &OpLaunch<'_, '_>,
         cell: Cell,
         rows: &[f32],
         hidden: usize,
@@ -69,7 +69,7 @@ impl Computed for f64 {
     }
 
     fn pack(
-        _: &KernelCall<'_, '_>,
+        _: &OpLaunch<'_, '_>,
         _: Cell,
         _: &[f64],
         _: usize,
@@ -80,7 +80,7 @@ impl Computed for f64 {
 
 /// Packs the weights of one direction: parts with so many gates of `hidden` rows, each of length `k`.
 fn pack_parts<T: PackSource>(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     parts: &[usize],
     rows: &[T],
     (hidden, k): (usize, usize),
@@ -176,14 +176,14 @@ fn layer_of<W: Computed>(op: RecurrentOp, attrs: RecurrentAttrs) -> Result<Kerne
 
 /// Operand `i` in the type that the layer is computed in; `None` where it is left out.
 fn optional<W: Element>(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     i: usize,
 ) -> Result<Option<Tensor>, KernelFailure> {
     let given = call.optional(i);
     given.map(|t| convert(call, t, W::DTYPE)).transpose()
 }
 
-fn lengths(call: &KernelCall<'_, '_>, steps: usize) -> Result<Option<Vec<usize>>, KernelFailure> {
+fn lengths(call: &OpLaunch<'_, '_>, steps: usize) -> Result<Option<Vec<usize>>, KernelFailure> {
     let Some(given) = call.ints(4)? else {
         return Ok(None);
     };
@@ -228,7 +228,7 @@ fn packed_of_direction<W: Computed>(
 }
 
 fn run<W: Computed>(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     attrs: &RecurrentAttrs,
     cell: Cell,
     activations: &[Vec<recurrent::CellActivation<W>>],

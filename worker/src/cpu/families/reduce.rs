@@ -10,7 +10,7 @@ use convoke_kernels::reduce::{
 };
 use convoke_kernels::shape::Axis;
 
-use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::{KernelFailure, Outputs};
 
@@ -59,7 +59,7 @@ pub(super) fn find(op: ReduceOp, spec: &Spec<'_>) -> FamilyAnswer {
 }
 
 /// The axes to reduce, as operand 1 and the attributes give them.
-fn axes(call: &KernelCall<'_, '_>, attrs: &ReduceAttrs) -> Result<Vec<usize>, KernelFailure> {
+fn axes(call: &OpLaunch<'_, '_>, attrs: &ReduceAttrs) -> Result<Vec<usize>, KernelFailure> {
     let given = call.ints(1)?.unwrap_or_default();
     Ok(attrs.axes(&given, call.shape(0)?.len())?)
 }
@@ -67,7 +67,7 @@ fn axes(call: &KernelCall<'_, '_>, attrs: &ReduceAttrs) -> Result<Vec<usize>, Ke
 /// The operand's shape and the axes of a reduction into `outputs` elements. For an operand without elements only the
 /// number of results counts.
 fn over(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     attrs: &ReduceAttrs,
     outputs: usize,
 ) -> Result<(Shape, Vec<usize>), KernelFailure> {
@@ -79,7 +79,7 @@ fn over(
 }
 
 fn reduce_floats<T: Element + Float>(
-    call: KernelCall<'_, '_>,
+    call: OpLaunch<'_, '_>,
     op: Reduce,
     attrs: ReduceAttrs,
 ) -> Result<Outputs, KernelFailure> {
@@ -97,7 +97,7 @@ fn reduce_floats<T: Element + Float>(
 }
 
 fn reduce_ints<T: Element + Integer>(
-    call: KernelCall<'_, '_>,
+    call: OpLaunch<'_, '_>,
     op: Reduce,
     attrs: ReduceAttrs,
 ) -> Result<Outputs, KernelFailure> {
@@ -117,7 +117,7 @@ fn reduce_ints<T: Element + Integer>(
 /// The greatest or the least of bools, which are reduced as bytes. Without elements the identity of bytes would not be
 /// a bool.
 fn reduce_bools(
-    call: KernelCall<'_, '_>,
+    call: OpLaunch<'_, '_>,
     op: Reduce,
     attrs: ReduceAttrs,
 ) -> Result<Outputs, KernelFailure> {
@@ -161,7 +161,7 @@ fn top(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
 }
 
 fn top_of<T: Element + Number>(
-    call: KernelCall<'_, '_>,
+    call: OpLaunch<'_, '_>,
     axis: i64,
     extreme: Extreme,
 ) -> Result<Outputs, KernelFailure> {

@@ -11,7 +11,7 @@ use convoke_kernels::resize::{
 };
 use convoke_kernels::shape::Axis;
 
-use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, bits, body, one, write, write_bits};
+use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, bits, body, one, write, write_bits};
 use crate::cpu::dispatch::{by_dtype, by_size};
 use crate::cpu::{KernelFailure, Outputs};
 
@@ -31,7 +31,7 @@ pub(super) fn find(op: ResizeOp, spec: &Spec<'_>) -> FamilyAnswer {
 }
 
 /// The axes that change, with their weights.
-fn changes(call: &KernelCall<'_, '_>) -> Result<Vec<(usize, Taps)>, KernelFailure> {
+fn changes(call: &OpLaunch<'_, '_>) -> Result<Vec<(usize, Taps)>, KernelFailure> {
     let attrs = ResizeAttrs::new(call.attrs)?;
     let x = call.shape(0)?;
     let axes = attrs.axes(x.len())?;
@@ -92,7 +92,7 @@ fn changes(call: &KernelCall<'_, '_>) -> Result<Vec<(usize, Taps)>, KernelFailur
 }
 
 /// The part of each axis that is cropped: the starts, then the ends.
-fn roi(call: &KernelCall<'_, '_>, axes: usize) -> Result<Vec<f32>, KernelFailure> {
+fn roi(call: &OpLaunch<'_, '_>, axes: usize) -> Result<Vec<f32>, KernelFailure> {
     let given = call.input(1)?;
     let found = by_dtype!(float given.dtype(), T => {
         given.as_slice::<T>()?.iter().map(|v| CastTo::<f32>::cast(*v)).collect::<Vec<f32>>()
@@ -113,7 +113,7 @@ fn with_length(shape: &[usize], axis: usize, to: usize) -> Shape {
 }
 
 fn nearest<T: Bits + NearestKernels + bytemuck::Pod>(
-    mut call: KernelCall<'_, '_>,
+    mut call: OpLaunch<'_, '_>,
 ) -> Result<Outputs, KernelFailure> {
     // The tables of an axis are as long as the axis, which the memory of a result with elements bounds.
     let mut y = call.output(0)?;
@@ -140,7 +140,7 @@ fn nearest<T: Bits + NearestKernels + bytemuck::Pod>(
 }
 
 /// Interpolates elements of type `T` in type `W`. Integers are truncated.
-fn interpolated<T, W>(mut call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure>
+fn interpolated<T, W>(mut call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure>
 where
     T: Element + CastTo<W>,
     W: Element + ResizeKernels + CastTo<T>,
@@ -171,7 +171,7 @@ where
 
 /// A copy of `x` with elements of type `B`.
 fn converted<A: Element + CastTo<B>, B: Element + convoke_kernels::element::Element>(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     x: &Tensor,
 ) -> Result<Tensor, KernelFailure> {
     let mut y = call.launch.pool.tensor(B::DTYPE, x.shape())?;
@@ -181,7 +181,7 @@ fn converted<A: Element + CastTo<B>, B: Element + convoke_kernels::element::Elem
 
 /// Replaces the elements that lie outside the cropped operand.
 fn extrapolated(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     mut y: Tensor,
     changes: &[(usize, Taps)],
 ) -> Result<Outputs, KernelFailure> {

@@ -9,7 +9,7 @@ use convoke_kernels::element::Number;
 use convoke_kernels::movement;
 
 use super::views;
-use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write, write_bits};
+use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write, write_bits};
 use crate::cpu::dispatch::{by_dtype, by_size};
 use crate::cpu::{KernelFailure, Outputs, packed};
 
@@ -37,7 +37,7 @@ pub(super) fn find(op: ShapeOp, spec: &Spec<'_>) -> FamilyAnswer {
     }
 }
 
-fn sized(call: &KernelCall<'_, '_>, values: &[i64]) -> Result<Outputs, KernelFailure> {
+fn sized(call: &OpLaunch<'_, '_>, values: &[i64]) -> Result<Outputs, KernelFailure> {
     let mut y = call.output(0)?;
     write(&mut y)?.copy_from_slice(values);
     one(y)
@@ -88,7 +88,7 @@ fn range(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn range_of<T: Element + Number>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn range_of<T: Element + Number>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let scalar = |i: usize| match call.slice::<T>(i)? {
         [x] => Ok(*x),
         _ => Err(KernelFailure::values(

@@ -7,7 +7,7 @@ use convoke_kernels::element::{Float, Number};
 use convoke_kernels::shape::Axis;
 use convoke_kernels::signal::{self, Dft, Fold};
 
-use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::{KernelFailure, Outputs};
 
@@ -20,7 +20,7 @@ pub(super) fn find(op: SignalOp, spec: &Spec<'_>) -> FamilyAnswer {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn transformed<T: Element + Float>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn transformed<T: Element + Float>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let attrs = DftAttrs::new(call.attrs);
     let shape = call.shape(0)?;
     let one_of = |values: Option<Vec<i64>>| values.and_then(|v| v.first().copied());
@@ -64,7 +64,7 @@ fn transformed<T: Element + Float>(call: KernelCall<'_, '_>) -> Result<Outputs, 
     one(y)
 }
 
-fn folded<T: Element + Number>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn folded<T: Element + Number>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let lengths = |i: usize| -> Result<Vec<usize>, KernelFailure> {
         let all = call.ints(i)?.unwrap_or_default();
         let length = |d: &i64| usize::try_from(*d).ok().filter(|d| *d > 0);

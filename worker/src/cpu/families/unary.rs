@@ -9,7 +9,7 @@ use convoke_kernels::element::Number;
 use convoke_kernels::error::Result as KernelResult;
 use convoke_kernels::unary::{self, FloatUnary, IntegerUnary, Test};
 
-use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::{KernelFailure, Outputs};
 
@@ -81,7 +81,7 @@ fn map<T: Element>(
 }
 
 /// The error function of integers: computed in f64, and truncated.
-fn erf_of<T: Element + CastTo<f64>>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure>
+fn erf_of<T: Element + CastTo<f64>>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure>
 where
     f64: CastTo<T>,
 {
@@ -111,7 +111,7 @@ fn clip(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     found.ok_or_else(|| spec.no_dtype(dtype))
 }
 
-fn clip_as<T: Element + Number>(mut call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn clip_as<T: Element + Number>(mut call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let min = bound(call.optional(1))?.unwrap_or(T::LOWEST);
     let max = bound(call.optional(2))?.unwrap_or(T::HIGHEST);
     if let Some(mut y) = call.reuse(0, 0) {

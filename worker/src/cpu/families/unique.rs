@@ -7,7 +7,7 @@ use convoke_kernels::movement::gather;
 use convoke_kernels::unique::{Found, Slices, UniqueKernels, unique};
 
 use super::index::indices;
-use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, bits, body, write, write_bits};
+use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, bits, body, write, write_bits};
 use crate::cpu::dispatch::{by_dtype, by_size};
 use crate::cpu::{KernelFailure, Outputs};
 
@@ -32,7 +32,7 @@ fn of_slices<T: Element + UniqueKernels>(
 }
 
 fn different<T: UniqueKernels>(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     t: &Tensor,
     x: &[T],
 ) -> Result<Outputs, KernelFailure> {

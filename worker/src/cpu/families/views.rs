@@ -1,6 +1,6 @@
 //! Ops that give the same elements another shape, or the same one: nothing is copied.
 
-use crate::cpu::call::{FamilyAnswer, KernelCall, body, one, write};
+use crate::cpu::call::{FamilyAnswer, OpLaunch, body, one, write};
 use crate::cpu::{KernelFailure, Outputs};
 
 /// Makes the kernel of an op whose result has its operand's elements in the same order.
@@ -27,7 +27,7 @@ pub(super) fn unchanged() -> FamilyAnswer {
 }
 
 /// Computes `Dropout` of inference, which keeps every element.
-fn dropout(mut call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn dropout(mut call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let mut outputs = Outputs::from([call.take(0)?]);
     if call.outputs.len() > 1 {
         let mut mask = call.output(1)?;

@@ -15,7 +15,7 @@ use convoke_kernels::vision::{
 use convoke_kernels::{Exec, KernelError};
 
 use crate::cpu::call::{
-    FamilyAnswer, KernelBody, KernelCall, Spec, bits, body, one, write, write_bits,
+    FamilyAnswer, KernelBody, OpLaunch, Spec, bits, body, one, write, write_bits,
 };
 use crate::cpu::dispatch::by_size;
 use crate::cpu::wide::{convert, narrow_to};
@@ -61,7 +61,7 @@ pub(super) fn inverse(spec: &Spec<'_>) -> FamilyAnswer {
 }
 
 /// A kernel that computes in one type.
-type In = fn(&KernelCall<'_, '_>) -> Result<Outputs, KernelFailure>;
+type In = fn(&OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure>;
 
 /// The kernel that computes in f64 where that is the dtype of the first operand, and else in f32.
 fn computed(spec: &Spec<'_>, single: In, double: In) -> Result<KernelBody, OpError> {
@@ -74,16 +74,16 @@ fn computed(spec: &Spec<'_>, single: In, double: In) -> Result<KernelBody, OpErr
 }
 
 /// Operand `i` in the type that the op is computed in.
-fn given<W: Element>(call: &KernelCall<'_, '_>, i: usize) -> Result<Tensor, KernelFailure> {
+fn given<W: Element>(call: &OpLaunch<'_, '_>, i: usize) -> Result<Tensor, KernelFailure> {
     convert(call, call.input(i)?, W::DTYPE)
 }
 
 /// Output 0 in the type that the op is computed in.
-fn made<W: Element>(call: &KernelCall<'_, '_>) -> Result<Tensor, KernelFailure> {
+fn made<W: Element>(call: &OpLaunch<'_, '_>) -> Result<Tensor, KernelFailure> {
     Ok(call.launch.pool.tensor(W::DTYPE, call.out_shape(0))?)
 }
 
-fn finish(call: &KernelCall<'_, '_>, y: Tensor) -> Result<Outputs, KernelFailure> {
+fn finish(call: &OpLaunch<'_, '_>, y: Tensor) -> Result<Outputs, KernelFailure> {
     one(narrow_to(call, 0, y)?)
 }
 
@@ -91,7 +91,7 @@ fn refused(t: &Tensor) -> KernelFailure {
     KernelFailure::values(format!("{t:?} has other axes than the op needs"))
 }
 
-fn sample<W: Element + GridKernels>(call: &KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn sample<W: Element + GridKernels>(call: &OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let attrs = GridSampleAttrs::new(call.attrs)?;
     let (x, grid) = (given::<W>(call, 0)?, given::<W>(call, 1)?);
     let &[batch, channels, ref spatial @ ..] = x.shape() else {
@@ -152,7 +152,7 @@ fn regions<'a>(
     })
 }
 
-fn align<W: Element + RoiKernels>(call: &KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn align<W: Element + RoiKernels>(call: &OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let attrs = RoiAttrs::align(call.attrs)?;
     let (x, rois) = (given::<W>(call, 0)?, given::<W>(call, 1)?);
     let sizes = regions(&attrs, &x, call.slice(2)?)?;
@@ -169,7 +169,7 @@ fn align<W: Element + RoiKernels>(call: &KernelCall<'_, '_>) -> Result<Outputs, 
 }
 
 fn max_pool<W: Element + RoiKernels + convoke_kernels::math::Real>(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
 ) -> Result<Outputs, KernelFailure> {
     let attrs = RoiAttrs::max_pool(call.attrs)?;
     let (x, rois) = (given::<W>(call, 0)?, given::<W>(call, 1)?);
@@ -196,7 +196,7 @@ fn max_pool<W: Element + RoiKernels + convoke_kernels::math::Real>(
     finish(call, y)
 }
 
-fn deform<W: Element + DeformKernels>(call: &KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn deform<W: Element + DeformKernels>(call: &OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let (x, w, offset) = (
         given::<W>(call, 0)?,
         given::<W>(call, 1)?,
@@ -252,7 +252,7 @@ fn deform<W: Element + DeformKernels>(call: &KernelCall<'_, '_>) -> Result<Outpu
     finish(call, y)
 }
 
-fn unpool<T>(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure>
+fn unpool<T>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure>
 where
     T: convoke_kernels::pooling::UnpoolKernels + bytemuck::Pod,
 {
@@ -286,12 +286,12 @@ where
 }
 
 /// The only element of an optional operand; `None` where it is left out or empty.
-fn scalar<T: Element>(call: &KernelCall<'_, '_>, i: usize) -> Result<Option<T>, KernelFailure> {
+fn scalar<T: Element>(call: &OpLaunch<'_, '_>, i: usize) -> Result<Option<T>, KernelFailure> {
     let given = call.optional_slice::<T>(i)?;
     Ok(given.and_then(|v| v.first().copied()))
 }
 
-fn suppression(call: KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn suppression(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let scores = call.input(1)?;
     let &[batch, classes, boxes] = scores.shape() else {
         return Err(refused(scores));
@@ -336,7 +336,7 @@ type MatrixKernel<W> = fn(&Exec<'_>, usize, &mut [W], &mut [W]) -> Result<(), Ke
 
 /// The results of a kernel for the matrices of operand 0.
 fn of_matrices<W: Element>(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     kernel: MatrixKernel<W>,
 ) -> Result<Outputs, KernelFailure> {
     let x = given::<W>(call, 0)?;

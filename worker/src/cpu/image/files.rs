@@ -6,13 +6,13 @@ use image::{ColorType, ImageDecoder, ImageFormat, ImageReader, Limits};
 
 use super::{DECODER, Picture, Sample, checked, refused, reserved, webp};
 use crate::cpu::KernelFailure;
-use crate::cpu::call::{KernelCall, write};
+use crate::cpu::call::{OpLaunch, write};
 
 /// Decodes a file.
 pub(super) fn read(
     file: &[u8],
     format: ImageFormat,
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
 ) -> Result<Picture, KernelFailure> {
     // Tables of colours, text and profiles are read before the size of the image is known.
     let header = reserved(call, DECODER)?;

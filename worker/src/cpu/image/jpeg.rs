@@ -4,7 +4,7 @@ use convoke_kernels::jpeg::{Jpeg, JpegError};
 
 use super::{Picture, Sample, checked, refused, reserved};
 use crate::cpu::KernelFailure;
-use crate::cpu::call::{KernelCall, write};
+use crate::cpu::call::{OpLaunch, write};
 
 fn failure(e: JpegError) -> KernelFailure {
     match e {
@@ -14,7 +14,7 @@ fn failure(e: JpegError) -> KernelFailure {
 }
 
 /// Decodes a file.
-pub(super) fn read(file: &[u8], call: &KernelCall<'_, '_>) -> Result<Picture, KernelFailure> {
+pub(super) fn read(file: &[u8], call: &OpLaunch<'_, '_>) -> Result<Picture, KernelFailure> {
     let jpeg = Jpeg::open(file).map_err(failure)?;
     let (width, height, channels) = (jpeg.width(), jpeg.height(), jpeg.channels());
     let pixels = checked(width as u64, height as u64)?;

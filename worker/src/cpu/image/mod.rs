@@ -24,7 +24,7 @@ use convoke_graph::{DType, Tensor};
 use image::ImageFormat;
 
 use super::KernelFailure;
-use super::call::{FamilyAnswer, KernelCall, Spec, body, one, write};
+use super::call::{FamilyAnswer, OpLaunch, Spec, body, one, write};
 
 /// The most pixels of an image. Decoders other than that of JPEG cannot be cancelled, and may take a minute for that many.
 const MOST_PIXELS: u64 = 1 << 26;
@@ -41,7 +41,7 @@ pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     body(move |call| one(decoded(&call, format)?))
 }
 
-fn decoded(call: &KernelCall<'_, '_>, format: PixelFormat) -> Result<Tensor, KernelFailure> {
+fn decoded(call: &OpLaunch<'_, '_>, format: PixelFormat) -> Result<Tensor, KernelFailure> {
     call.launch.exec.check()?;
     let file = call.slice::<u8>(0)?;
     let kind = kind_of(file)?;
@@ -56,7 +56,7 @@ fn decoded(call: &KernelCall<'_, '_>, format: PixelFormat) -> Result<Tensor, Ker
 }
 
 /// Runs a decoder that does not look whether its step was cancelled, so that the thread stands still for as long as it takes.
-fn uninterrupted<T>(call: &KernelCall<'_, '_>, decode: impl FnOnce() -> T) -> T {
+fn uninterrupted<T>(call: &OpLaunch<'_, '_>, decode: impl FnOnce() -> T) -> T {
     let _excused = call.launch.exec.excused();
     decode()
 }
@@ -103,8 +103,8 @@ fn checked(width: u64, height: u64) -> Result<u64, KernelFailure> {
     }
 }
 
-/// Memory of the step's pool: a decoder's samples, or what it is known to need.
-fn reserved(call: &KernelCall<'_, '_>, bytes: u64) -> Result<Tensor, KernelFailure> {
+/// Memory of the step's pool: a decoder's samples, or its known need.
+fn reserved(call: &OpLaunch<'_, '_>, bytes: u64) -> Result<Tensor, KernelFailure> {
     let len = usize::try_from(bytes).map_err(|_| Error::internal("an image beyond memory"))?;
     call.scratch::<u8>(len)
 }
@@ -131,7 +131,7 @@ impl Picture {
     /// The pixels in the format that is asked for. Alpha is left out.
     fn pixels(
         &self,
-        call: &KernelCall<'_, '_>,
+        call: &OpLaunch<'_, '_>,
         format: PixelFormat,
     ) -> Result<Tensor, KernelFailure> {
         let shape = [self.height, self.width, format.channels()];
@@ -154,7 +154,7 @@ impl Picture {
     /// Writes pixels of samples of `N` bytes each.
     fn spread<const N: usize>(
         &self,
-        call: &KernelCall<'_, '_>,
+        call: &OpLaunch<'_, '_>,
         format: PixelFormat,
         bytes: &[u8],
         out: &mut [u8],

@@ -126,7 +126,7 @@ fn headers_of_jpeg_2000_bound_the_decoder() {
     // Layers, then blocks of 4 by 4.
     assert!(changed(coding + 6, &[1, 0]).contains("256 layers"));
     assert!(changed(coding + 10, &[0, 0]).contains("too small"));
-    // A segment that is longer than its content, behind which the decoder would read what is not checked.
+    // A segment that is longer than its content: the decoder would read unchecked bytes behind the content.
     assert!(changed(coding + 2, &[0, 13]).contains("wrong length"));
     // A grid of 65,535 by 65,535 in tiles of one sample.
     let sides = [0xFFFF, 0xFFFF, 0, 0, 1, 1].map(u32::to_be_bytes);

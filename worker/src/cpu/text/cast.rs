@@ -12,7 +12,7 @@ use convoke_graph::{DType, Element};
 use half::{bf16, f16};
 
 use super::{made, of_strings, strings};
-use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write};
 use crate::cpu::families::cast_between;
 use crate::cpu::{KernelFailure, Launch, Operands};
 use convoke_graph::ops::OpError;
@@ -42,13 +42,13 @@ fn through(spec: &Spec<'_>, wide: DType, to: DType) -> FamilyAnswer {
         let (exec, pool) = (call.launch.exec, call.launch.pool);
         let shape = call.out_shape(0).into();
         let outputs = [(wide, shape)].into_iter().collect();
-        let between = first.run(KernelCall {
+        let between = first.run(OpLaunch {
             attrs: call.attrs,
             outputs: &outputs,
             launch: &mut *call.launch,
         })?;
         let mut operands: Vec<_> = between.into_iter().map(Some).collect();
-        second.run(KernelCall {
+        second.run(OpLaunch {
             attrs: call.attrs,
             outputs: call.outputs,
             launch: &mut Launch {

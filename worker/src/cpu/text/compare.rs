@@ -5,11 +5,11 @@ use convoke_graph::ops::attrs::flag;
 
 use super::sort::{count_up, sort};
 use super::{PIECE, made, places, strings};
-use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, write};
 use crate::cpu::{KernelFailure, Outputs};
 
 /// Computes `Equal`.
-pub(super) fn equal(call: &KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+pub(super) fn equal(call: &OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let mut y = call.output(0)?;
     let places = [places(call, 0)?, places(call, 1)?];
     let [a, b] = [&places[0], &places[1]].map(|t| t.as_slice::<u64>());
@@ -32,7 +32,7 @@ pub(super) fn unique(spec: &Spec<'_>) -> FamilyAnswer {
     body(|call| different(&call))
 }
 
-fn different(call: &KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+fn different(call: &OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let exec = &call.launch.exec;
     let x = strings(call, 0)?;
     let n = x.len();

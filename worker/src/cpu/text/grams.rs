@@ -7,7 +7,7 @@ use convoke_graph::{DType, Tensor};
 
 use super::sort::{count_up, sort};
 use super::{PIECE, strings};
-use crate::cpu::call::{KernelCall, one, write};
+use crate::cpu::call::{OpLaunch, one, write};
 use crate::cpu::{KernelFailure, Outputs};
 
 /// The grams of a pool.
@@ -63,7 +63,7 @@ impl<'a> Grams<'a> {
 /// Operand `i` as numbers: strings have the number of their place among the pool's sorted strings, and those that the pool
 /// lacks have -1.
 fn coded(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     i: usize,
     order: Option<&[i64]>,
 ) -> Result<Tensor, KernelFailure> {
@@ -93,7 +93,7 @@ fn coded(
 }
 
 /// Computes `TfIdfVectorizer`.
-pub(super) fn counted(call: &KernelCall<'_, '_>) -> Result<Outputs, KernelFailure> {
+pub(super) fn counted(call: &OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let exec = &call.launch.exec;
     let attrs = GramAttrs::new(call.attrs)?;
     let pool = call.input(1)?;

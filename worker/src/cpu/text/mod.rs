@@ -28,7 +28,7 @@ use convoke_graph::{DType, Tensor};
 use convoke_kernels::Exec;
 use convoke_kernels::movement::expand;
 
-use super::call::{FamilyAnswer, KernelCall, Spec, body, one, write};
+use super::call::{FamilyAnswer, OpLaunch, Spec, body, one, write};
 use super::{KernelFailure, families};
 
 /// Elements between two checks of the cancel flag.
@@ -106,12 +106,12 @@ pub(super) fn made(
 }
 
 /// The strings of operand `i`.
-fn strings<'c>(call: &'c KernelCall<'_, '_>, i: usize) -> Result<Strings<'c>, KernelFailure> {
+fn strings<'c>(call: &'c OpLaunch<'_, '_>, i: usize) -> Result<Strings<'c>, KernelFailure> {
     Ok(call.input(i)?.strings()?)
 }
 
 /// For each element of the output, the place of the string of operand `i` that it is broadcast from.
-fn places(call: &KernelCall<'_, '_>, i: usize) -> Result<Tensor, KernelFailure> {
+fn places(call: &OpLaunch<'_, '_>, i: usize) -> Result<Tensor, KernelFailure> {
     let x = call.input(i)?;
     let elements = element_count(call.out_shape(0)).unwrap_or(usize::MAX);
     let mut own = call.scratch::<u64>(x.elements())?;
@@ -141,7 +141,7 @@ pub(super) fn joined(
 
 /// Makes the kernel of an op with one output of strings.
 fn of_strings(
-    kernel: impl Fn(&KernelCall<'_, '_>) -> Result<Tensor, KernelFailure> + Send + Sync + 'static,
+    kernel: impl Fn(&OpLaunch<'_, '_>) -> Result<Tensor, KernelFailure> + Send + Sync + 'static,
 ) -> FamilyAnswer {
     body(move |call| one(kernel(&call)?))
 }

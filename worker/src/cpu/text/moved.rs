@@ -6,12 +6,12 @@ use convoke_graph::text::Strings;
 use convoke_graph::{DType, Tensor};
 
 use super::made;
-use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, body, write};
+use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, write};
 use crate::cpu::families;
 use crate::cpu::{KernelFailure, Launch, Operands, Outputs, Register};
 
-/// The strings of several tensors, counted from 1 on. Number 0 is an empty string, with which ops fill what they do not
-/// move anything to.
+/// The strings of several tensors, counted from 1 on. Number 0 is the empty string, with which ops fill places that
+/// they move nothing to.
 pub(super) struct Numbered<'a> {
     /// The number of each tensor's first string, in ascending order, with its strings.
     tensors: Vec<(u64, Strings<'a>)>,
@@ -80,7 +80,7 @@ pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
             exec,
             pool,
         };
-        let moved = kernel.run(KernelCall {
+        let moved = kernel.run(OpLaunch {
             attrs: call.attrs,
             outputs: &outputs,
             launch: &mut launch,

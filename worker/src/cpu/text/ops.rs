@@ -6,7 +6,7 @@ use convoke_graph::text::Strings;
 use convoke_graph::{DType, Tensor};
 
 use super::{PIECE, grams, made, of_strings, pattern, places, strings, tokens};
-use crate::cpu::call::{FamilyAnswer, KernelBody, KernelCall, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write};
 use crate::cpu::{KernelFailure, Outputs};
 
 pub(in crate::cpu) fn find(op: TextOp, spec: &Spec<'_>) -> FamilyAnswer {
@@ -30,7 +30,7 @@ pub(in crate::cpu) fn find(op: TextOp, spec: &Spec<'_>) -> FamilyAnswer {
     }
 }
 
-fn joined(call: &KernelCall<'_, '_>) -> Result<Tensor, KernelFailure> {
+fn joined(call: &OpLaunch<'_, '_>) -> Result<Tensor, KernelFailure> {
     let shape = call.out_shape(0);
     let at = [places(call, 0)?, places(call, 1)?];
     let (a, b) = (at[0].as_slice::<u64>()?, at[1].as_slice::<u64>()?);
@@ -57,7 +57,7 @@ fn full_match(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     })
 }
 
-fn normalized(call: &KernelCall<'_, '_>, attrs: &NormalizerAttrs) -> Result<Tensor, KernelFailure> {
+fn normalized(call: &OpLaunch<'_, '_>, attrs: &NormalizerAttrs) -> Result<Tensor, KernelFailure> {
     let (exec, pool) = (&call.launch.exec, call.launch.pool);
     let x = strings(call, 0)?;
     // Without regard to case, both are compared in lower case.
@@ -108,7 +108,7 @@ fn parts<'a>(string: &'a str, delimiter: &'a str, most: usize) -> Parts<'a> {
 }
 
 struct Parts<'a> {
-    /// What is not divided yet; `None` after the last part.
+    /// The text that is not divided yet; `None` after the last part.
     rest: Option<&'a str>,
     delimiter: &'a str,
     /// How many parts may still be cut off.
@@ -143,11 +143,7 @@ impl<'a> Iterator for Parts<'a> {
     }
 }
 
-fn split(
-    call: &KernelCall<'_, '_>,
-    delimiter: &str,
-    most: usize,
-) -> Result<Outputs, KernelFailure> {
+fn split(call: &OpLaunch<'_, '_>, delimiter: &str, most: usize) -> Result<Outputs, KernelFailure> {
     let (exec, pool) = (&call.launch.exec, call.launch.pool);
     let x: Strings<'_> = strings(call, 0)?;
     let mut counts = pool.tensor(DType::I64, call.shape(0)?)?;

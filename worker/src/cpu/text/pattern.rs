@@ -1,8 +1,8 @@
 //! Patterns in the syntax of RE2, which ONNX prescribes, brought to that of the `regex` crate.
 //!
-//! Both read the same text differently in a few places. The classes of `\d`, `\s` and `\w`, and `\b`, are ASCII in RE2, so they
-//! are replaced; so is `\<`, a plain character in RE2. What RE2 reads otherwise and hardly anyone writes is refused: brackets and
-//! set operators in a class, `{,n}`, and flags that RE2 lacks.
+//! Both read the same text differently in a few places. The classes of `\d`, `\s` and `\w`, and `\b`, are ASCII in RE2,
+//! so they are replaced; so is `\<`, a plain character in RE2. Syntax that RE2 reads differently and hardly anyone
+//! writes is refused: brackets and set operators in a class, `{,n}`, and flags that RE2 lacks.
 
 use std::ops::Range;
 
@@ -20,11 +20,11 @@ use crate::cpu::KernelFailure;
 pub(super) const SIZES: [(usize, usize); 2] = [(1 << 18, 1 << 16), (1 << 21, 1 << 13)];
 /// Deepest nesting of a pattern in the syntax of RE2.
 const DEEPEST_PATTERN: u32 = 50;
-/// Deepest nesting of what becomes of a pattern: the group around it, and those that replace its classes, are three levels at
-/// most.
+/// The deepest nesting of a converted pattern: the group around it, and the groups that replace its classes, are three
+/// levels at most.
 pub(super) const DEEPEST: u32 = DEEPEST_PATTERN + 3;
 
-/// What `compile` makes of a pattern in the syntax of RE2, and the longest string that it is matched with. `compile` is given the
+/// A pattern in the syntax of RE2, compiled, and the longest string that it is matched with. `compile` is given the
 /// pattern in the syntax of the `regex` crate, and the most memory in bytes.
 pub(super) fn compiled<T>(
     pattern: &str,
@@ -80,7 +80,7 @@ fn from_re2(pattern: &str, deepest: u32) -> Result<String, String> {
     Ok(made)
 }
 
-/// Parts of a pattern, and what they are replaced by.
+/// Parts of a pattern, and their replacements.
 struct Replacements<'a> {
     pattern: &'a str,
     all: Vec<(Range<usize>, &'static str)>,

@@ -22,9 +22,9 @@ use regex_automata::{Anchored, Input, MatchKind};
 
 use super::{PIECE, made, of_strings, pattern, strings};
 use crate::cpu::KernelFailure;
-use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, write};
+use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, write};
 
-/// What stands before and after the tokens of a string where they are marked.
+/// The marks that stand before and after the tokens of a string.
 const MARKS: [&str; 2] = ["\u{2}", "\u{3}"];
 
 /// Makes the kernel of `Tokenizer`.
@@ -50,7 +50,7 @@ pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
 }
 
 fn tokenized(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     attrs: &TokenizerAttrs,
     patterns: &[Pattern],
     longest: usize,
@@ -251,7 +251,7 @@ impl Pattern {
             .configure(
                 DFA::config()
                     .match_kind(MatchKind::All)
-                    // What the automaton needs at least is bounded by its own size, which is limited above.
+                    // The cache that the automaton needs at least is bounded by its own size, which is limited above.
                     .skip_cache_capacity_check(true)
                     .cache_capacity(size),
             )
@@ -373,7 +373,7 @@ mod tests {
         check("ab,c  def", 2, &[",", " +"], &["ab", "def"]);
         check("aXbXYc", 1, &["X|XY"], &["a", "b", "c"]);
         check("abcabd", 1, &["ab|abc|b"], &["d"]);
-        // A separator at the beginning of what one before it left.
+        // A separator at the beginning of the text behind another separator.
         check("a-b", 1, &["a", "^-"], &["b"]);
         // A separator of no characters takes what stands behind it.
         check("abc", 1, &["x*"], &[]);

@@ -2,9 +2,9 @@
 //!
 //! It has memory of its own, counted apart, in which a tensor is allocated when its turn comes, and poisoned when it is
 //! freed. Work is deferred: it runs on the compute threads, a kernel at a time and in order, after the call that
-//! enqueued it has returned. Copies to the host have a stream of their own, which waits for the event of the launch that
-//! makes what they copy. A copy that reads memory before it is written is an internal error, so that a missing wait is
-//! found. The numerics profile is that of the CPU.
+//! enqueued it has returned. Copies to the host have a stream of their own, which waits for the event of the launch
+//! that makes the copied tensor. A copy that reads memory before it is written is an internal error, so that a missing
+//! wait is found. The numerics profile is that of the CPU.
 //!
 //! Nobody is faster with it. It shows without a GPU how a program runs with one, and it is the second implementation of
 //! the seam.

@@ -6,7 +6,7 @@
 //! ```
 //! Invariants
 //! 1. At most one task of each stream runs at a time, in the order of the stream.
-//! 2. A task holds what it reads until it has run, so that the memory is freed after its last reader.
+//! 2. A task holds its operands until it has run, so that their memory is freed after the last reader.
 //! 3. Where the compute threads take no further job, every waiting task fails as busy.
 //! 4. A task that needs more memory than the queue has reserved first waits for the copies that hold some.
 
@@ -75,7 +75,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let contents = self.contents.get_mut();
         let contents = contents.unwrap_or_else(PoisonError::into_inner);
-        // What reads the memory again before it is written finds NaN.
+        // A launch that reads the memory again before it is written finds NaN.
         if let Contents::Written(tensor) = contents
             && let Some(bytes) = tensor.bytes_mut()
         {
@@ -239,13 +239,13 @@ impl<T> Stream<T> {
 }
 
 impl Stream<CopyTask> {
-    /// Whether the first copy runs, or could run once so many compute tasks have ended.
+    /// Whether the first copy runs, or could run once this many compute tasks have ended.
     fn can_run(&self, ended: u64) -> bool {
         self.begun || self.tasks.front().is_some_and(|t| t.after <= ended)
     }
 }
 
-/// An event: it is due once so many tasks of both streams have ended.
+/// An event: it is due once this many tasks of each stream have ended.
 struct Event {
     compute: u64,
     copy: u64,
@@ -477,7 +477,7 @@ impl SimQueue {
                 let task = self.lock().compute.taken.take();
                 if let Some(task) = task {
                     self.compute(task);
-                    // What is left of a cancelled step takes no time, and so no jobs.
+                    // The remaining tasks of a cancelled step take no time, so they need no jobs of their own.
                     let next = || self.lock().compute.end_unless(|t| t.step.is_cancelled());
                     while let Some(task) = next() {
                         self.compute(task);

@@ -1,4 +1,4 @@
-//! What a program may rely on of the simulated GPU, with compute threads that run a job when the test says so.
+//! Tests of what a program may rely on with the simulated GPU. Its compute threads run a job when the test says so.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -52,7 +52,7 @@ impl KernelWatch for Listed {
     }
 }
 
-/// What came back: copies by their value or the failure's node, events by a name.
+/// The completions so far: copies by their value or the failure's node, events by a name.
 type Log = Arc<Mutex<Vec<String>>>;
 
 struct Bench {

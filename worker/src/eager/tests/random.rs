@@ -1,4 +1,4 @@
-//! Random commands and events, compared with a model of what must follow from them.
+//! Random commands and events, compared with a model of a session.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// What a handle is to resolve to.
+/// The value that a handle has to resolve to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
     Open,

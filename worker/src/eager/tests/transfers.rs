@@ -243,7 +243,7 @@ fn what_nobody_announces_is_given_up_in_time() {
     b.core.take(from.clone(), 6, DType::F32, None, 1);
     b.check_value(1, 6.);
     assert!(!b.core.has_early());
-    // What is announced and has not come is no business of the wait.
+    // The wait does not concern transfers that are announced and have not come.
     b.core.take(from.clone(), 7, DType::F32, None, 1);
     (0..9).for_each(|_| b.core.age(3, &gone));
     b.core.end(&from, 7, Ok(tensor(7.)));

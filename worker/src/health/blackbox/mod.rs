@@ -1,4 +1,5 @@
-//! The black box: notes what a worker process computes, for the next process to report what a defect ended.
+//! The black box: it notes the kernels that a worker process runs, so that the next process can report a kernel that
+//! ended its process.
 //!
 //! ```text
 //! state folder/black-box, mapped:   header: incarnation, signal, thread | records: thread, function, node
@@ -14,7 +15,7 @@
 //! Invariants
 //! 1. A process has at most one black box, which stays mapped until it ends: a handler may need it at any time.
 //! 2. A record has one writer, the thread that it belongs to.
-//! 3. What the former process left is read like a file from strangers: bounded, and checked.
+//! 3. The page of the former process is read like a file from strangers: bounded, and checked.
 
 mod page;
 mod signals;
@@ -32,6 +33,7 @@ use convoke_common::rpc::Death;
 use convoke_graph::ids::FunctionId;
 
 use page::{Page, RECORDS};
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use page::{SIZE, parse};
 
 /// The file's name in the state folder.

@@ -50,7 +50,7 @@ impl BodyDriver {
 }
 
 impl Holdings {
-    /// Checks what a grant has of bodies of the lease `around`, and links this worker to their participants. `programs`
+    /// Checks the bodies in the grant of the lease `around`, and links this worker to their participants. `programs`
     /// are those of the bodies that it runs a part of, in order.
     pub(super) async fn bodies(
         self: &Arc<Self>,
@@ -102,7 +102,7 @@ impl Holdings {
         Ok((parts, drivers))
     }
 
-    /// The link to a worker, which may be this one. Of two workers the one whose name sorts first dials.
+    /// Returns the link to a worker, which may be this one. Between two workers, the one whose name sorts first dials.
     pub(super) async fn link_to_worker(self: &Arc<Self>, p: &Participant) -> Result<Arc<Link>> {
         if p.name == self.me.name && p.incarnation == self.me.incarnation {
             return Ok(Link::to_itself(&self.hub));

@@ -14,7 +14,7 @@
 //! 2. A lease has one install at a time, and each lease that an install made leaves by one command.
 //! 3. The coordinator hears of each lease that its driver gave up: by a report, or because a registration does not list
 //!    it.
-//! 4. Of leases that are over, the latest [`MOST_FORGONE`] are remembered.
+//! 4. The core remembers the latest [`MOST_FORGONE`] leases that are over.
 
 #[cfg(test)]
 mod tests;
@@ -50,7 +50,7 @@ enum LeaseLife<L, E> {
     Forgone,
 }
 
-/// What is to be done in response to an event.
+/// A command that responds to an event.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Command<L> {
     /// End the steps of this lease, list it no longer, and drop it.
@@ -94,12 +94,13 @@ impl<L, E> Default for Core<L, E> {
 }
 
 impl<L, E> Core<L, E> {
-    /// Takes what is to be done in response to the events so far. The caller does it once it holds no lock.
+    /// Takes the commands that respond to the events so far. The caller does it once it holds no lock.
     pub fn commands(&mut self) -> Vec<Command<L>> {
         std::mem::take(&mut self.commands)
     }
 
-    /// Begins the install of a lease, which counts what it loads in `counter`. [`Core::install_ended`] ends it.
+    /// Begins the install of a lease, which counts the bytes that it loads in `counter`. [`Core::install_ended`] ends
+    /// it.
     pub fn begin(
         &mut self,
         id: LeaseId,
@@ -242,7 +243,7 @@ impl<L, E> Core<L, E> {
         installing.count()
     }
 
-    /// The count of what the install of a plan has loaded, while it runs.
+    /// The count of bytes that the install of a plan has loaded, while it runs.
     pub fn progress(&self, of: PlanId) -> Option<&Counter> {
         self.leases.values().find_map(|life| match life {
             LeaseLife::Installing { plan, counter, .. } if *plan == of => Some(&**counter),

@@ -1,4 +1,4 @@
-//! Installs of leases: what they wait for, and what they make.
+//! Installs of leases: their phases, and the lease that they make.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::node::records::{Records, account_of, share_of};
 use crate::program::install::{self, Counter};
 use crate::weights::loader::{ClientSource, Loader};
 
-/// What all parts of one install have in common.
+/// The resources that all parts of one install share.
 struct InstallBase {
     records: Records,
     ledger: Ledger,
@@ -178,7 +178,8 @@ impl Holdings {
             in_flight: grant.in_flight,
         };
         let name = own.hashed.program().name.clone();
-        // What a plan reserves follows from this order: bodies as they are granted, what is around them last.
+        // The coordinator computed the reservations for this order: bodies as they are granted, and last the program
+        // around them.
         let mut bodies = Vec::with_capacity(parts.len());
         for part in parts {
             bodies.push(self.install_part(&base, part, &mut drivers).await?);
@@ -220,8 +221,8 @@ impl Holdings {
         }
     }
 
-    /// Installs one program: loads its weights, and reserves the memory of its steps. Of `drivers` it takes those that
-    /// drive bodies for its nodes.
+    /// Installs one program: loads its weights, and reserves the memory of its steps. It takes from `drivers` those
+    /// that drive bodies for its nodes.
     async fn install_part(
         self: &Arc<Self>,
         base: &InstallBase,

@@ -1,4 +1,4 @@
-//! What a worker reports of itself.
+//! The status that a worker reports of itself.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -58,7 +58,7 @@ impl Holdings {
     /// How much of the worker's memory is in use, and by whom.
     pub fn memory(&self) -> MemoryUse {
         let mut used = self.ledger.used();
-        // What a program needs may lie on the host or on the device, so that the scarcer of the two counts.
+        // A program's tensors may lie on the host or on the device, so the scarcer of the two counts.
         for (purpose, bytes) in self.device_memory().into_iter().flat_map(|m| m.used) {
             let most = used.entry(purpose).or_default();
             *most = bytes.max(*most);

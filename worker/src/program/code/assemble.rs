@@ -61,7 +61,7 @@ impl Values {
     }
 }
 
-/// The code that is being written, with what is known of its values.
+/// The code that is being written, with facts about its values.
 struct Writer<'a> {
     graph: &'a Graph<'a>,
     values: Values,

@@ -260,7 +260,7 @@ mod tests {
         // A node whose result is read elsewhere is not fused, and no conversion or reduction follows it.
         check(&all, &[3, 4], &[100, 200, 4], &[&[0, 1, 2, 3]]);
         check(&all, &[0, 4], &[100, 200, 4], &[&[1, 2, 3, 4]]);
-        // Of two operands one would be freed before the reduction.
+        // One of two operands would be freed before the reduction.
         check(&of(&[100, 101]), &[4], &[100, 101, 4], &[&[0, 1, 2, 3]]);
         let on: &[(Kind, &[u32])] = &[(NEG, &[100]), (narrow.clone(), &[0]), (NEG, &[1])];
         check(on, &[2], &[1, 2], &[&[1, 2]]);

@@ -12,7 +12,7 @@ use convoke_kernels::fused::Coding;
 use super::fusion::{self, Candidate, Kind};
 use super::schedule;
 use super::sequences::{SetId, Sets};
-use super::{DeviceInstr, Given, InstrKind};
+use super::{DeviceInstr, InputAssumption, InstrKind};
 use crate::cpu::chain::{self, Elementwise, Head, Step, Tail};
 use crate::cpu::{Kernel, Spec};
 use crate::executor::HandleAccess;
@@ -44,7 +44,7 @@ pub(super) struct Graph<'a> {
     pub constants: &'a [Option<Tensor>],
     pub nodes: &'a [ProgramNode],
     kind: Vec<InstrKind>,
-    given: Given,
+    given: InputAssumption,
     /// By value, the number of nodes that read it and of sends of it.
     uses: Vec<u32>,
     /// By value, its dtype and shape if they never change.
@@ -56,7 +56,7 @@ impl<'a> Graph<'a> {
         program: &'a Program,
         constants: &'a [Option<Tensor>],
         kind: Vec<InstrKind>,
-        given: Given,
+        given: InputAssumption,
     ) -> Graph<'a> {
         let nodes = &program.nodes[program.init_nodes as usize..];
         let mut uses = vec![0; program.values.len()];
@@ -153,7 +153,9 @@ impl<'a> Graph<'a> {
         kernels: &[Arc<dyn Kernel>],
     ) -> Vec<Option<ConcreteOutputs>> {
         // Arriving tensors are checked against their declared type.
-        let typed = self.arrivals().filter(|_| self.given != Given::Untyped);
+        let typed = self
+            .arrivals()
+            .filter(|_| self.given != InputAssumption::Untyped);
         for v in typed.collect::<Vec<_>>() {
             let ty = &self.program.values[v as usize].ty;
             self.fixed[v as usize] = ty.fixed_shape().map(|shape| (ty.dtype, shape.into()));
@@ -191,7 +193,9 @@ impl<'a> Graph<'a> {
         let mut sets = Sets::default();
         let none = sets.none();
         let mut of_value = vec![none; self.program.values.len()];
-        let apart = self.arrivals().filter(|_| self.given == Given::OneByOne);
+        let apart = self
+            .arrivals()
+            .filter(|_| self.given == InputAssumption::OneByOne);
         for v in apart {
             of_value[v as usize] = sets.arrival();
         }
@@ -359,7 +363,7 @@ impl<'a> Graph<'a> {
         let [fixed_a, fixed_b] = [a, b].map(|v| &self.fixed[v as usize]);
         match (fixed_a, fixed_b) {
             (Some(a), Some(b)) => a == b,
-            _ if self.given == Given::Untyped => false,
+            _ if self.given == InputAssumption::Untyped => false,
             _ => self.program.values[a as usize].ty == self.program.values[b as usize].ty,
         }
     }

@@ -76,9 +76,9 @@ pub enum DeviceInstr {
     Shape,
 }
 
-/// What lowering may rely on of the tensors that a program gets.
+/// What lowering may assume about the tensors that a program gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Given {
+pub enum InputAssumption {
     /// They arrive one by one, with the types that are declared.
     OneByOne,
     /// All are there before the first node runs, with the types that are declared.
@@ -171,7 +171,7 @@ impl LoweredProgram {
             let msg = format!("a program of {} values", program.values.len());
             return Err(Error::new(Code::ProtocolViolation, msg));
         }
-        let mut graph = Graph::new(program, constants, kinds, Given::OneByOne);
+        let mut graph = Graph::new(program, constants, kinds, InputAssumption::OneByOne);
         let sequences = graph.units(kernels);
         Ok(assemble::code(&graph, sequences))
     }
@@ -182,7 +182,7 @@ impl LoweredProgram {
         program: &Program,
         constants: &[Option<Tensor>],
         kernels: &[Arc<dyn Kernel>],
-        given: Given,
+        given: InputAssumption,
     ) -> LoweredProgram {
         let kinds = vec![InstrKind::Kernel; program.nodes.len()];
         let mut graph = Graph::new(program, constants, kinds, given);

@@ -8,7 +8,7 @@ use crate::cpu::OperandPlace::{Constant, Last, Nothing, Read};
 use crate::program::installed::kernel;
 
 /// A program over values `v0`, `v1`, …; its nodes are (op, operands, result, priority).
-struct Given {
+struct TestProgram {
     types: Vec<TensorType>,
     constants: Vec<u32>,
     recvs: Vec<u32>,
@@ -16,10 +16,10 @@ struct Given {
     sends: Vec<u32>,
 }
 
-impl Given {
-    fn new(recvs: &[u32], nodes: &[(&'static str, &[u32], u32)], sends: &[u32]) -> Given {
+impl TestProgram {
+    fn new(recvs: &[u32], nodes: &[(&'static str, &[u32], u32)], sends: &[u32]) -> TestProgram {
         let nodes = nodes.iter().map(|(op, i, o)| (*op, i.to_vec(), *o, 0));
-        Given {
+        TestProgram {
             types: vec![TensorType::fixed(F32, &[2, 3]); 32],
             constants: vec![],
             recvs: recvs.to_vec(),
@@ -28,12 +28,12 @@ impl Given {
         }
     }
 
-    fn constant(mut self, value: u32) -> Given {
+    fn constant(mut self, value: u32) -> TestProgram {
         self.constants.push(value);
         self
     }
 
-    fn priority(mut self, node: usize, priority: u64) -> Given {
+    fn priority(mut self, node: usize, priority: u64) -> TestProgram {
         self.nodes[node].3 = priority;
         self
     }
@@ -93,7 +93,7 @@ impl Given {
 }
 
 /// The nodes of each instruction of each sequence; a node is listed by its result.
-fn listing(given: &Given) -> Vec<Vec<Vec<u32>>> {
+fn listing(given: &TestProgram) -> Vec<Vec<Vec<u32>>> {
     let code = given.lowered();
     let nodes = |i: u32| -> Vec<u32> {
         let members = code.members(i).iter();
@@ -107,7 +107,7 @@ fn listing(given: &Given) -> Vec<Vec<Vec<u32>>> {
 
 #[test]
 fn nodes_that_wait_for_the_same_are_a_region() {
-    let given = Given::new(
+    let given = TestProgram::new(
         &[0, 1],
         &[
             ("Softmax", &[0], 2),
@@ -144,7 +144,7 @@ fn the_most_urgent_runs_first_in_its_region() {
         ("Softmax", &[0], 2),
         ("Softmax", &[2], 3),
     ];
-    let given = || Given::new(&[0], nodes, &[1, 2, 3]);
+    let given = || TestProgram::new(&[0], nodes, &[1, 2, 3]);
     assert_eq!(listing(&given()), [[[1], [2], [3]]]);
     assert_eq!(
         listing(&given().priority(1, 5).priority(2, 4)),
@@ -154,7 +154,7 @@ fn the_most_urgent_runs_first_in_its_region() {
 
 #[test]
 fn a_register_serves_one_value_after_the_other() {
-    let code = Given::new(
+    let code = TestProgram::new(
         &[0],
         &[
             ("Softmax", &[0], 1),
@@ -197,7 +197,7 @@ fn a_register_serves_one_value_after_the_other() {
 
 #[test]
 fn what_several_regions_read_is_counted() {
-    let given = Given::new(
+    let given = TestProgram::new(
         &[0, 1, 2],
         &[
             ("Softmax", &[0], 3),
@@ -231,13 +231,13 @@ fn chains_become_one_instruction() {
         ("Mul", &[2, 1], 3),
         ("Softmax", &[3], 4),
     ];
-    let given = || Given::new(&[0], chain, &[4]).constant(9);
+    let given = || TestProgram::new(&[0], chain, &[4]).constant(9);
     assert_eq!(listing(&given()), [vec![vec![1, 2, 3], vec![4]]]);
     let code = given().lowered();
     let places: Vec<_> = code.operands(0).iter().map(|s| s.place()).collect();
     assert_eq!(places, [Last(code.home(0).unwrap()), Constant(0)]);
     assert_eq!(code.sizes(0).unwrap()[0].1.as_slice(), [2, 3]);
-    // Not fused are values that are sent, of another dtype or shape, and nodes that may fail.
+    // Values that are sent or have another dtype or shape are not fused, and neither are nodes that may fail.
     let mut sent = given();
     sent.sends.push(2);
     assert_eq!(listing(&sent), [vec![vec![1], vec![2], vec![3], vec![4]]]);
@@ -264,7 +264,7 @@ fn conversions_and_reductions_join_chains() {
         ("Cast", &[4], 5),
     ];
     let given = |shape: &[Dim]| {
-        let mut given = Given::new(&[0], nodes, &[5]);
+        let mut given = TestProgram::new(&[0], nodes, &[5]);
         given.types = vec![TensorType::fixed(F32, &[1, 1]); 6];
         for (v, dtype) in [(0, DType::F16), (1, F32), (2, F32)] {
             given.types[v] = TensorType {
@@ -293,7 +293,7 @@ fn sizes_are_known_where_nothing_changes_them() {
         ("Softmax", &[3], 4),
         ("MatMul", &[4, 2], 5),
     ];
-    let mut given = Given::new(&[0, 3], nodes, &[2, 5]);
+    let mut given = TestProgram::new(&[0, 3], nodes, &[2, 5]);
     given.types[2] = TensorType::fixed(F32, &[3, 2]);
     for v in [3, 4] {
         given.types[v].shape = vec![Dim::sym("n"), Dim::Const(3)];
@@ -307,7 +307,7 @@ fn sizes_are_known_where_nothing_changes_them() {
 
 #[test]
 fn operands_left_out_stay_out() {
-    let given = Given::new(&[0], &[("Clip", &[0, NO_OPERAND, 9], 1)], &[1]).constant(9);
+    let given = TestProgram::new(&[0], &[("Clip", &[0, NO_OPERAND, 9], 1)], &[1]).constant(9);
     let code = given.lowered();
     let places: Vec<_> = code.operands(0).iter().map(|s| s.place()).collect();
     assert_eq!(places, [Last(code.home(0).unwrap()), Nothing, Constant(0)]);

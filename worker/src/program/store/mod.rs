@@ -32,10 +32,10 @@ use crate::node::records::Records;
 /// Bytes that a program takes in memory for each byte that it takes on the wire.
 const IN_MEMORY: u64 = 4;
 
-/// The part of the records' own memory that programs may take, used or not: one in so many bytes.
+/// The divisor of the records' memory that gives the part for programs, used or not.
 const PART: u64 = 2;
 
-/// Most programs of a store, so that what is remembered of each beside its graph stays small.
+/// The most programs of a store, so that their records beside the graphs stay small.
 const MOST: usize = 1024;
 
 /// A program in the store, with the reservation of its memory.
@@ -60,7 +60,7 @@ pub struct ProgramStore {
     limit: u64,
 }
 
-/// What the client of a lease pays for the program as long as this lives.
+/// The payment of a lease's client for its program, which lasts as long as this lives.
 #[derive(Debug)]
 pub enum ProgramPayment {
     /// A share of a program that the store has.
@@ -103,7 +103,8 @@ impl Core {
         evicted
     }
 
-    /// Adds a program, unless it is there. Returns what had to go for it, or the program itself where there is no room.
+    /// Adds a program, unless it is there. Returns the programs that had to go for it, or the program itself if there
+    /// is no room.
     fn insert(&mut self, entry: Entry, limit: u64) -> Vec<Entry> {
         let id = entry.program.id();
         if self.entries.contains_key(&id) {
@@ -145,8 +146,8 @@ impl ProgramStore {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The program with this hash: the one that is here, or the one that was `sent`. `None` where there is neither. Fails
-    /// where what was sent has another hash.
+    /// The program with this hash: the one that is here, or the one that was `sent`. `None` where there is neither.
+    /// Fails if the program that was sent has another hash.
     pub fn find(
         &self,
         id: &ProgramId,
@@ -173,7 +174,7 @@ impl ProgramStore {
         Ok(here.map(|entry| entry.program.clone()).or(sent))
     }
 
-    /// Keeps a program for this lease and for later ones. The result is what the holder of `records` pays for it.
+    /// Keeps a program for this lease and for later ones. The result is the payment of the holder of `records`.
     pub fn keep(&self, program: &HashedProgram, records: &Records) -> Result<ProgramPayment> {
         let bytes = program.encoded_bytes().saturating_mul(IN_MEMORY);
         let own = || {
@@ -202,7 +203,7 @@ impl ProgramStore {
         Ok(ProgramPayment::Shared { charge })
     }
 
-    /// How many programs there are, and what the worker was sent.
+    /// The number of programs, and the bytes that the worker was sent.
     pub fn status(&self) -> ProgramStoreStatus {
         let core = self.core();
         let all = core.entries.values();

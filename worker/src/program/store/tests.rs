@@ -10,7 +10,7 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// A program of about so many KiB in memory, which differs from others by its name.
+/// A program of about this many KiB in memory, which differs from others by its name.
 fn program(name: &str, kib: usize) -> Arc<Program> {
     let value = Value {
         name: "v".repeat((kib << 10) / IN_MEMORY as usize).as_str().into(),
@@ -54,7 +54,7 @@ impl Rig {
         }
     }
 
-    /// The records of the holders of a token, of whose own part they may have so many bytes.
+    /// The records of the holders of a token, which may have this many bytes.
     fn of(&self, token: &str, limit: u64) -> Records {
         self.records.on_behalf_of(Owner {
             token: token.parse().unwrap(),

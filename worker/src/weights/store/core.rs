@@ -10,7 +10,7 @@
 //! Invariants
 //! 1. A constant that is here is used by those who were given a charge for it, or by nobody; only then is it evicted,
 //!    the one that is unused for longest first.
-//! 2. Whatever becomes of an install, what it was to load is absent or somebody else's afterwards.
+//! 2. However an install ends, a constant that it was to load is absent afterwards, or another install makes it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use convoke_graph::program::ConstantId;
 
 use crate::program::install::Counter;
 
-/// Most constants of a worker: several large models have as many, and what is remembered of each, some 200 bytes that no
-/// ledger counts, stays small together.
+/// The most constants of a worker: several large models have as many, and their records, of some 200 bytes each that no
+/// ledger counts, stay small together.
 pub const MOST: usize = 16 << 10;
 
 /// The number of an install at this store.
@@ -37,8 +37,8 @@ enum Entry {
     Present(SharedTensor),
 }
 
-/// What an install is told of a constant that it wants.
-pub enum Wanted {
+/// The answer to an install that asks for a constant.
+pub enum ConstantAnswer {
     /// The constant is here; the install's token is charged for it.
     Here(Tensor, Charge),
     /// The install is to make it.
@@ -66,16 +66,16 @@ impl Core {
     }
 
     /// Asks for a constant. Fails where the owner of `pool` may have no more memory.
-    pub fn want(&mut self, load: LoadId, id: ConstantId, pool: &Pool) -> Result<Wanted> {
+    pub fn want(&mut self, load: LoadId, id: ConstantId, pool: &Pool) -> Result<ConstantAnswer> {
         match self.entries.get(&id) {
             Some(Entry::Present(there)) => {
                 let charge = pool.charge(&there.reservation)?;
-                Ok(Wanted::Here(there.tensor.clone(), charge))
+                Ok(ConstantAnswer::Here(there.tensor.clone(), charge))
             }
-            Some(Entry::Loading(_)) => Ok(Wanted::Coming),
+            Some(Entry::Loading(_)) => Ok(ConstantAnswer::Coming),
             None => {
                 self.entries.insert(id, Entry::Loading(load));
-                Ok(Wanted::Yours)
+                Ok(ConstantAnswer::Yours)
             }
         }
     }
@@ -91,7 +91,8 @@ impl Core {
         }
     }
 
-    /// Takes a constant that an install has made. Where another was faster, the result is what it has made.
+    /// Takes a constant that an install has made. If another install was faster, the result is the constant that it has
+    /// made.
     pub fn publish(
         &mut self,
         id: ConstantId,

@@ -10,8 +10,8 @@
 //!
 //! Invariants
 //! 1. A constant is loaded by one install at a time, and no install depends on another to succeed.
-//! 2. Nobody writes to a constant: while it is here, the store holds its tensor too, and kernels overwrite only what
-//!    nobody else holds.
+//! 2. Nobody writes to a constant: while it is here, the store holds its tensor too, and kernels overwrite only tensors
+//!    that nobody else holds.
 //! 3. No memory is reserved, and no tensor dropped, under the store's lock.
 
 mod core;
@@ -31,7 +31,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::program::install::Counter;
-use core::{Core, LoadId, Wanted};
+use core::{ConstantAnswer, Core, LoadId};
 
 /// The layout of what kernels make in the init part; another layout is another constant.
 pub const LAYOUT: &[u8] = b"cpu 1";
@@ -59,7 +59,7 @@ impl Reclaim for WeightStore {
 }
 
 impl WeightStore {
-    /// An empty store, whose unused constants make room for what is reserved in `ledger`.
+    /// An empty store, whose unused constants make room for reservations in `ledger`.
     pub fn new(ledger: &Ledger) -> Arc<WeightStore> {
         let store = Arc::new(WeightStore::default());
         let source: Arc<dyn Reclaim> = store.clone();
@@ -91,7 +91,7 @@ impl WeightStore {
     }
 }
 
-/// The constants of one install. Dropping it leaves what is not made yet to others.
+/// The constants of one install. Dropping it leaves the constants that are not made yet to other installs.
 pub struct Constants {
     store: Arc<WeightStore>,
     load: LoadId,
@@ -141,14 +141,14 @@ impl Constants {
         let (mut mine, mut replaced) = (vec![], vec![]);
         for (v, id) in std::mem::take(&mut self.missing) {
             match core.want(self.load, id, pool)? {
-                Wanted::Here(tensor, charge) => {
+                ConstantAnswer::Here(tensor, charge) => {
                     // Where the literal was loaded for another constant, its own memory goes.
                     replaced.extend(values[v as usize].replace(tensor));
                     self.charges.push(charge);
                     continue;
                 }
-                Wanted::Yours => mine.push(v),
-                Wanted::Coming => {}
+                ConstantAnswer::Yours => mine.push(v),
+                ConstantAnswer::Coming => {}
             }
             self.missing.insert(v, id);
         }
@@ -188,7 +188,7 @@ impl Constants {
         Ok(theirs.tensor)
     }
 
-    /// Ends the install: what the lease is charged for as long as it lasts.
+    /// Ends the install; returns the charges of the lease, which it holds as long as it lasts.
     pub fn finish(mut self) -> Vec<Charge> {
         std::mem::take(&mut self.charges)
     }

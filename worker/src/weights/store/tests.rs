@@ -76,7 +76,7 @@ impl Rig {
 }
 
 impl Install {
-    /// What the install is to make; `None` where it waits.
+    /// The constants that the install is to make; `None` if it waits.
     fn next(&mut self) -> Option<Vec<u32>> {
         let next = self.constants.next(&self.pool, &mut self.values);
         next.now_or_never().map(|next| next.unwrap())
@@ -148,7 +148,7 @@ async fn installs_at_once_make_each_constant_once_and_need_not_each_other() {
     second.make(0);
     assert_eq!(second.next(), None);
     first.make(0);
-    // The first is cancelled: what it has made is there, and the second makes the rest.
+    // The first install is cancelled: the constants that it has made are there, and the second install makes the rest.
     drop(first);
     assert_eq!(second.next(), Some(vec![1]));
     second.make(1);
@@ -222,7 +222,12 @@ fn what_is_unused_for_longest_makes_room_and_what_is_used_does_not() {
         let mut core = rig.store.core();
         let pool = Pool::new(&rig.ledger, Purpose::Weights, 0).unwrap();
         let load = core.begin(Arc::default());
-        let is = |n: &&u8| matches!(core.want(load, id(**n), &pool).unwrap(), Wanted::Yours);
+        let is = |n: &&u8| {
+            matches!(
+                core.want(load, id(**n), &pool).unwrap(),
+                ConstantAnswer::Yours
+            )
+        };
         let missing: Vec<u8> = wanted.iter().filter(is).copied().collect();
         core.end(load);
         missing

@@ -18,7 +18,7 @@ struct Steps {
     query: ValueId,
     key: ValueId,
     value: ValueId,
-    /// What the state is multiplied by before each step: [T, B, H, Dk or 1, 1].
+    /// The factor that the state is multiplied by before each step: [T, B, H, Dk or 1, 1].
     kept: Option<ValueId>,
     /// The rate of an update: [T, B, H or 1, 1, 1].
     rate: Option<ValueId>,
@@ -183,7 +183,7 @@ fn per_head(e: &Expansion<'_>, x: ValueId, heads: i64) -> Result<i64, ImportFail
     }
 }
 
-/// A packed operand [B, T, heads * size], each head so many times.
+/// A packed operand [B, T, heads * size], with each head repeated this many times.
 fn repeated(e: &mut Expansion<'_>, x: ValueId, [heads, times, size]: [i64; 3]) -> Made {
     let x = e.reshaped(x, &[0, 0, heads, 1, size])?;
     let shape = e.ints("times", &[1, 1, 1, times, 1])?;

@@ -1,4 +1,5 @@
-//! What is added to the scores of attention: masks, the causal order, windows, and keys that are padding.
+//! The tensor that is added to the scores of attention, for masks, the causal order, windows, and keys that are
+//! padding.
 
 use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
@@ -7,7 +8,7 @@ use super::super::ImportFailure;
 use super::super::expansion::{Expansion, Made, axis_of};
 use super::AttentionAttrs;
 
-/// What is added to the scores.
+/// A term that is added to the scores.
 pub(super) struct Bias {
     /// A value that broadcasts to the scores; minus infinity where a query does not attend to a key.
     pub added: ValueId,

@@ -25,7 +25,7 @@ use super::super::builder::Builder;
 use super::expansion::{Expansion, Made, axis_of, perm_of};
 use super::{ImportFailure, ImportedNode, Outputs, unsupported};
 
-/// What output `qk_matmul_output` shows.
+/// The stage of the computation that output `qk_matmul_output` shows.
 #[derive(Clone, Copy, PartialEq)]
 enum Shown {
     Product,
@@ -345,7 +345,7 @@ fn attended(
     Ok((y, shown))
 }
 
-/// What the product of Q and K is multiplied by: 1 over the root of a head's size, where it is not given.
+/// The factor of the product of Q and K: 1 over the root of a head's size, where it is not given.
 fn scale(e: &mut Expansion<'_>, attrs: &AttentionAttrs, q: ValueId, dtype: DType) -> Made {
     if let Some(scale) = attrs.scale {
         return e.float("scale", dtype, scale.into());

@@ -79,7 +79,7 @@ pub(super) fn product(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let count = count.ok_or_else(|| c.error("has too large weights"))?;
     let block = block.min(count);
     let blocks = (count - 1) / block + 1;
-    // What fills the last block has codes as well, whose numbers are cut off again.
+    // The padding of the last block has codes as well; its numbers are cut off again.
     let filled = blocks * block;
     let bytes = count / 2 + count % 2;
     let (a, packed, scales) = (c.need(0)?, c.need(1)?, c.need(2)?);

@@ -6,7 +6,7 @@ use super::super::super::builder::Builder;
 use super::super::expansion::{Expansion, Made, axis_of};
 use super::super::{ImportFailure, ImportedNode, Outputs, operands, softmax, unsupported};
 
-/// What a fused op applies to its result.
+/// The activation that a fused op applies to its result.
 pub(super) enum Activation {
     Identity,
     /// An op without further operands.

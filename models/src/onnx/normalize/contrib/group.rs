@@ -7,7 +7,7 @@ use super::super::super::builder::Builder;
 use super::super::expansion::{Expansion, Made, is_half, perm_of};
 use super::super::{ImportedNode, Outputs};
 
-/// A part of the sum with `x` [N, C, H, W]: what has one number for each channel is given as [N, 1, 1, C].
+/// A term of the sum with `x` [N, C, H, W]: a term with one number for each channel is given as [N, 1, 1, C].
 fn with_channels_second(e: &mut Expansion<'_>, part: ValueId, x: ValueId) -> Made {
     let shape = e.shape(part)?;
     match shape.as_slice() {

@@ -29,7 +29,7 @@ struct Codes {
 /// One direction of the layer.
 struct Direction {
     backward: bool,
-    /// What the input and the biases add to the gates: f32 [steps, batch, 4 * hidden].
+    /// The contribution of the input and the biases to the gates: f32 [steps, batch, 4 * hidden].
     gates: ValueId,
     /// The hidden and the cell state before the first step.
     states: [ValueId; 2],

@@ -15,7 +15,7 @@ use super::super::expansion::{Expansion, Made, axis_of, without_axes};
 use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
 use super::norm::wide;
 
-/// What an expert applies to its first product.
+/// The activation that an expert applies to its first product.
 pub(super) enum Gate {
     Op(&'static str, Attrs),
     Identity,
@@ -107,7 +107,7 @@ pub(super) fn tokens(e: &mut Expansion<'_>) -> Made {
     e.reshaped(x, &[-1, hidden])
 }
 
-/// What becomes of the first product. `third` makes the third product, where it is given.
+/// Applies the activation to the first product. `third` makes the third product, where it is given.
 pub(super) fn gated(
     e: &mut Expansion<'_>,
     gate: &Gate,
@@ -145,8 +145,8 @@ pub(super) fn gated(
     }
 }
 
-/// The sum of the experts' `results` [experts, tokens, hidden] by the weights of each token, in the shape of the operand.
-/// `shares` [tokens, experts] are the weights, where they do not follow from what the router gives.
+/// The sum of the experts' `results` [experts, tokens, hidden] by the weights of each token, in the shape of the
+/// operand. `shares` [tokens, experts] are the weights, if they do not follow from the router's scores.
 pub(super) fn combined(
     e: &mut Expansion<'_>,
     routing: &Routing,
@@ -156,7 +156,7 @@ pub(super) fn combined(
     let results = wide(e, results)?;
     let dtype = e.ty(results)?.dtype;
     let weights = weights(e, routing, shares, dtype)?;
-    // What an expert that was not chosen computes may be infinite, and must not reach the sum.
+    // An expert that was not chosen may compute infinities, which must not reach the sum.
     let zero = e.float("zero", dtype, 0.0)?;
     let chosen = e.plain("Greater", &[weights, zero])?;
     let results = e.plain("Where", &[chosen, results, zero])?;
@@ -224,8 +224,8 @@ fn swiglu(
     e.plain("Mul", &[gate, linear])
 }
 
-/// The weight of each expert for each token, [experts, tokens, 1]: zero but for the greatest `k` of a token. Of experts
-/// with equal logits, the last ones are chosen.
+/// The weight of each expert for each token, [experts, tokens, 1]: zero except for the greatest `k` of a token. Among
+/// experts with equal logits, the last ones are chosen.
 fn weights(
     e: &mut Expansion<'_>,
     routing: &Routing,

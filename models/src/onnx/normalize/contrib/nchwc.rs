@@ -33,9 +33,9 @@ pub(in super::super::super) type Block = Result<i64, &'static str>;
 /// a multiple of 16. Weights that are read in blocks of the other width give wrong numbers, and no error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockWidth {
-    /// What x86 processors without AVX-512 use.
+    /// The width on x86 processors without AVX-512.
     Eight,
-    /// What processors with AVX-512 use, and those of ARM.
+    /// The width on processors with AVX-512, and on those of ARM.
     Sixteen,
 }
 

@@ -1,7 +1,8 @@
 //! Einsum by transposes, sums and products of matrices.
 //!
-//! Operands are taken from left to right. Of each, the diagonal of a repeated label and the sum over a label that
-//! nothing else has come first. Two operands whose common labels are summed are one stack of matrix products:
+//! Operands are taken from left to right. Each operand is first reduced by itself: to the diagonal of a repeated label,
+//! and by the sum over a label that nothing else has. Two operands whose common labels are summed are one stack of
+//! matrix products:
 //!
 //! ```text
 //! a [both kept.., only a.., summed..] · b [both kept.., summed.., only b..] = [both kept.., only a.., only b..]

@@ -1,4 +1,4 @@
-//! What follows from the scores of pairs of classes: votes, and the probabilities of the classes, as libsvm couples them.
+//! Votes and probabilities of classes, made from the scores of pairs of classes as libsvm couples them.
 
 use convoke_graph::graph::{Attr, Attrs, TensorType, ValueId};
 use convoke_graph::{DType, Tensor};

@@ -1,4 +1,4 @@
-//! Ops that replace elements by what a table has for them.
+//! Ops that look up elements in a table.
 
 use std::cmp::Ordering;
 
@@ -121,7 +121,7 @@ fn encoded(
 
 /// The places of keys in ascending order, NaN last, of which each occurs once.
 fn order(keys: &Tensor, equal: Equal) -> Option<Vec<usize>> {
-    // Of equal keys, the one that stands first in this order stays.
+    // Among equal keys, the one that stands first in this order stays.
     let places = || -> Vec<usize> {
         match equal {
             Equal::First => (0..keys.elements()).collect(),

@@ -6,7 +6,7 @@
 //! DictVectorizer    [words + 1] of zeros ──ScatterElements at the keys' places──> Gather ──> [1, vocabulary]
 //! ```
 //!
-//! The last element of what is scattered into takes the values of all keys that have no column.
+//! The last element of the target of the scatter takes the values of all keys that have no column.
 
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::printable::Listed;

@@ -1,6 +1,7 @@
 //! Ops of the domain `ai.onnx.ml`, by ops of the registry.
 //!
-//! Large attributes become operands, which are stored as weights are. What ONNX leaves open is as ONNX Runtime has it.
+//! Large attributes become operands, which are stored as weights are. Where ONNX leaves the meaning open, these ops do
+//! what ONNX Runtime does.
 
 mod coupling;
 mod encoders;
@@ -74,8 +75,8 @@ impl Transform {
         })
     }
 
-    /// What becomes of the results of a regression: a single target is no score of one class among others, and stays as it
-    /// is.
+    /// Applies the post-transform to the results of a regression. A single target is no score of one class among
+    /// others, and stays as it is.
     fn of_targets(self, targets: usize) -> Transform {
         match (self, targets) {
             (Transform::Softmax | Transform::SoftmaxZero | Transform::Logistic, 1) => {

@@ -171,8 +171,8 @@ pub(super) fn regressor(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
     Ok(vec![e.last(0, "Cast", to_dtype(DType::F32), &[y])?])
 }
 
-/// Imports SVMClassifier: each pair of classes has a score, and a vote for one of them. The label is that of the class with
-/// most votes. The scores become probabilities where the node has what they follow from.
+/// Imports SVMClassifier: each pair of classes has a score, and a vote for one of them. The label is that of the class
+/// with most votes. The scores become probabilities if the node has the parameters for that.
 pub(super) fn classifier(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
     let coefficients = c.take_floats("coefficients")?.unwrap_or_default();
     let vectors = c.take_floats("support_vectors")?.unwrap_or_default();

@@ -55,7 +55,7 @@ fn a_loop_whose_iterations_the_run_counts_carries_a_packed_sequence() {
     g.input.push(value("n", I64, &[]));
     let f = import(&m);
     let made = f.nodes.iter().find(|n| &*n.op == "Loop").unwrap();
-    // What it carries are a tensor, the elements of a sequence, and their shapes.
+    // It carries a tensor, the elements of a sequence, and their shapes.
     assert_eq!((made.inputs.len(), made.outputs.len()), (5, 3));
 }
 
@@ -182,8 +182,8 @@ fn unrolled_loops_in_loops_are_bounded() {
     check(constants, "too many nodes");
 }
 
-/// An empty sequence, and a loop of these nodes that takes it. `carried` is what the body carries, without what every
-/// body has.
+/// An empty sequence, and a loop of these nodes that takes it. `carried` are the body's carried values, without the
+/// parameters that every body has.
 fn collecting(
     carried: Vec<ValueInfoProto>,
     nodes: Vec<NodeProto>,
@@ -220,7 +220,7 @@ fn a_loop_does_not_collect_or_carry_what_may_be_a_scalar_or_a_list() {
     };
     assert_eq!(refused_for_its_rank(&collects("two")), "Loop");
     assert_eq!(refused_for_its_rank(&collects("k")), "Loop");
-    // What is carried has the rank of a list from the first iteration on.
+    // The carried value has the rank of a list from the first iteration on.
     let nodes = vec![
         node("Identity", "going", "goes", vec![]),
         node("SequenceInsert", "s x", "t", vec![]),

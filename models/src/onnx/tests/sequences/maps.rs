@@ -1,4 +1,4 @@
-//! `SequenceMap`, and the lengths of what is cut into sequences.
+//! Tests of `SequenceMap`, and of the lengths of tensors that are cut into sequences.
 
 use super::*;
 
@@ -68,8 +68,8 @@ fn sequences_of_a_map_are_refused_unless_they_are_of_one_length() {
     check(known(), &["t", "s"], true);
 }
 
-/// Whether a run of what a function makes of lists of i64 fails, where its parameters are these. Only what the elements of such
-/// lists decide is computed.
+/// Whether a run of a function on lists of i64 fails, with these parameters. It computes only values that the elements
+/// of such lists decide.
 fn fails_when_run(f: &Function, given: &[(&str, Vec<i64>)]) -> bool {
     use std::collections::HashMap;
     let mut known: HashMap<_, Vec<i64>> = HashMap::new();

@@ -428,7 +428,7 @@ fn of_either_rank() -> NodeProto {
     node("If", "c", "w", branches)
 }
 
-/// The op that is refused because it takes or makes what is a scalar or a list of one number.
+/// The op that is refused because it takes or makes a value that is a scalar or a list of one number.
 fn refused_for_its_rank(m: &ModelProto) -> String {
     let Err(ModelError::Unsupported { nodes }) = try_import(m) else {
         panic!("supported");

@@ -1,4 +1,4 @@
-//! Strings: constants of them, inputs, and what is none.
+//! Tests of strings: constants, inputs, and malformed ones.
 
 use convoke_graph::DType;
 

@@ -8,7 +8,7 @@ use convoke_kernels::quantised::{
 
 use super::{as_f32, optional_f32};
 use crate::cpu::KernelFailure;
-use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, body, one, write};
+use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, write};
 use crate::cpu::wide::{narrow_to, wide, wide_output};
 
 fn is_signed(dtype: DType) -> bool {
@@ -87,7 +87,7 @@ struct Weights {
 }
 
 impl Weights {
-    fn new(call: &KernelCall<'_, '_>) -> Result<Weights, KernelFailure> {
+    fn new(call: &OpLaunch<'_, '_>) -> Result<Weights, KernelFailure> {
         let numbers = call
             .optional(3)
             .filter(|z| !matches!(z.dtype(), DType::U8 | DType::I8));
@@ -100,7 +100,7 @@ impl Weights {
 
     fn blocks<'a>(
         &'a self,
-        call: &'a KernelCall<'_, '_>,
+        call: &'a OpLaunch<'_, '_>,
         attrs: &BlockWeightAttrs,
     ) -> Result<BlockWeights<'a>, KernelFailure> {
         let zeros = match (&self.numbers, call.optional(3)) {

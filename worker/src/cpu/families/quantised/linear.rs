@@ -9,9 +9,9 @@ use convoke_kernels::quantised::{
 
 use super::{as_f32, format_of, layout_of, optional_f32};
 use crate::cpu::KernelFailure;
-use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, body, one, write, write_bits};
+use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, write, write_bits};
 
-fn layout(call: &KernelCall<'_, '_>, attrs: &QuantiseAttrs) -> Result<Layout, KernelFailure> {
+fn layout(call: &OpLaunch<'_, '_>, attrs: &QuantiseAttrs) -> Result<Layout, KernelFailure> {
     let (x, scales) = (call.shape(0)?, call.shape(1)?);
     let granularity = attrs.granularity(x.len(), ParameterShape::of(scales))?;
     Ok(layout_of(x, granularity))

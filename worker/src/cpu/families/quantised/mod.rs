@@ -15,7 +15,7 @@ use convoke_kernels::fused::Coding;
 use convoke_kernels::quantised::{Format, Layout, Numbers, Parameters, Take, dequantise, range_of};
 
 use crate::cpu::KernelFailure;
-use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, write_bits};
+use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, write_bits};
 
 pub(super) use blocks::{matmul_n_bits_int8, pack as pack_codes};
 
@@ -126,7 +126,7 @@ fn layout_of(x: &[usize], granularity: Granularity) -> Layout {
 
 /// The elements of `x` that `take` names, less their zero points and times their scales, as f32 numbers in `to`.
 fn numbers_into(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     x: &Tensor,
     take: Take,
     parameters: &Parameters<'_>,
@@ -149,7 +149,7 @@ fn numbers_into(
 }
 
 /// The numbers of `x` as an f32 tensor.
-fn as_f32(call: &KernelCall<'_, '_>, x: &Tensor) -> Result<Tensor, KernelFailure> {
+fn as_f32(call: &OpLaunch<'_, '_>, x: &Tensor) -> Result<Tensor, KernelFailure> {
     if x.dtype() == DType::F32 {
         return Ok(x.clone());
     }
@@ -164,6 +164,6 @@ fn as_f32(call: &KernelCall<'_, '_>, x: &Tensor) -> Result<Tensor, KernelFailure
 }
 
 /// Operand `i` as f32 numbers; `None` where it is left out.
-fn optional_f32(call: &KernelCall<'_, '_>, i: usize) -> Result<Option<Tensor>, KernelFailure> {
+fn optional_f32(call: &OpLaunch<'_, '_>, i: usize) -> Result<Option<Tensor>, KernelFailure> {
     call.optional(i).map(|t| as_f32(call, t)).transpose()
 }

@@ -18,7 +18,7 @@ use super::super::conv::sizes;
 use super::super::matmul::Stack;
 use super::{as_f32, format_of, layout_of, numbers_into, optional_f32};
 use crate::cpu::KernelFailure;
-use crate::cpu::call::{FamilyAnswer, KernelCall, Spec, body, one, write, write_bits};
+use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, write, write_bits};
 
 /// An operand of a product: codes and their zero points.
 struct Codes<'a> {
@@ -32,7 +32,7 @@ struct Codes<'a> {
 impl<'a> Codes<'a> {
     /// Operand `x` with the zero points of operand `zero`, whose granularity `find` knows.
     fn new(
-        call: &'a KernelCall<'_, '_>,
+        call: &'a OpLaunch<'_, '_>,
         (x, zero): (usize, usize),
         find: impl Fn(ParameterShape) -> Result<Granularity, OpError>,
     ) -> Result<Codes<'a>, KernelFailure> {
@@ -64,7 +64,7 @@ impl<'a> Codes<'a> {
     /// The elements that `take` names, less their zero points, as `len` f32 numbers in `to`.
     fn numbers(
         &self,
-        call: &KernelCall<'_, '_>,
+        call: &OpLaunch<'_, '_>,
         take: Take,
         len: usize,
         to: &mut Tensor,
@@ -119,7 +119,7 @@ struct Packed<'a> {
 impl<'a> Packed<'a> {
     /// The rows of `left`, `k` codes each, which are multiplied with an operand of these zero points.
     fn new(
-        call: &KernelCall<'_, '_>,
+        call: &OpLaunch<'_, '_>,
         left: Bytes<'a>,
         k: usize,
         (right, zeros): (Bytes<'_>, Zeros<'_>),
@@ -162,7 +162,7 @@ fn head(t: &Tensor, len: usize) -> Result<&[f32], KernelFailure> {
 }
 
 /// Sets sums to zero.
-fn clear(call: &KernelCall<'_, '_>, sums: &mut Tensor) -> Result<(), KernelFailure> {
+fn clear(call: &OpLaunch<'_, '_>, sums: &mut Tensor) -> Result<(), KernelFailure> {
     for part in write::<i32>(sums)?.chunks_mut(1 << 20) {
         call.launch.exec.check()?;
         part.fill(0);
@@ -172,7 +172,7 @@ fn clear(call: &KernelCall<'_, '_>, sums: &mut Tensor) -> Result<(), KernelFailu
 
 /// Computes the product of codes of eight bits; false where it is another product, or the processor lacks the means.
 fn product_of_codes(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     (a, b): (&Codes<'_>, &Codes<'_>),
     stack: &Stack,
     to: Destination<'_>,
@@ -194,11 +194,7 @@ fn product_of_codes(
 }
 
 /// The product of codes, `a [.., m, k]` and `b [.., k, n]`, as i32 sums.
-fn product(
-    call: &KernelCall<'_, '_>,
-    a: &Codes<'_>,
-    b: &Codes<'_>,
-) -> Result<Tensor, KernelFailure> {
+fn product(call: &OpLaunch<'_, '_>, a: &Codes<'_>, b: &Codes<'_>) -> Result<Tensor, KernelFailure> {
     let len: usize = call.out_shape(0).iter().product();
     let stack = Stack::new(a.codes.shape(), b.codes.shape())?;
     let (_, n, k) = stack.sizes;
@@ -247,7 +243,7 @@ fn product(
 /// Computes the convolution of codes of eight bits; false where it is another convolution, its codes have other scales than one for
 /// each filter, the copy of its input would be too large, or the processor lacks the means.
 fn convolution_of_codes(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     (x, w): (&Codes<'_>, &Codes<'_>),
     to: Destination<'_>,
 ) -> Result<bool, KernelFailure> {
@@ -279,7 +275,7 @@ fn convolution_of_codes(
 
 /// The convolution of codes as i32 sums.
 fn convolution(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     x: &Codes<'_>,
     w: &Codes<'_>,
 ) -> Result<Tensor, KernelFailure> {
@@ -359,7 +355,7 @@ fn of_filters(zeros: ParameterShape) -> Result<Granularity, OpError> {
 }
 
 /// Sums as output 0, whose elements they are.
-fn as_output(call: &KernelCall<'_, '_>, sums: Tensor) -> Result<Tensor, KernelFailure> {
+fn as_output(call: &OpLaunch<'_, '_>, sums: Tensor) -> Result<Tensor, KernelFailure> {
     let shaped = sums.into_shape(call.out_shape(0));
     shaped.ok_or_else(|| Error::internal("sums of another number than the result").into())
 }
@@ -387,7 +383,7 @@ pub(super) fn conv_integer() -> FamilyAnswer {
 /// Output 0, whose codes are made of sums: `rows` and `columns` are the operands with the scales of rows and columns, each
 /// with `n` sums of `k` products. `direct` makes the codes while it sums, if it can; else they are made of the result of `sums`.
 fn requantised(
-    call: &KernelCall<'_, '_>,
+    call: &OpLaunch<'_, '_>,
     (n, k): (usize, usize),
     (rows, columns): (usize, usize),
     bias: SumBias<'_>,

@@ -153,8 +153,8 @@ fn check_tiles(sizes: &[u8]) -> Result<u64, KernelFailure> {
     }
 }
 
-/// Refuses a segment that is longer or shorter than what the decoder reads of it, since the decoder goes on behind what it has
-/// read, whatever length the segment states.
+/// Refuses a segment that is longer or shorter than the part that the decoder reads of it, since the decoder continues
+/// right behind that part, whatever length the segment states.
 fn check_length(marker: u16, body: &[u8]) -> Result<(), KernelFailure> {
     let at = |at: usize| body.get(at).copied().ok_or_else(truncated);
     let precincts = |style: u8, levels: u8| match style & 1 {

@@ -6,7 +6,7 @@ use hayro_jpeg2000::{ColorSpace, DecodeSettings, DecoderContext, Image};
 
 use super::{DECODER, Picture, Sample, checked, refused, reserved};
 use crate::cpu::KernelFailure;
-use crate::cpu::call::{KernelCall, write};
+use crate::cpu::call::{OpLaunch, write};
 
 /// The first bytes of a JP2 file.
 const BOX: &[u8] = b"\x00\x00\x00\x0cjP  \r\n\x87\n";
@@ -15,7 +15,7 @@ const STREAM: &[u8] = b"\xff\x4f\xff\x51";
 /// Memory beside the samples, for each pixel: coefficients and samples of four components in f32, and the blocks
 /// and layers that [`header::check`] allows.
 const BESIDE: u64 = 64;
-/// Memory for each tile: what is known of it and of its components, with their steps of quantisation.
+/// Memory for each tile: its description and those of its components, with their steps of quantisation.
 const OF_TILE: u64 = 8 << 10;
 
 /// Whether a file is JPEG 2000.
@@ -24,7 +24,7 @@ pub(super) fn is(file: &[u8]) -> bool {
 }
 
 /// Decodes a file.
-pub(super) fn read(file: &[u8], call: &KernelCall<'_, '_>) -> Result<Picture, KernelFailure> {
+pub(super) fn read(file: &[u8], call: &OpLaunch<'_, '_>) -> Result<Picture, KernelFailure> {
     let tiles = header::check(file)?;
     let of_tiles = reserved(call, tiles * OF_TILE)?;
     let settings = DecodeSettings {

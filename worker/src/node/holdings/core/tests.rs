@@ -1,4 +1,4 @@
-//! The core by itself: events go in; commands, and what is left of the leases, come out.
+//! Tests of the core by itself: events go in; commands, and the remains of leases, come out.
 
 use super::*;
 
@@ -111,7 +111,7 @@ fn a_lease_that_was_released_is_not_installed_any_more() {
     check(&leases, &[], 0, 0);
     assert_eq!(begin(&mut leases, A), Err(BeginRefusal::Released));
     assert_eq!(begin(&mut leases, B), Ok(()));
-    // Nor is one that is released while it is installed, that ends, or that has ended.
+    // Neither is a lease that is released while it is installed, that ends, or that has ended.
     leases.release(B);
     assert_eq!(begin(&mut leases, B), Err(BeginRefusal::Released));
     leases.installed(B, "lease b", "rest of b");

@@ -30,7 +30,7 @@ struct GroupQueryAttrs {
     softcap: f32,
     /// How many keys a query attends to, counting its own, where that is bounded.
     window: Option<i64>,
-    /// Whether caches evict what is behind the window.
+    /// Whether caches evict keys that have left the window.
     evicting: bool,
     causal: bool,
     rotary: bool,
@@ -310,7 +310,7 @@ fn sized(e: &mut Expansion<'_>, past: ValueId, x: ValueId) -> Made {
     }
 }
 
-/// A cache with zeros behind it, so that it has room for at least so many tokens, a list of one number.
+/// A cache padded with zeros, so that it has room for at least this many tokens (a list of one number).
 pub(super) fn at_least(e: &mut Expansion<'_>, past: ValueId, tokens: ValueId) -> Made {
     let own = e.length(past, 2)?;
     let none = e.ints("none", &[0])?;
@@ -333,7 +333,7 @@ fn attended(e: &mut Expansion<'_>, attrs: &GroupQueryAttrs, places: &Places, key
         let ends = e.unsqueezed(places.ends, &[1, 2, 3])?;
         return e.plain("Less", &[key, ends]);
     }
-    // A token of a prompt that is padding attends to what the last token of its row does.
+    // A padding token of a prompt attends to the same keys as the last token of its row.
     let place = places.of_tokens(e)?;
     let last = e.unsqueezed(places.last, &[1])?;
     let place = e.plain("Min", &[place, last])?;

@@ -1,4 +1,4 @@
-//! What is added to the scores: masks of keys in their various forms, and the order of the keys.
+//! The tensor that is added to the scores, for masks of keys in their various forms and for the order of the keys.
 
 use convoke_graph::DType;
 use convoke_graph::graph::ValueId;
@@ -119,7 +119,7 @@ impl Lengths {
         Ok(mask)
     }
 
-    /// What is added to the scores of fewer keys, with zeros for the others.
+    /// Extends a term that is added to the scores of some keys, with zeros for the others.
     pub(super) fn up_to_keys(&self, e: &mut Expansion<'_>, bias: ValueId) -> Made {
         let own = e.shape(bias)?.last().cloned();
         if own.is_some_and(|own| own.is(1) || Some(own) == e.b.dim(self.keys)) {

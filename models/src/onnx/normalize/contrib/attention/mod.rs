@@ -7,7 +7,7 @@
 //! windowed.rs      its caches that hold a window of the tokens
 //! ```
 //!
-//! What they have in common is here: the scores, their mask and the weighted sum.
+//! This module has their common part: the scores, their mask and the weighted sum.
 
 mod group_query;
 mod mask;
@@ -35,11 +35,11 @@ struct Heads {
     q: ValueId,
     k: ValueId,
     v: ValueId,
-    /// What the product of Q and K is multiplied by; 1 over the root of a head's size, where it is not given.
+    /// The factor of the product of Q and K; 1 over the root of a head's size, where it is not given.
     scale: Option<f32>,
     /// Bounds scores to this magnitude, where it is above zero.
     softcap: f32,
-    /// What is added to the scores.
+    /// A term that is added to the scores.
     bias: Option<ValueId>,
 }
 
@@ -124,7 +124,7 @@ fn take_scale(c: &mut ImportedNode) -> Result<Option<f32>, ImportFailure> {
     Ok(c.take_float("scale")?.filter(|scale| *scale != 0.0))
 }
 
-/// The sum of what is added to the scores.
+/// The sum of the terms that are added to the scores.
 fn added(
     e: &mut Expansion<'_>,
     parts: &[Option<ValueId>],

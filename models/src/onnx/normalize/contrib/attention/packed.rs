@@ -12,14 +12,14 @@ use super::{Heads, added, heads_of, joined_heads, take_heads, take_scale};
 pub(in super::super::super) struct Packed {
     heads: i64,
     scale: Option<f32>,
-    /// What is added to the scores of keys that are padding.
+    /// The term that is added to the scores of keys that are padding.
     filter: f32,
     causal: bool,
     /// This operand says which keys are padding.
     pub mask: Option<ValueId>,
     /// Keys and values that came before, [2, batch, heads, tokens, size].
     pub past: Option<ValueId>,
-    /// What is added to the scores.
+    /// A term that is added to the scores.
     pub bias: Option<ValueId>,
 }
 

@@ -14,11 +14,11 @@ use super::super::super::ImportFailure;
 use super::super::super::expansion::{Expansion, Made, perm_of};
 use super::group_query::{Places, at_least};
 
-/// The places of what a cache holds, which are the same for keys and values.
+/// The places of the entries of a cache, which are the same for keys and values.
 pub(super) struct WindowedCache {
     /// The least capacity, a list of one number.
     window: ValueId,
-    /// The places of the keys that are attended to: [batch, 1, 1, keys]. What holds nothing is behind all tokens.
+    /// The places of the keys that are attended to: [batch, 1, 1, keys]. An unused key has a place behind all tokens.
     pub key_places: ValueId,
     /// The numbers, among the attended tokens, of those that the cache holds after the step: [batch, capacity, 1].
     kept: ValueId,
@@ -52,7 +52,7 @@ impl WindowedCache {
         let key_places = e.joined(1, &[place, new])?;
         let key_places = e.unsqueezed(key_places, &[1, 2])?;
 
-        // The tokens that are resident or new, without what lies between, of which the last ones are kept.
+        // The resident tokens and the new ones, without unused entries between them; the last of them are kept.
         let tokens = e.plain("Sub", &[after, before])?;
         let tokens = e.unsqueezed(tokens, &[1])?;
         let tokens = e.plain("Add", &[held, tokens])?;
@@ -96,7 +96,7 @@ impl WindowedCache {
     }
 }
 
-/// How many tokens a cache holds after so many, [batch].
+/// The number of tokens that a cache holds after this many tokens, [batch].
 fn resident(e: &mut Expansion<'_>, tokens: ValueId, capacity: ValueId, window: ValueId) -> Made {
     let one = e.ints("one", &[1])?;
     let none = e.ints("none", &[0])?;

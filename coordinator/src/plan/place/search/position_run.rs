@@ -1,0 +1,270 @@
+//! Windows: runs of consecutive positions on one worker, and the memory that they need.
+//!
+//! Moving either end of a run costs the operands of the positions that it passes, so sliding a run over a graph
+//! is linear.
+
+use std::collections::VecDeque;
+
+use crate::place::cluster::{Presence, WorkerModel};
+use crate::place::memory::Need;
+use crate::place::work::{NONE, Work};
+
+/// How activations are charged to a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Charge {
+    /// Charge everything that is live at its positions when the whole graph runs in order. This is never too little.
+    Everything,
+    /// Charge what its positions themselves read and write. This is never too much.
+    OwnOperands,
+}
+
+/// The memory needs by which runs are measured; one per graph and charge.
+pub struct Scale<'a> {
+    pub work: &'a Work,
+    /// The positions that runs run over.
+    pub positions: Vec<u32>,
+    /// For each position, the bytes besides retained weights: those of the activations of all steps in flight, or of
+    /// the inputs of its weights while they load, whichever is more.
+    slack: Vec<u64>,
+}
+
+impl<'a> Scale<'a> {
+    /// Measures runs over `positions` with `in_flight` steps at once.
+    pub fn new(work: &'a Work, positions: Vec<u32>, in_flight: u32, charge: Charge) -> Scale<'a> {
+        let live = match charge {
+            Charge::Everything => live_bytes(work),
+            Charge::OwnOperands => own_bytes(work),
+        };
+        let transient = transient_bytes(work);
+        let slack = live.into_iter().enumerate().map(|(p, live)| {
+            let loading = work
+                .weights
+                .row(p)
+                .iter()
+                .map(|c| transient[*c as usize])
+                .max();
+            live.saturating_mul(u64::from(in_flight.max(1)))
+                .max(loading.unwrap_or(0))
+        });
+        Scale {
+            slack: slack.collect(),
+            work,
+            positions,
+        }
+    }
+
+    /// Returns the most bytes that any position needs besides weights.
+    pub fn largest_slack(&self) -> u64 {
+        self.slack.iter().max().copied().unwrap_or(0)
+    }
+
+    /// Returns how many workers of `memory` bytes each hold all positions; `None` if one position alone is too large.
+    pub fn workers_of(&self, memory: u64) -> Option<u32> {
+        let nothing = Presence::default();
+        let mut run = PositionRun::new(self, &[], &nothing);
+        let mut parts = 1;
+        while run.end < self.positions.len() {
+            run.grow();
+            if run.bytes() > memory {
+                let last = run.end - 1;
+                while run.start < last {
+                    run.shrink();
+                }
+                parts += 1;
+                if run.bytes() > memory {
+                    return None;
+                }
+            }
+        }
+        Some(parts)
+    }
+}
+
+/// A run of positions, `start..end` in [`Scale::positions`], beside fixed positions of the same worker.
+pub struct PositionRun<'a> {
+    scale: &'a Scale<'a>,
+    /// The constants that the worker has already.
+    presence: &'a Presence,
+    pub start: usize,
+    pub end: usize,
+    /// For each constant the number of positions of the run that read it.
+    readers: Vec<u32>,
+    weights: u64,
+    /// Those of the weights that the worker has, and those that the client's token is charged for.
+    present: u64,
+    paid: u64,
+    fixed_slack: u64,
+    /// A monotonic queue of positions with falling slack: the front has the largest.
+    largest: VecDeque<usize>,
+}
+
+impl<'a> PositionRun<'a> {
+    /// Returns an empty run beside `fixed` positions.
+    pub fn new(scale: &'a Scale<'a>, fixed: &[u32], presence: &'a Presence) -> PositionRun<'a> {
+        let mut w = PositionRun {
+            scale,
+            presence,
+            start: 0,
+            end: 0,
+            readers: vec![0; scale.work.const_value.len()],
+            weights: 0,
+            present: 0,
+            paid: 0,
+            fixed_slack: 0,
+            largest: VecDeque::new(),
+        };
+        for p in fixed {
+            w.add_weights(*p as usize);
+            w.fixed_slack = w.fixed_slack.max(scale.slack[*p as usize]);
+        }
+        w
+    }
+
+    fn add_weights(&mut self, position: usize) {
+        for c in self
+            .scale
+            .work
+            .weights
+            .row(position)
+            .iter()
+            .map(|c| *c as usize)
+        {
+            if self.readers[c] == 0 {
+                let bytes = self.scale.work.const_bytes[c];
+                self.weights = self.weights.saturating_add(bytes);
+                if self.presence.has(c) {
+                    self.present = self.present.saturating_add(bytes);
+                }
+                if self.presence.is_paid(c) {
+                    self.paid = self.paid.saturating_add(bytes);
+                }
+            }
+            self.readers[c] += 1;
+        }
+    }
+
+    fn slack_at(&self, index: usize) -> u64 {
+        self.scale.slack[self.scale.positions[index] as usize]
+    }
+
+    /// Adds the next position at the end.
+    pub fn grow(&mut self) {
+        self.add_weights(self.scale.positions[self.end] as usize);
+        while self
+            .largest
+            .back()
+            .is_some_and(|i| self.slack_at(*i) <= self.slack_at(self.end))
+        {
+            self.largest.pop_back();
+        }
+        self.largest.push_back(self.end);
+        self.end += 1;
+    }
+
+    /// Removes the first position.
+    pub fn shrink(&mut self) {
+        let work = self.scale.work;
+        for c in work
+            .weights
+            .row(self.scale.positions[self.start] as usize)
+            .iter()
+            .map(|c| *c as usize)
+        {
+            self.readers[c] -= 1;
+            if self.readers[c] == 0 {
+                let bytes = work.const_bytes[c];
+                self.weights -= bytes.min(self.weights);
+                if self.presence.has(c) {
+                    self.present -= bytes.min(self.present);
+                }
+                if self.presence.is_paid(c) {
+                    self.paid -= bytes.min(self.paid);
+                }
+            }
+        }
+        if self.largest.front() == Some(&self.start) {
+            self.largest.pop_front();
+        }
+        self.start += 1;
+    }
+
+    fn slack(&self) -> u64 {
+        let slack = self.largest.front().map_or(0, |i| self.slack_at(*i));
+        slack.max(self.fixed_slack)
+    }
+
+    /// Returns the bytes that a worker without any of the constants needs for the run and the fixed positions.
+    pub fn bytes(&self) -> u64 {
+        self.weights.saturating_add(self.slack())
+    }
+
+    /// Returns whether the worker, whose presence was given, has the memory for the run and the fixed positions.
+    pub fn fits(&self, worker: &WorkerModel) -> bool {
+        let beyond =
+            |present: u64| (self.weights - present.min(self.weights)).saturating_add(self.slack());
+        worker.holds(&Need {
+            memory: beyond(self.present),
+            budget: beyond(self.paid),
+        })
+    }
+}
+
+fn own_bytes(work: &Work) -> Vec<u64> {
+    let bytes = |flows: &[u32]| {
+        flows
+            .iter()
+            .fold(0u64, |n, v| n.saturating_add(work.bound_bytes[*v as usize]))
+    };
+    let donated = |p| work.donor(p).map_or(0, |v| work.bound_bytes[v as usize]);
+    (0..work.positions())
+        .map(|p| bytes(work.reads.row(p)).saturating_add(bytes(work.writes.row(p))) - donated(p))
+        .collect()
+}
+
+/// Returns the bytes that are live at each position when all positions run in order on one worker.
+fn live_bytes(work: &Work) -> Vec<u64> {
+    let mut change = vec![0i128; work.positions() + 1];
+    for v in 0..work.flow_value.len() {
+        let readers = work.readers.row(v);
+        let from = if work.writer[v] == NONE {
+            0
+        } else {
+            work.writer[v] as usize
+        };
+        let until = match (readers.last(), work.flow_is_result[v]) {
+            (_, true) => work.positions(),
+            (Some(last), _) => *last as usize + 1,
+            (None, _) if work.writer[v] == NONE => continue,
+            (None, _) => from + 1,
+        };
+        change[from] += i128::from(work.bound_bytes[v]);
+        change[until] -= i128::from(work.bound_bytes[v]);
+    }
+    let mut live = 0i128;
+    (0..work.positions())
+        .map(|p| {
+            live += change[p];
+            u64::try_from(live).unwrap_or(u64::MAX)
+        })
+        .collect()
+}
+
+/// Returns for each constant the bytes of its inputs while it is computed.
+fn transient_bytes(work: &Work) -> Vec<u64> {
+    let mut transient = vec![0u64; work.const_value.len()];
+    for i in 0..work.inits.len() {
+        let reads = work.init_reads.row(i);
+        let all = reads
+            .iter()
+            .fold(0u64, |n, c| n.saturating_add(work.const_bytes[*c as usize]));
+        let before = reads
+            .iter()
+            .map(|c| transient[*c as usize])
+            .max()
+            .unwrap_or(0);
+        for c in work.init_writes.row(i) {
+            transient[*c as usize] = all.max(before);
+        }
+    }
+    transient
+}

@@ -1,0 +1,231 @@
+//! The errors of a cluster whose memory does not hold a function. They say how much is needed, how much each worker
+//! offers or has free, and what would help.
+
+use convoke_common::{Code, Error};
+
+use super::cluster::{ClusterModel, Holder};
+use super::search::{Charge, Scale, by_memory};
+use super::work::{MOST_BYTES, Work};
+
+/// How many workers a message lists by name before it says how many more there are.
+const LISTED: usize = 8;
+/// Most workers that the advice asks for.
+const MOST_ADVISED: u32 = 256;
+
+/// Offers below which the advice says what a worker process takes of its memory before it offers the rest: its base footprint
+/// and the load buffer.
+const TOLD_BELOW: u64 = 16 << 20;
+
+/// Returns an error that explains why `work` does not fit `count` workers of `cluster`.
+pub fn error(work: &Work, cluster: &ClusterModel, count: usize, in_flight: u32) -> Error {
+    let mut read = vec![false; work.const_value.len()];
+    for p in 0..work.positions() {
+        work.weights
+            .row(p)
+            .iter()
+            .for_each(|c| read[*c as usize] = true);
+    }
+    // Constants that are results and that no step reads are held whatever the worker runs.
+    let results = work.const_results.iter().map(|c| *c as usize);
+    let unread = results.filter(|c| !read[*c]).map(|c| work.const_bytes[c]);
+    let unread = unread.fold(0, u64::saturating_add);
+    let weights = read
+        .iter()
+        .zip(&work.const_bytes)
+        .filter(|(read, _)| **read);
+    let weights = weights.fold(unread, |sum, (_, b)| sum.saturating_add(*b));
+    let scale = Scale::new(
+        work,
+        (0..work.positions() as u32).collect(),
+        in_flight,
+        Charge::Everything,
+    );
+    let activations = scale.largest_slack();
+    let offers = cluster
+        .workers
+        .iter()
+        .map(|w| format!("{} offers {}", w.name, offer(w.free())));
+    let steps = if in_flight > 1 {
+        format!(" ({in_flight} steps at once)")
+    } else {
+        String::new()
+    };
+    let msg = format!(
+        "the model needs {}: {} of weights and up to {} of tensors{steps}; {}",
+        human(weights.saturating_add(activations)),
+        human(weights),
+        human(activations),
+        listed(offers, ", ")
+    );
+    Error::new(Code::ClusterTooSmall, msg).advise(advice(&scale, unread, cluster, count))
+}
+
+/// How many holders of a worker's memory a message names.
+const HOLDERS: usize = 3;
+
+/// Returns an error that explains why a function does not fit what is free in `cluster`, although it would fit if
+/// nothing were taken: it would then need so many bytes of each of these workers.
+pub fn no_room<'a>(needs: impl Iterator<Item = (&'a str, u64)>, cluster: &ClusterModel) -> Error {
+    let needs: Vec<String> = needs
+        .map(|(worker, bytes)| format!("{} of {worker}", human(bytes)))
+        .collect();
+    let holder = |h: &Holder| format!("token {} ({}) has {}", h.token, h.member, human(h.bytes));
+    let room = cluster.workers.iter().map(|w| {
+        let mut holders: Vec<String> = w.holders.iter().take(HOLDERS).map(holder).collect();
+        match w.holders.len().saturating_sub(HOLDERS) {
+            0 => {}
+            more => holders.push(format!("and {more} more")),
+        }
+        let holders = match holders.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", holders.join(", ")),
+        };
+        let (free, offered) = (offer(w.free()), offer(w.offered));
+        format!("{} has {free} of {offered} free{holders}", w.name)
+    });
+    let msg = format!(
+        "the model does not fit the memory that is free: it needs {}; {}",
+        listed(needs.into_iter(), ", "),
+        listed(room, "; ")
+    );
+    Error::new(Code::OutOfMemory, msg).advise(
+        "wait until memory is released (`--wait`), start more workers, or unload models that are no longer used",
+    )
+}
+
+/// Joins the first texts, and counts the others.
+fn listed(all: impl Iterator<Item = String>, between: &str) -> String {
+    let mut all: Vec<String> = all.collect();
+    let hidden = all.len().saturating_sub(LISTED);
+    all.truncate(LISTED);
+    if hidden > 0 {
+        all.push(format!("and {hidden} more"));
+    }
+    all.join(between)
+}
+
+/// The least memory of each with which `count` workers hold everything, to within 1/64.
+fn least_memory(scale: &Scale<'_>, count: u32) -> u64 {
+    let (mut low, mut high) = (0u64, 1u64 << 62);
+    while high - low > (high >> 6).max(1) {
+        let middle = low + (high - low) / 2;
+        match scale.workers_of(middle).is_some_and(|n| n <= count) {
+            true => high = middle,
+            false => low = middle,
+        }
+    }
+    high
+}
+
+/// Returns what helps where workers do not hold the nodes that are pinned on them; `None` where all of them do. `pinned` has
+/// the index of a worker for each position.
+pub fn pinned_advice(
+    work: &Work,
+    cluster: &ClusterModel,
+    pinned: &[u16],
+    in_flight: u32,
+) -> Option<String> {
+    let mut told = vec![];
+    for (i, worker) in cluster.workers.iter().enumerate() {
+        let own = |p: &u32| usize::from(pinned[*p as usize]) == i;
+        let own: Vec<u32> = (0..work.positions() as u32).filter(own).collect();
+        if own.is_empty() {
+            continue;
+        }
+        let least = least_memory(&Scale::new(work, own, in_flight, Charge::Everything), 1);
+        if least > worker.free() {
+            told.push(format!("{} {}", worker.name, human(least)));
+        }
+    }
+    (!told.is_empty()).then(|| {
+        format!(
+            "for the nodes pinned on them, these workers must offer: {} (raise --memory there, or pin fewer nodes)",
+            listed(told.into_iter(), ", ")
+        )
+    })
+}
+
+/// So many workers, and what each of them must offer.
+fn workers(count: u64, memory: &str) -> String {
+    match count {
+        1 => format!("1 worker that offers {memory}"),
+        _ => format!("{count} workers that offer {memory} each"),
+    }
+}
+
+/// The numbers of workers that would hold everything, with `unread` bytes more on one of them.
+fn advice(scale: &Scale<'_>, unread: u64, cluster: &ClusterModel, count: usize) -> String {
+    let order = by_memory(cluster);
+    let largest = order.first().map_or(0, |i| cluster.workers[*i].free());
+    let smallest = order
+        .iter()
+        .take(count)
+        .map(|i| cluster.workers[*i].free())
+        .min()
+        .unwrap_or(0);
+    let mut ways = Vec::new();
+    let mut fewest = None;
+    for memory in [smallest, largest] {
+        let room = memory.checked_sub(unread);
+        let n = room.and_then(|room| scale.workers_of(room));
+        let n = n.filter(|n| *n <= MOST_ADVISED);
+        // Skip an alternative with the same number of workers and more memory.
+        if let Some(n) = n.filter(|n| fewest != Some(*n)) {
+            let least = least_memory(scale, n).saturating_add(unread);
+            ways.push(workers(n.into(), &human(least.min(memory))));
+            fewest = Some(n);
+        }
+    }
+    let high = least_memory(scale, u32::try_from(count.max(1)).unwrap_or(u32::MAX));
+    let high = high.saturating_add(unread);
+    // Mention the memory that a process takes for itself only where the offer is small; there it explains the offer.
+    let own = match largest < TOLD_BELOW {
+        true => ", of which a worker process takes 30 to 40 MiB for itself",
+        false => "",
+    };
+    let enough = workers(count as u64, &human(high));
+    ways.push(format!("{enough} (raise --memory{own})"));
+    format!("what would fit: {}", ways.join("; or "))
+}
+
+/// Formats bytes that are needed, rounded up to a readable unit.
+pub fn human(bytes: u64) -> String {
+    rounded(bytes, f64::ceil)
+}
+
+/// Formats bytes that are there, rounded down, so that they never look like enough where they are not.
+fn offer(bytes: u64) -> String {
+    rounded(bytes, f64::floor)
+}
+
+fn rounded(bytes: u64, round: fn(f64) -> f64) -> String {
+    let (unit, name) = match bytes {
+        b if b >= MOST_BYTES => return format!("more than {}", rounded(MOST_BYTES - 1, round)),
+        b if b >= 1 << 40 => (1u64 << 40, "TiB"),
+        b if b >= 1 << 30 => (1 << 30, "GiB"),
+        b if b >= 1 << 20 => (1 << 20, "MiB"),
+        b if b >= 1 << 10 => (1 << 10, "KiB"),
+        b => return format!("{b} B"),
+    };
+    let value = bytes as f64 / unit as f64;
+    if value < 100.0 {
+        format!("{:.1} {name}", round(value * 10.0) / 10.0)
+    } else {
+        format!("{:.0} {name}", round(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn needs_are_rounded_up_and_offers_down() {
+        assert_eq!(human(1023), "1023 B");
+        assert_eq!(human((1 << 20) + 1), "1.1 MiB");
+        assert_eq!(human(200 << 40), "200 TiB");
+        assert_eq!(offer((2 << 30) - 1), "1.9 GiB");
+        assert_eq!(offer(1 << 30), "1.0 GiB");
+        assert_eq!(human(2 * MOST_BYTES), "more than 65536 TiB");
+    }
+}

@@ -1,0 +1,319 @@
+//! A link: the way to one peer for frames and tensors.
+//!
+//! A *local* link hands over frames by a call and tensors by pointer, on the sender's thread. A *remote* link is a QUIC
+//! connection with an ordered lane and a stream for each large tensor; on one host it uses shared memory instead of
+//! these streams. Both kinds obey one contract:
+//! 1. Frames arrive in the order in which they were sent; a tensor may overtake a frame or be overtaken.
+//! 2. Nothing that is sent on a closed link arrives; the hub tells the sender of that, not the call.
+//! 3. `sent` runs once, when the link no longer holds the tensor: written, copied, refused, reset, or returned.
+
+pub mod remote;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use convoke_common::error::Error;
+use convoke_common::identity::{PeerIdentity, TokenId};
+use convoke_common::ids::StepKey;
+use convoke_common::rpc::LinkStatus;
+use convoke_graph::Tensor;
+use tokio_util::sync::CancellationToken;
+
+use crate::eager::{Batches, DirectSession, bodies};
+use crate::frame::{Frame, TensorHeader};
+use crate::hub::Hub;
+use crate::lease::Peer;
+use crate::remote::Remote;
+use crate::sharing::LinkSharing;
+
+/// Called when the link has released a tensor.
+pub type SentCallback = Box<dyn FnOnce() + Send>;
+
+/// A tensor to send.
+pub struct Outgoing {
+    pub key: StepKey,
+    /// The recv slot at the destination.
+    pub slot: u32,
+    pub tensor: Tensor,
+    /// Tensors of higher priority are sent first.
+    pub priority: u64,
+    /// Cancelled when the step is aborted; it resets the tensor's stream.
+    pub cancel: CancellationToken,
+    pub sent: SentCallback,
+}
+
+impl Outgoing {
+    /// Releases the tensor, and reports that.
+    pub(crate) fn let_go(self) {
+        let Outgoing { tensor, sent, .. } = self;
+        drop(tensor);
+        sent();
+    }
+}
+
+/// The waiting batches of a local link: one thread at a time delivers for all, which keeps the batches in order.
+#[derive(Default)]
+pub struct LocalBatches {
+    waiting: VecDeque<Arc<dyn Batches>>,
+    delivering: bool,
+}
+
+/// The way to one peer.
+pub enum Link {
+    /// A link to a hub of the same process: another one, or the very same.
+    Local {
+        me: Peer,
+        peer: Peer,
+        hub: Weak<Hub>,
+        closed: CancellationToken,
+        batches: Mutex<LocalBatches>,
+    },
+    /// A link to another process.
+    Remote(Remote),
+}
+
+impl Link {
+    /// Links two hubs of one process, in both directions.
+    pub fn join_local(a: &Arc<Hub>, b: &Arc<Hub>) {
+        let closed = CancellationToken::new();
+        for (me, to) in [(a, b), (b, a)] {
+            // Adding the link cannot fail: two hubs of one process need no certificate.
+            let _ = me.add_link(Arc::new(Link::Local {
+                me: me.me.clone(),
+                peer: to.me.clone(),
+                hub: Arc::downgrade(to),
+                closed: closed.clone(),
+                batches: Mutex::default(),
+            }));
+        }
+    }
+
+    /// A link of a hub to itself, for a worker that drives a lease in which it takes part. The hub does not list it.
+    pub fn to_itself(hub: &Arc<Hub>) -> Arc<Link> {
+        Arc::new(Link::Local {
+            me: hub.me.clone(),
+            peer: hub.me.clone(),
+            hub: Arc::downgrade(hub),
+            closed: CancellationToken::new(),
+            batches: Mutex::default(),
+        })
+    }
+
+    /// The peer at the other end.
+    pub fn peer(&self) -> &Peer {
+        match self {
+            Link::Local { peer, .. } => peer,
+            Link::Remote(r) => r.peer(),
+        }
+    }
+
+    /// The identity in the peer's certificate; `None` for a local link.
+    pub fn identity(&self) -> Option<&PeerIdentity> {
+        match self {
+            Link::Local { .. } => None,
+            Link::Remote(r) => r.identity(),
+        }
+    }
+
+    /// The token with which the peer joined.
+    pub(crate) fn token(&self) -> Option<&TokenId> {
+        self.identity().map(|identity| &identity.token_id)
+    }
+
+    /// Sends a frame that carries no tensor.
+    pub fn send(&self, frame: Frame) {
+        match self {
+            Link::Local {
+                me, hub, closed, ..
+            } => {
+                if let Some(hub) = hub.upgrade().filter(|_| !closed.is_cancelled()) {
+                    hub.frame(me, frame);
+                }
+            }
+            Link::Remote(r) => r.send(&frame),
+        }
+    }
+
+    /// Announces batches of eager work: the link asks `source` for them once it can send them.
+    pub fn ready(&self, source: &Arc<dyn Batches>) {
+        match self {
+            Link::Local {
+                me,
+                hub,
+                closed,
+                batches,
+                ..
+            } => {
+                let queue = || batches.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut batching = queue();
+                batching.waiting.push_back(source.clone());
+                if std::mem::replace(&mut batching.delivering, true) {
+                    return;
+                }
+                // The lock is not held during delivery: handling a batch may call this function again, on this very
+                // thread.
+                while let Some(source) = batching.waiting.pop_front() {
+                    drop(batching);
+                    let mut frames = Vec::new();
+                    source.take(&mut frames);
+                    let there = hub.upgrade().filter(|_| !closed.is_cancelled());
+                    for body in bodies(&frames) {
+                        let Some(hub) = &there else { break };
+                        if let Err(e) = hub.batch(me, None, body) {
+                            tracing::error!(peer = me.name, "{e}");
+                            closed.cancel();
+                        }
+                    }
+                    batching = queue();
+                }
+                batching.delivering = false;
+            }
+            Link::Remote(r) => r.ready(source.clone()),
+        }
+    }
+
+    /// The direct execution of brief ops on the calling thread, over a local link to a worker.
+    pub fn direct(&self) -> Option<Arc<dyn DirectSession>> {
+        match self {
+            Link::Local { me, hub, .. } => hub.upgrade()?.direct(me),
+            Link::Remote(_) => None,
+        }
+    }
+
+    /// Sends a tensor.
+    pub fn send_tensor(&self, out: Outgoing) {
+        match self {
+            Link::Local {
+                me, hub, closed, ..
+            } => {
+                if let Some(hub) = hub.upgrade().filter(|_| !closed.is_cancelled()) {
+                    let h = TensorHeader::of(out.key, out.slot, &out.tensor);
+                    hub.deliver(me, &h, out.tensor);
+                }
+                (out.sent)();
+            }
+            Link::Remote(r) => r.send_tensor(out),
+        }
+    }
+
+    /// The shared memory of the link's two ends, if both may be on one host.
+    pub(crate) fn shared(&self) -> Option<&LinkSharing> {
+        match self {
+            Link::Local { .. } => None,
+            Link::Remote(r) => r.shared(),
+        }
+    }
+
+    /// Whether the peer, on this very host, reads memory of this process. Returns once that is known.
+    pub async fn shares(&self) -> bool {
+        match self.shared() {
+            Some(shared) => shared.settled().await,
+            None => false,
+        }
+    }
+
+    /// Runs `task` until it ends, or the link does.
+    pub(crate) async fn until_ended(&self, task: impl Future<Output = ()>) {
+        match self {
+            Link::Local { closed, .. } => drop(closed.run_until_cancelled(task).await),
+            Link::Remote(r) => r.until_ended(task).await,
+        }
+    }
+
+    /// Whether the link has ended.
+    pub fn is_closed(&self) -> bool {
+        match self {
+            Link::Local { closed, hub, .. } => closed.is_cancelled() || hub.strong_count() == 0,
+            Link::Remote(r) => r.is_closed(),
+        }
+    }
+
+    /// Whether the peer ended the link in an orderly way.
+    pub fn left(&self) -> bool {
+        match self {
+            Link::Local { .. } => false,
+            Link::Remote(r) => r.left(),
+        }
+    }
+
+    /// The error for a caller that needs the link after it has ended.
+    pub fn lost(&self) -> Error {
+        let ended = match self {
+            Link::Local { .. } => None,
+            Link::Remote(r) => r.watched().ended(),
+        };
+        let why = ended.unwrap_or_else(|| "the connection ended".to_owned());
+        Error::lost(&self.peer().name, why)
+    }
+
+    /// Why it ended, where the peer refused what was asked of it.
+    pub fn refusal(&self) -> Option<Error> {
+        match self {
+            Link::Local { .. } => None,
+            Link::Remote(r) => r.refusal(),
+        }
+    }
+
+    /// Ends it once the peer has all that was sent; returns then. The caller bounds the wait.
+    pub async fn finish(&self) {
+        match self {
+            // A local link has nothing that waits.
+            Link::Local { closed, .. } => closed.cancel(),
+            Link::Remote(r) => r.finish().await,
+        }
+    }
+
+    /// Ends the link at once; a remote peer is told `why`.
+    pub fn close(&self, why: &str) {
+        match self {
+            Link::Local { closed, .. } => closed.cancel(),
+            Link::Remote(r) => r.close(why),
+        }
+    }
+
+    /// The QUIC connection; `None` for a local link.
+    pub fn connection(&self) -> Option<&quinn::Connection> {
+        match self {
+            Link::Local { .. } => None,
+            Link::Remote(r) => Some(r.connection()),
+        }
+    }
+
+    /// The link's entry in `status`.
+    pub fn status(&self) -> LinkStatus {
+        let peer = self.peer().name.clone();
+        match self {
+            Link::Local { .. } => LinkStatus {
+                peer,
+                address: String::new(),
+                path: "local".into(),
+                round_trip: 0,
+                tripwire: false,
+                sent: 0,
+                received: 0,
+                sent_datagrams: 0,
+                received_datagrams: 0,
+                queued_bytes: 0,
+            },
+            Link::Remote(r) => {
+                let s = r.connection().stats();
+                LinkStatus {
+                    peer,
+                    address: r.connection().remote_address().to_string(),
+                    path: match self.shared().is_some_and(LinkSharing::reaches) {
+                        true => "shm",
+                        false => "quic",
+                    }
+                    .into(),
+                    round_trip: s.path.rtt.as_nanos() as u64,
+                    tripwire: r.watched().tripwire(),
+                    sent: s.udp_tx.bytes,
+                    received: s.udp_rx.bytes,
+                    sent_datagrams: s.udp_tx.datagrams,
+                    received_datagrams: s.udp_rx.datagrams,
+                    queued_bytes: r.queued_bytes(),
+                }
+            }
+        }
+    }
+}
