@@ -200,7 +200,7 @@ fn a_node_ends_its_workers() -> Scenario {
     s
 }
 
-const MUTANTS: [Mutant; 51] = [
+const MUTANTS: [Mutant; 52] = [
     mutant(
         "abandoned-install",
         "an install that failed is not undone at the workers that had finished",
@@ -358,6 +358,12 @@ const MUTANTS: [Mutant; 51] = [
         "plans-outlive-clients",
         "the coordinator keeps the plans of clients that have gone",
         &[REST],
+        anywhere,
+    ),
+    mutant(
+        "product-off",
+        "the kernel of a product gives numbers whose last bit is wrong",
+        &[RESULTS],
         anywhere,
     ),
     mutant(

@@ -1,6 +1,6 @@
 //! Matrix products: `MatMul` and `Gemm`.
 
-use convoke_common::Error;
+use convoke_common::{Error, mutant};
 use convoke_graph::ops::MatMulOp;
 use convoke_graph::ops::OpError;
 use convoke_graph::ops::attrs::GemmAttrs;
@@ -130,6 +130,10 @@ pub(super) fn product(
         write(&mut y)?,
         epilogue,
     )?;
+    if mutant!("product-off") {
+        let off = |y: &mut f32| *y = f32::from_bits(y.to_bits() ^ 1);
+        write(&mut y)?.iter_mut().for_each(off);
+    }
     Ok(y)
 }
 
