@@ -48,8 +48,10 @@ const SHRINK_RUNS: usize = 200;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Summary {
     pub seeds: u64,
-    /// The fresh seeds among them, as the arguments that explore them again.
-    pub fresh: Option<String>,
+    /// The seeds by the kind of scenario that they drew.
+    pub kinds: BTreeMap<String, KindCounts>,
+    /// The fresh seeds among them: for each kind, the arguments that explore them again.
+    pub fresh: Vec<String>,
     /// How many scenarios aimed at cells of the table that no seed had met.
     pub aimed: u64,
     pub simulated_hours: f64,
@@ -68,6 +70,18 @@ pub struct Summary {
     pub failures: Vec<Failure>,
 }
 
+/// What seeds of one kind were explored.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct KindCounts {
+    pub seeds: u64,
+    pub simulated_hours: f64,
+    pub calls: u64,
+    /// The calls that succeeded.
+    pub ok: u64,
+    /// The seeds that broke an invariant.
+    pub failed: u64,
+}
+
 /// A seed, or an aimed scenario, that violates an invariant.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Failure {
@@ -84,15 +98,25 @@ impl Summary {
     /// in how calls ended: it is made for one cell.
     fn add(&mut self, source: Source, report: Report) {
         self.timers.add(&report.timers);
-        if let Source::Aimed(_) = source {
-            self.aimed += 1;
-            self.aimed_cells.add(&report.cells);
-        } else {
-            self.seeds += 1;
-            self.simulated_hours += report.simulated as f64 / 3.6e6;
-            add_counts(&mut self.steps, report.steps);
-            add_counts(&mut self.calls, report.calls);
-            self.cells.add(&report.cells);
+        match source {
+            Source::Aimed(_) => {
+                self.aimed += 1;
+                self.aimed_cells.add(&report.cells);
+            }
+            Source::Seeds(kind) => {
+                let hours = report.simulated as f64 / 3.6e6;
+                let of_kind = self.kinds.entry(kind.name().to_owned()).or_default();
+                of_kind.seeds += 1;
+                of_kind.simulated_hours += hours;
+                of_kind.calls += report.calls.values().sum::<u64>();
+                of_kind.ok += report.calls.get("ok").copied().unwrap_or(0);
+                of_kind.failed += u64::from(!report.violations.is_empty());
+                self.seeds += 1;
+                self.simulated_hours += hours;
+                add_counts(&mut self.steps, report.steps);
+                add_counts(&mut self.calls, report.calls);
+                self.cells.add(&report.cells);
+            }
         }
         if !report.violations.is_empty() {
             self.failures.push(Failure {
@@ -246,11 +270,12 @@ pub fn explore(
     };
     run_all(jobs, next, take);
     let mut summary = summary.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if let Some(first) = plan.fresh {
-        let known = plan.corpus.len() as u64 + (plan.range.end - plan.range.start);
-        let count = summary.seeds.saturating_sub(known);
-        let kind = plan.kind.name();
-        summary.fresh = Some(format!("--kind {kind} --from {first} --seeds {count}"));
+    let ends = lock(&batches).fresh_ends();
+    for (kind, first) in &plan.fresh {
+        let count = ends.get(kind).map_or(0, |end| end.saturating_sub(*first));
+        let kind = kind.name();
+        let again = format!("--kind {kind} --from {first} --seeds {count}");
+        summary.fresh.push(again);
     }
     if std::io::stderr().is_terminal() {
         eprintln!();
@@ -366,7 +391,15 @@ impl std::fmt::Display for Summary {
             "{} seeds: {:.1} simulated hours in {:.1} minutes, {:.2} hours a minute",
             self.seeds, self.simulated_hours, self.wall_minutes, self.hours_per_minute
         )?;
-        if let Some(fresh) = &self.fresh {
+        for (kind, n) in &self.kinds {
+            let share = 100. * n.ok as f64 / (n.calls as f64).max(1.);
+            writeln!(
+                f,
+                "{kind}: {} seeds, {:.2} simulated hours, {} calls, {share:.0} % ok, {} failed",
+                n.seeds, n.simulated_hours, n.calls, n.failed
+            )?;
+        }
+        for fresh in &self.fresh {
             writeln!(
                 f,
                 "fresh ones among them: cargo run --release -p convoke-sims -- explore {fresh}"

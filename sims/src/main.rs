@@ -71,9 +71,10 @@ struct Exploration {
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// How seeds draw their scenarios, those of a corpus aside, which says so itself.
-    #[arg(long, value_enum, default_value_t)]
-    kind: ScenarioKind,
+    /// How seeds draw their scenarios, those of a corpus aside, which says so itself. Unless told, the range draws plain ones,
+    /// and fresh seeds draw every kind in turn.
+    #[arg(long, value_enum)]
+    kind: Option<ScenarioKind>,
     /// A file of seeds to run before the others, one a line.
     #[arg(long)]
     corpus: Option<PathBuf>,
@@ -107,11 +108,18 @@ impl Exploration {
             (None, ..) => 200,
         };
         let corpus = self.corpus.as_deref().map(read_corpus).transpose()?;
+        let kinds = match &self.kind {
+            Some(kind) => std::slice::from_ref(kind),
+            None => &ScenarioKind::ALL,
+        };
+        let fresh = self.fresh.as_deref().map(fresh_from).into_iter();
         Ok(SeedPlan {
             corpus: corpus.unwrap_or_default(),
-            kind: self.kind,
+            kind: self.kind.unwrap_or_default(),
             range: self.from..self.from.saturating_add(count),
-            fresh: self.fresh.as_deref().map(fresh_from),
+            fresh: fresh
+                .flat_map(|from| kinds.iter().map(move |kind| (*kind, from)))
+                .collect(),
             lasts: self.lasts,
             timers: self.table.is_some(),
         })

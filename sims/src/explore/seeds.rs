@@ -1,6 +1,6 @@
 //! The seeds of an exploration, in batches: a corpus, a range, and fresh ones for as long as there is time.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
@@ -34,8 +34,9 @@ pub struct SeedPlan {
     pub kind: ScenarioKind,
     /// Seeds to run next.
     pub range: Range<u64>,
-    /// The first of the seeds that are run after the others, until the time is over.
-    pub fresh: Option<u64>,
+    /// The seeds that are run after the others until the time is over: kinds of scenarios, which take turns by batches, and
+    /// the first seed of each. Empty if there are none.
+    pub fresh: Vec<CorpusEntry>,
     /// How long batches are begun: fresh ones from when all others have begun; without fresh ones, all of them from the
     /// beginning. `None` while there are any.
     pub lasts: Option<Duration>,
@@ -43,7 +44,7 @@ pub struct SeedPlan {
     pub timers: bool,
 }
 
-/// The first of the seeds that follow from a text, such as the hash of a commit.
+/// The first of the seeds that follow from a text, such as the hash of a commit, for every kind of scenario.
 pub fn fresh_from(text: &str) -> u64 {
     Draw::new(0).fork("fresh").fork(text).below(FRESH)
 }
@@ -91,7 +92,7 @@ impl SeedPlan {
             corpus: self.corpus.iter().copied().collect(),
             kind: self.kind,
             range: self.range.clone(),
-            fresh: self.fresh,
+            fresh: self.fresh.iter().copied().collect(),
             fresh_since: None,
             lasts: self.lasts,
         }
@@ -103,7 +104,9 @@ pub(super) struct Batches {
     corpus: VecDeque<CorpusEntry>,
     kind: ScenarioKind,
     range: Range<u64>,
-    fresh: Option<u64>,
+    /// The kinds of fresh scenarios, the one whose turn is next first, and the next seed of each. Batches of every kind take
+    /// about as long, so that each kind has an equal share of the time.
+    fresh: VecDeque<CorpusEntry>,
     /// When all seeds of the corpus and of the range had begun.
     fresh_since: Option<Duration>,
     lasts: Option<Duration>,
@@ -117,7 +120,7 @@ impl Batches {
     /// The batch that begins when the exploration has run for `elapsed`; `None` if no further one does. Seeds of the
     /// corpus and of the range are run however long they take, unless there are no fresh ones.
     pub(super) fn next(&mut self, elapsed: Duration) -> Option<(ScenarioKind, Range<u64>)> {
-        if self.fresh.is_none() && self.is_over(elapsed) {
+        if self.fresh.is_empty() && self.is_over(elapsed) {
             return None;
         }
         if let Some((kind, seed)) = self.corpus.pop_front() {
@@ -131,10 +134,18 @@ impl Batches {
         }
         let since = *self.fresh_since.get_or_insert(elapsed);
         let over = self.is_over(elapsed.saturating_sub(since));
-        let from = self.fresh.filter(|_| !over)?;
-        let to = from.checked_add(batch(self.kind))?;
-        self.fresh = Some(to);
-        Some((self.kind, from..to))
+        if over {
+            return None;
+        }
+        let (kind, from) = self.fresh.pop_front()?;
+        let to = from.checked_add(batch(kind))?;
+        self.fresh.push_back((kind, to));
+        Some((kind, from..to))
+    }
+
+    /// For each kind of fresh scenario the seed after the last one that has begun.
+    pub(super) fn fresh_ends(&self) -> BTreeMap<ScenarioKind, u64> {
+        self.fresh.iter().copied().collect()
     }
 }
 
@@ -151,14 +162,14 @@ mod tests {
             corpus: vec![(plain, 9), (swarm, 4)],
             kind: plain,
             range: 100..130,
-            fresh: Some(1000),
+            fresh: vec![(plain, 1000), (swarm, 2000)],
             lasts: Some(SECOND),
             timers: false,
         };
         let mut batches = plan.batches();
         // However long the others take, the time of the fresh ones counts from their end.
         let late = SECOND * 2;
-        let got: Vec<_> = (0..6).filter_map(|_| batches.next(late)).collect();
+        let got: Vec<_> = (0..7).filter_map(|_| batches.next(late)).collect();
         assert_eq!(
             got,
             [
@@ -167,12 +178,14 @@ mod tests {
                 (plain, 100..125),
                 (plain, 125..130),
                 (plain, 1000..1025),
+                (swarm, 2000..2003),
                 (plain, 1025..1050)
             ]
         );
         let nearly = late + SECOND - Duration::from_millis(1);
-        assert_eq!(batches.next(nearly), Some((plain, 1050..1075)));
+        assert_eq!(batches.next(nearly), Some((swarm, 2003..2006)));
         assert_eq!(batches.next(late + SECOND), None);
+        assert_eq!(batches.fresh_ends(), [(plain, 1050), (swarm, 2006)].into());
     }
 
     #[test]
