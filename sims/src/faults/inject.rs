@@ -31,6 +31,9 @@ const FORGE_EVERY: u128 = 4;
 /// Seconds per day.
 const DAY: i64 = 86_400;
 
+/// How long a peer may be silent without being lost.
+const BRIEF: Duration = Duration::from_millis(900);
+
 /// What happens to every packet of a run, even without faults.
 #[derive(Debug, Clone, Copy)]
 pub struct Air(pub Wire);
@@ -57,14 +60,27 @@ impl Injury {
         matches!(self.harm, Harm::Cut { .. } | Harm::OneWay { .. }).then_some((self.host, other))
     }
 
-    /// Whether the fault makes everybody lose one worker: its process or its host ends, is stopped, or reaches nobody.
-    pub fn loses_a_worker(&self) -> bool {
+    /// The worker that the fault takes away, where it does nothing else: the worker's process or its host ends, is stopped
+    /// or reaches nobody, or the worker is taken out of service.
+    pub fn lost_worker(&self) -> Option<Host> {
         let alone = match self.harm {
-            Harm::Crash | Harm::PowerCut | Harm::Forget | Harm::Pause => true,
+            Harm::Crash | Harm::PowerCut | Harm::Forget | Harm::Drain | Harm::Pause => true,
             Harm::Cut { .. } | Harm::OneWay { .. } => self.link().is_none(),
             _ => false,
         };
-        alone && matches!(self.host, Host::Worker(_))
+        (alone && matches!(self.host, Host::Worker(_))).then_some(self.host)
+    }
+
+    /// Whether the fault kept packets from passing, or a process from running, for so short a time until `now` at the latest
+    /// that nobody may count as lost by it: the next heartbeat after it, at most half a second later, is still echoed
+    /// within two seconds of the one before it, which may be half a second older.
+    pub fn is_brief(&self, now: Duration) -> bool {
+        let lasted = self.until.unwrap_or(now).saturating_sub(self.at);
+        let harm = matches!(
+            self.harm,
+            Harm::Cut { .. } | Harm::OneWay { .. } | Harm::Pause
+        );
+        harm && lasted < BRIEF
     }
 }
 

@@ -17,9 +17,6 @@ use crate::steps::{Lease, worker};
 /// How long a fault has effects after its end: the next call may find a lost link, and a wedged worker has to return.
 const LINGER: Duration = Duration::from_secs(15);
 
-/// Memory in MiB of a worker that a few clients fill with what the scenario has them do.
-const SMALL: u32 = 24;
-
 /// By how much the end of a call may differ from the outcome of its step, as the script notes them.
 const NOTED: Duration = Duration::from_millis(2);
 
@@ -102,25 +99,20 @@ impl Case<'_> {
         let explained = match self.error.code {
             Code::DeadlineExceeded => self.is_late(),
             Code::PeerLost => self.named().is_some() && self.is_about_the_hurt(),
-            // A coordinator whose calendar is off issues certificates that nobody accepts.
-            Code::Unreachable => self.is_about_the_hurt() || self.was(Row::Clock),
+            Code::Unreachable => self.is_about_the_hurt() || self.has_wrong_calendar(),
             // A handle is lost together with its worker, or with all ways to it.
             Code::StateLost => {
-                self.is_eager() && (self.is_about_the_hurt() || self.was(Row::Clock))
+                self.is_eager() && (self.is_about_the_hurt() || self.has_wrong_calendar())
             }
             Code::KernelPanicked => self.struck(Row::Panic),
             Code::OutOfMemory => self.lacks_memory(),
             Code::Busy => self.struck(Row::Refuse),
             Code::Wedged => self.struck(Row::Hang),
-            Code::WorkerLeaving => {
-                let left = !self.view.left.is_empty();
-                let told = self.struck(Row::Hang) || self.struck(Row::Drain);
-                left || told || self.was(Row::Revoke)
-            }
+            Code::WorkerLeaving => self.named_one_leaves(),
             Code::NoWorkers | Code::ClusterTooSmall => self.lacks_workers(),
-            Code::InvalidArgument => self.model().pin.is_some() || self.lacks_workers(),
+            Code::InvalidArgument => self.lacks_the_pinned() || self.lacks_workers(),
             Code::Quarantined => self.was(Row::Deadly),
-            Code::Unauthorized => self.was(Row::Clock) || self.is_revoked(),
+            Code::Unauthorized => self.has_wrong_calendar() || self.is_revoked(),
             // A forged tensor may have a valid slot, and a wrong type.
             Code::ProtocolViolation => self.was(Row::Forge),
             _ => false,
@@ -249,8 +241,20 @@ impl Case<'_> {
         bound.is_some_and(|bound| took >= bound)
     }
 
-    fn lost_somebody(&self) -> bool {
-        self.view.separated(self.from, self.to)
+    /// Whether the calendar of somebody is off whom the error is about, or who made their certificates: a coordinator whose
+    /// calendar is off makes certificates that nobody accepts.
+    fn has_wrong_calendar(&self) -> bool {
+        let about = [Some(Host::Coordinator), Some(self.me()), self.named()];
+        let about = [&about[..], &[Some(self.reporter())]].concat();
+        self.injuries()
+            .any(|i| i.row == Row::Clock && about.contains(&Some(i.host)))
+    }
+
+    /// Whether the worker that the error names was told to leave, or ends for another reason.
+    fn named_one_leaves(&self) -> bool {
+        let left = |host: &Host| self.view.left.get(host).is_some_and(|at| *at <= self.to);
+        let told = [Row::Hang, Row::Drain, Row::Revoke, Row::Expire];
+        self.named().as_ref().is_some_and(left) || told.into_iter().any(|row| self.struck(row))
     }
 
     /// Whether a fault struck the worker that the error names (the coordinator if it names none), the host that lost
@@ -259,26 +263,61 @@ impl Case<'_> {
         let named = self.named().unwrap_or(Host::Coordinator);
         let reporter = self.reporter();
         let touched = |h: Host| h == named || h == reporter;
-        let hurt = self.injuries().filter(|i| i.harm.separates()).any(|i| {
-            match i.link() {
-                // Either end of a link that was cut may be the one that others saw go.
-                Some((a, b)) if self.is_about_others() => touched(a) || touched(b),
-                Some((a, b)) => touched(a) && touched(b),
-                None => touched(i.host),
-            }
-        });
-        hurt || [named, reporter].map(|h| self.view.moves(h, self.from, self.to)) != [false; 2]
+        let hurts = |i: &&Injury| match i.link() {
+            _ if !i.harm.separates() => false,
+            // Either end of a link that was cut may be the one that others saw go.
+            Some((a, b)) if self.is_about_others() => touched(a) || touched(b),
+            Some((a, b)) => touched(a) && touched(b),
+            None => touched(i.host),
+        };
+        let hurt: Vec<&Injury> = self.injuries().filter(hurts).collect();
+        // One moment of silence takes nobody from anybody, but several may.
+        let lost = hurt.len() > 1 || hurt.iter().any(|i| !i.is_brief(self.to));
+        lost || [named, reporter].map(|h| self.view.moves(h, self.from, self.to)) != [false; 2]
     }
 
+    /// Whether too few workers were there all the time for the model, or nobody who could plan it.
     fn lacks_workers(&self) -> bool {
-        let s = self.view.scenario;
         let wants = self.model().workers.unwrap_or(1) as usize;
-        let joined = |ms: u32| self.view.zero + Duration::from_millis(ms.into()) + JOINING;
-        let late = |w: &WorkerSpec| w.joins > 0 && self.from <= joined(w.joins);
-        let fewer = s.workers.iter().any(late) || !self.view.left.is_empty();
-        let disk = self.was(Row::DiskFull) || self.was(Row::DiskFails);
-        let lost = self.lost_somebody() || self.was(Row::OutOfMemory) || disk;
-        fewer || lost || wants > s.workers.len()
+        let workers = (0..self.view.scenario.workers.len()).map(|i| Host::Worker(i as u16));
+        let planned = [Host::Coordinator, self.me()];
+        let there = workers.filter(|w| self.was_there(*w)).count();
+        there < wants || !planned.into_iter().all(|h| self.was_there(h))
+    }
+
+    /// Whether the worker that the scenario pins a node to was away.
+    fn lacks_the_pinned(&self) -> bool {
+        let pinned = self.model().pin.map(|(_, worker)| Host::Worker(worker));
+        pinned.is_some_and(|w| !self.was_there(w))
+    }
+
+    /// Whether a host was there all the time, and nothing befell it but what slows it down: neither it nor its link to this
+    /// client or to the coordinator was struck.
+    fn was_there(&self, host: Host) -> bool {
+        let joins = |w: &WorkerSpec| {
+            let joined = self.view.zero + Duration::from_millis(w.joins.into()) + JOINING;
+            w.joins > 0 && self.from <= joined
+        };
+        let late = match host {
+            Host::Worker(i) => {
+                let spec = self.view.scenario.workers.get(usize::from(i));
+                spec.is_some_and(joins)
+            }
+            Host::Coordinator | Host::Client(_) => false,
+        };
+        let left = self.view.left.get(&host).is_some_and(|at| *at <= self.to);
+        let plans = [Host::Coordinator, self.me()];
+        let strikes = |i: &Injury| match (i.harm, i.link()) {
+            (Harm::Duplicate(_) | Harm::Slow(_), _) => false,
+            (_, Some((a, b))) => {
+                (a == host && plans.contains(&b)) || (b == host && plans.contains(&a))
+            }
+            (_, None) => i.host == host,
+        };
+        !late
+            && !left
+            && !self.injuries().any(strikes)
+            && !self.view.moves(host, self.from, self.to)
     }
 
     /// Whether a fault took the memory that the call needed.
@@ -286,20 +325,7 @@ impl Case<'_> {
         self.struck(Row::OutOfMemory)
             || self.is_at_its_limit()
             || self.has_no_room()
-            || self.is_crowded()
-    }
-
-    /// Whether the error names a worker of the smallest size and says that it is full, of what several clients hold.
-    fn is_crowded(&self) -> bool {
-        let s = self.view.scenario;
-        let full = |i: u16| self.error.message.contains(&format!("worker w{i} has "));
-        let small = |i: u16| {
-            s.workers
-                .get(usize::from(i))
-                .is_some_and(|w| w.memory_mib <= SMALL)
-        };
-        let crowded = matches!(self.named(), Some(Host::Worker(i)) if full(i) && small(i));
-        crowded && s.clients.len() > 1
+            || self.view.is_crowded(self.error)
     }
 
     /// Whether the error says that no worker has room, and a fault or a client takes memory.
