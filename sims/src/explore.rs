@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::faults::{Cells, OPERATIONS, Row, StepState, TimerCells};
+use crate::faults::{Cells, Row, StepState, TimerCells, is_of_swarms};
 use crate::invariants::Violation;
 use crate::run::{Report, run};
 use crate::scenario::{Scenario, smaller};
@@ -156,11 +156,11 @@ impl Summary {
     /// Whether nothing was violated and, given enough seeds, these met every fault, or every cell, and most calls
     /// succeeded. Where next to nothing succeeds, the invariants check next to nothing.
     pub fn is_good(&self) -> bool {
-        // Plain seeds draw no operations, and explorations need not have others.
-        let operation = |row: &Row| OPERATIONS.contains(row);
-        let rows = self.seeds < ROWS || self.cells.empty_rows().iter().all(operation);
+        // Plain seeds draw none of these, and explorations need not have others.
+        let of_swarms = |row: Row| is_of_swarms(row);
+        let rows = self.seeds < ROWS || self.cells.empty_rows().into_iter().all(of_swarms);
         let mut empty = self.cells.empty().into_iter();
-        let cells = self.seeds < COMPLETE || empty.all(|(row, _)| operation(&row));
+        let cells = self.seeds < COMPLETE || empty.all(|(row, _)| of_swarms(row));
         let calls = self.seeds < ROWS || self.share_of_ok() >= LEAST_OK;
         self.failures.is_empty() && rows && cells && calls
     }

@@ -28,6 +28,8 @@ pub enum Row {
     Forge,
     DiskFull,
     DiskFails,
+    DiskSlow,
+    DiskFlips,
     Revoke,
     Days,
     Hoard,
@@ -40,7 +42,7 @@ pub enum Row {
 
 impl Row {
     /// Every row, in order.
-    pub const ALL: [Row; 29] = [
+    pub const ALL: [Row; 31] = [
         Row::Loss,
         Row::Delay,
         Row::Reorder,
@@ -62,6 +64,8 @@ impl Row {
         Row::Forge,
         Row::DiskFull,
         Row::DiskFails,
+        Row::DiskSlow,
+        Row::DiskFlips,
         Row::Revoke,
         Row::Days,
         Row::Hoard,
@@ -96,6 +100,8 @@ impl Row {
             Row::Forge => "frames forged",
             Row::DiskFull => "disk full",
             Row::DiskFails => "disk fails",
+            Row::DiskSlow => "disk slow",
+            Row::DiskFlips => "disk flips bits",
             Row::Revoke => "token revoked",
             Row::Days => "weeks pass",
             Row::Hoard => "memory hoarded",
@@ -221,8 +227,8 @@ mod tests {
         let mut sum = cells.clone();
         sum.add(&cells);
         assert_eq!(sum.get(Row::Hang, StepState::Abort), 2);
-        assert_eq!(sum.empty().len(), 29 * 6 - 1);
-        assert_eq!(sum.empty_rows().len(), 29 - 1);
+        assert_eq!(sum.empty().len(), 31 * 6 - 1);
+        assert_eq!(sum.empty_rows().len(), 31 - 1);
         assert!(sum.to_string().contains(
             "| kernel hangs         |        0 |        0 |        0 |        0 |        2 |"
         ));

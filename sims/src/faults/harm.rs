@@ -21,9 +21,17 @@ pub const BESIDE: [Row; 6] = [
 /// Rows that only seeds of swarms draw: what an operator does, or has to mend.
 pub const OPERATIONS: [Row; 4] = [Row::Drain, Row::Forget, Row::Deadly, Row::Expire];
 
+/// Rows of disks that neither fill up nor fail, which only seeds of swarms draw as well.
+pub const DISKS: [Row; 2] = [Row::DiskSlow, Row::DiskFlips];
+
+/// Whether only seeds of swarms draw faults of this row.
+pub fn is_of_swarms(row: Row) -> bool {
+    OPERATIONS.contains(&row) || DISKS.contains(&row)
+}
+
 /// The rows whose faults are drawn for any seed. Errors of kernels come with the workload instead.
 pub fn drawn() -> Vec<Row> {
-    let other = |r: &Row| *r == Row::KernelError || BESIDE.contains(r) || OPERATIONS.contains(r);
+    let other = |r: &Row| *r == Row::KernelError || BESIDE.contains(r) || is_of_swarms(*r);
     Row::ALL.into_iter().filter(|r| !other(r)).collect()
 }
 
@@ -88,6 +96,10 @@ pub enum Harm {
     DiskFull,
     /// The target's disk fails all reads and writes.
     DiskFails,
+    /// Each job at the target's disk takes up to this many milliseconds more.
+    DiskSlow(u16),
+    /// Of the reads of the target's disk, this many in a million give a wrong bit.
+    DiskFlips(u32),
     /// The target's own token is revoked, and replaced by another when the fault is over. Nothing happens if the target
     /// has no token of its own.
     Revoke,
@@ -151,6 +163,8 @@ impl Harm {
             (Harm::Forge, _) => Row::Forge,
             (Harm::DiskFull, _) => Row::DiskFull,
             (Harm::DiskFails, _) => Row::DiskFails,
+            (Harm::DiskSlow(_), _) => Row::DiskSlow,
+            (Harm::DiskFlips(_), _) => Row::DiskFlips,
             (Harm::Revoke, _) => Row::Revoke,
             (Harm::Days(_), _) => Row::Days,
             (Harm::Hoard { .. }, _) => Row::Hoard,
@@ -172,6 +186,7 @@ impl Harm {
             Harm::Duplicate(_) | Harm::Slow(_) | Harm::Memory | Harm::Refuse => false,
             Harm::Panic(_) | Harm::Forge => false,
             Harm::DiskFull | Harm::DiskFails | Harm::Days(_) => false,
+            Harm::DiskSlow(_) | Harm::DiskFlips(_) => false,
             Harm::Hoard { .. } | Harm::Flood { .. } => false,
             // Revocation ends the connections of the member, which is started anew with another token.
             Harm::Revoke | Harm::Expire => true,
@@ -197,7 +212,7 @@ fn days_last(days: u16) -> u32 {
 /// echoes in a row are lost now and then, which looks like a peer that is gone.
 const MENDED: u32 = 50_000;
 
-/// Draws a fault of one of the [`drawn`] rows, or of one in [`BESIDE`] or [`OPERATIONS`]: its target, its harm, and the milliseconds that
+/// Draws a fault of one of the [`drawn`] rows, or of one in [`BESIDE`], [`OPERATIONS`] or [`DISKS`]: its target, its harm, and the milliseconds that
 /// it lasts.
 pub fn draw(row: Row, d: &mut Draw) -> (Target, Harm, u32) {
     let worker = Target::Worker(d.below(8) as u16);
@@ -249,6 +264,18 @@ pub fn draw(row: Row, d: &mut Draw) -> (Target, Harm, u32) {
                 _ => Harm::DiskFails,
             };
             (d.pick(&[Target::Coordinator, worker]), harm, long)
+        }
+        Row::DiskSlow | Row::DiskFlips => {
+            let harm = match row {
+                Row::DiskSlow => Harm::DiskSlow(d.pick(&[20, 200, 1000])),
+                _ => Harm::DiskFlips(d.pick(&[10_000, 200_000])),
+            };
+            // Nothing is promised of a coordinator whose state is read with wrong bits.
+            let target = match row {
+                Row::DiskSlow => d.pick(&[Target::Coordinator, worker]),
+                _ => worker,
+            };
+            (target, harm, long)
         }
         Row::Revoke => (d.pick(&[client, worker]), Harm::Revoke, long),
         Row::Days => {

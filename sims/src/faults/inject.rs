@@ -497,6 +497,16 @@ impl Injector {
         knobs.set_refuse(on_host(|h| (h == Harm::Refuse).then_some(1)).is_some());
         knobs.set_disk_full(on_host(|h| (h == Harm::DiskFull).then_some(1)).is_some());
         knobs.set_disk_fails(on_host(|h| (h == Harm::DiskFails).then_some(1)).is_some());
+        let disk_slow = on_host(|h| match h {
+            Harm::DiskSlow(most) => Some(i64::from(most)),
+            _ => None,
+        });
+        knobs.set_disk_slow(disk_slow.map_or(0, |most| most as u64));
+        let disk_flips = on_host(|h| match h {
+            Harm::DiskFlips(rate) => Some(i64::from(rate)),
+            _ => None,
+        });
+        knobs.set_disk_flips(disk_flips.map_or(0, |rate| rate as u32));
         self.set_calendar(host, cluster);
         let paused = on_host(|h| (h == Harm::Pause).then_some(1)).is_some();
         match (

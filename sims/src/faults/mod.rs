@@ -16,7 +16,7 @@ use convoke_common::detection::timer::TimerKind;
 use serde::{Deserialize, Serialize};
 
 pub use cells::{Cells, Row, StepState};
-pub use harm::{BESIDE, Harm, OPERATIONS, Target, draw as draw_harm, drawn};
+pub use harm::{BESIDE, DISKS, Harm, OPERATIONS, Target, draw as draw_harm, drawn, is_of_swarms};
 pub use hog::Hog;
 pub use inject::{Air, Injector, Injury};
 pub use timers::{Met, Tally, TimerCells};

@@ -5,7 +5,7 @@ use super::Scenario;
 use super::draw::{Rates, client, draw_devices, draw_workers, equip};
 use crate::draw::Draw;
 use crate::faults::{
-    BESIDE, Fault, Harm, OPERATIONS, Row, StepState, Target, Trigger, draw_harm, drawn,
+    BESIDE, DISKS, Fault, Harm, OPERATIONS, Row, StepState, Target, Trigger, draw_harm, drawn,
 };
 
 /// Milliseconds: half of the faults last less, and none lasts more.
@@ -41,6 +41,12 @@ impl Mix {
         for row in all {
             if d.chance(some) {
                 rows.push((d.pick(&[1, 3, 9]), row));
+            }
+        }
+        let mut disks = d.fork("disks");
+        for row in DISKS {
+            if disks.chance(some) {
+                rows.push((disks.pick(&[1, 3, 9]), row));
             }
         }
         if rows.is_empty() {

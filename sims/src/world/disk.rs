@@ -294,7 +294,21 @@ impl Disk {
         let start = f.content.len().min(offset as usize);
         let got = out.len().min(f.content.len() - start);
         out[..got].copy_from_slice(&f.content[start..start + got]);
+        self.flip(&mut out[..got]);
         Ok(got)
+    }
+
+    /// Flips a bit of what was read, where the scenario has the disk do that and it is this read's turn.
+    fn flip(&self, read: &mut [u8]) {
+        let rate = self.knobs.disk_flips();
+        if rate == 0 || read.is_empty() {
+            return;
+        }
+        let mut draw = self.draw.lock().unwrap_or_else(PoisonError::into_inner);
+        if draw.below(1_000_000) < u64::from(rate) {
+            let bit = draw.below(8 * read.len() as u64);
+            read[(bit / 8) as usize] ^= 1 << (bit % 8);
+        }
     }
 
     pub(super) fn write(

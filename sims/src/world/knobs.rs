@@ -41,6 +41,8 @@ pub struct Knobs {
     cut_after: AtomicI64,
     disk_full: AtomicBool,
     disk_fails: AtomicBool,
+    disk_slow: AtomicU64,
+    disk_flips: AtomicU32,
 }
 
 fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -62,6 +64,8 @@ impl Default for Knobs {
             cut_after: AtomicI64::new(-1),
             disk_full: AtomicBool::new(false),
             disk_fails: AtomicBool::new(false),
+            disk_slow: AtomicU64::new(0),
+            disk_flips: AtomicU32::new(0),
         }
     }
 }
@@ -193,6 +197,24 @@ impl Knobs {
 
     pub(super) fn disk_fails(&self) -> bool {
         self.disk_fails.load(Ordering::Relaxed)
+    }
+
+    /// Makes each job at the disk take up to this many milliseconds more.
+    pub fn set_disk_slow(&self, most: u64) {
+        self.disk_slow.store(most, Ordering::Relaxed);
+    }
+
+    pub(super) fn disk_slow(&self) -> u64 {
+        self.disk_slow.load(Ordering::Relaxed)
+    }
+
+    /// Makes this many of a million reads of the disk give a wrong bit.
+    pub fn set_disk_flips(&self, rate: u32) {
+        self.disk_flips.store(rate, Ordering::Relaxed);
+    }
+
+    pub(super) fn disk_flips(&self) -> u32 {
+        self.disk_flips.load(Ordering::Relaxed)
     }
 
     /// Makes the host's power fail in the `n`th change of its disk from now, where 0 is the next one.

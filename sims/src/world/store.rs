@@ -177,7 +177,11 @@ impl Store for SimStore {
     fn run_blocking(&self, job: Job) {
         let wait = {
             let mut draw = self.draw.lock().unwrap_or_else(PoisonError::into_inner);
-            draw.range(0, LATENCY_MS)
+            let wait = draw.range(0, LATENCY_MS);
+            match self.disk.knobs.disk_slow() {
+                0 => wait,
+                most => wait + draw.range(0, most),
+            }
         };
         drop(self.gate.spawn(Box::pin(async move {
             if wait > 0 {

@@ -167,6 +167,7 @@ impl Work<'_> {
             || match injury.harm {
                 Harm::Duplicate(_) | Harm::Slow(_) => true,
                 Harm::DiskFull | Harm::DiskFails => true,
+                Harm::DiskSlow(_) | Harm::DiskFlips(_) => true,
                 Harm::Delay(most) | Harm::Reorder(most) => most <= 50,
                 Harm::Loss(rate) => rate <= 10_000,
                 _ => false,
