@@ -307,7 +307,9 @@ fn builder(cluster: &convoke::Cluster, model: &Model, used: &ModelUse) -> convok
     }
     if let Some((node, worker)) = used.pin {
         let node = &model.steps[node as usize % model.steps.len()];
-        b = b.pin(node.clone(), format!("w{worker}"));
+        // The name of a fused node lists those of the nodes that it is made of, which are the names to pin by.
+        let first = node.split('+').next().unwrap_or_default();
+        b = b.pin(first, format!("w{worker}"));
     }
     b
 }

@@ -36,7 +36,7 @@ pub const NO_OPERAND: u32 = u32::MAX;
 
 /// The name of the rules that decide a value's bits. Programs and workers carry it, and only equal profiles compute
 /// together.
-pub const NUMERICS_PROFILE: &str = "convoke-1:fma-chain";
+pub const NUMERICS_PROFILE: &str = "convoke-2:fma-chain";
 
 /// One node of a program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

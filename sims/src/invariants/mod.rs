@@ -13,6 +13,7 @@ mod time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use convoke_common::error::{Code, Error};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, Host};
@@ -21,7 +22,7 @@ use crate::faults::{Harm, Hog, Injury};
 use crate::oracle::ExpectedOutcome;
 use crate::scenario::Scenario;
 use crate::script::Record;
-use crate::steps::Steps;
+use crate::steps::{Steps, worker};
 
 pub use recovery::canary::Canary;
 pub use recovery::keeping::keeps;
@@ -95,6 +96,9 @@ const JOINING: Duration = Duration::from_secs(5);
 
 /// How long a worker takes from being told to leave until it has left, its steps included.
 const LEAVING: Duration = Duration::from_secs(10);
+
+/// Memory in MiB of a worker that a few clients fill with what the scenario has them do.
+const SMALL: u32 = 24;
 
 /// How many violations are kept of one run; further ones tell nothing new.
 const MOST: usize = 20;
@@ -223,7 +227,10 @@ impl View<'_> {
     pub fn moves(&self, host: Host, from: Duration, to: Duration) -> bool {
         let within = |at: Duration, takes: Duration| at <= to && at + takes >= from;
         let joins = match host {
-            Host::Worker(i) => self.scenario.workers[usize::from(i)].joins,
+            Host::Worker(i) => {
+                let spec = self.scenario.workers.get(usize::from(i));
+                spec.map_or(0, |w| w.joins)
+            }
             Host::Coordinator | Host::Client(_) => 0,
         };
         let joined = self.zero + Duration::from_millis(joins.into());
@@ -231,6 +238,19 @@ impl View<'_> {
         (joins > 0 && within(joined, JOINING))
             || self.left.get(&host).is_some_and(|at| within(*at, LEAVING))
             || ends.any(|(at, h, _)| *h == host && within(*at, JOINING))
+    }
+
+    /// Whether an error says that a worker of the smallest size, which it names, is full, and several clients hold what fills
+    /// it: the scenario asks for more than there is.
+    pub fn is_crowded(&self, error: &Error) -> bool {
+        let named = error.site.as_deref().and_then(|s| s.worker.as_deref());
+        let Some(named @ Host::Worker(i)) = named.and_then(worker) else {
+            return false;
+        };
+        let spec = self.scenario.workers.get(usize::from(i));
+        let small = spec.is_some_and(|w| w.memory_mib <= SMALL);
+        let full = error.message.contains(&format!("worker {named} has "));
+        error.code == Code::OutOfMemory && full && small && self.scenario.clients.len() > 1
     }
 
     /// The longest time that a kernel that does not hang takes between `from` and `to`, including the wait for its

@@ -5,7 +5,7 @@
 
 use crate::Exec;
 use crate::compiled::compiled_floats;
-use crate::element::{Float, Number, WIDENED};
+use crate::element::{Float, Number, WIDENED, canonical_nan};
 use crate::error::Result;
 use crate::math::Real;
 use crate::multiversion::multiversion;
@@ -18,8 +18,8 @@ const COLUMNS: usize = 64;
 
 /// The result for one element: `e` is x - max where `log` is true, and e^(x - max) otherwise.
 #[inline(always)]
-fn finish<W: Real>(log: bool, e: W, sum: W, scale: W) -> W {
-    if log { e - sum } else { e * scale }
+fn finish<W: Real + Number>(log: bool, e: W, sum: W, scale: W) -> W {
+    canonical_nan(if log { e - sum } else { e * scale })
 }
 
 #[inline(always)]
@@ -401,6 +401,24 @@ mod tests {
     }
 
     type Run<T> = fn(&Exec, &[T], Axis, &mut [T]) -> Result;
+
+    #[test]
+    fn every_nan_of_a_row_is_the_same() {
+        for n in [2, 5, 16, 40, 100] {
+            let mut x: Vec<f32> = random(2 * n, 2.0, 7);
+            (x[0], x[n - 1]) = (-f32::NAN, f32::NAN);
+            (x[n], x[2 * n - 1]) = (f32::INFINITY, f32::NAN);
+            for run in [softmax as Run<f32>, log_softmax] {
+                for shape in [[2, n, 1], [1, 2, n]] {
+                    let mut y = vec![0.0; 2 * n];
+                    run(&crate::testing::exec(), &x, Axis::of(&shape, 1), &mut y).unwrap();
+                    let nan = |y: &&f32| y.is_nan();
+                    let same = |y: &f32| y.to_bits() == f32::NAN.to_bits();
+                    assert!(y.iter().filter(nan).all(same), "{n}: {y:?}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn masked_and_undefined_rows() {

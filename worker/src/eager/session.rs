@@ -517,7 +517,7 @@ impl Session {
         seen: &ShapeFacts,
     ) -> Option<Result<Outputs>> {
         if let Some(refusal) = self.engine.gate.refusal() {
-            return Some(Err(refusal.clone()));
+            return Some(Err(refusal.clone().at(self.engine.place())));
         }
         let brief = seen.predicted <= self.engine.compute.brief();
         let exec = match crew {
@@ -548,7 +548,10 @@ impl Session {
         match result {
             Ok(outputs) => Some(Ok(outputs)),
             Err(error) => error
-                .or_else(|| self.engine.gate.refusal().cloned())
+                .or_else(|| {
+                    let refusal = self.engine.gate.refusal().cloned();
+                    refusal.map(|refusal| refusal.at(self.engine.place()))
+                })
                 .map(Err),
         }
     }

@@ -446,7 +446,7 @@ impl RunningWorker {
             }
             let error = match &*holdings.engine.gate.service_state().borrow() {
                 ServiceState::Wedged(error) => error.clone(),
-                _ => Error::leaving(&holdings.me.name),
+                _ => Error::leaving(&holdings.me.name).at(holdings.engine.place()),
             };
             holdings.end(&error, bound / 2).await;
             self.stop.cancel();

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use convoke_common::error::Code;
+use convoke_common::error::{Code, Error};
 
 use crate::cluster::Host;
 use crate::faults::{Harm, Injury};
@@ -46,7 +46,7 @@ impl Invariant for MustSucceed {
                 from: (view.zero + r.begun).saturating_sub(LINGER),
                 to: view.zero + *ended,
             };
-            if !work.asks_for(error.code)
+            if !work.asks_for(error)
                 && let Some(why) = work.has_to_succeed()
             {
                 let what = match r.call {
@@ -83,15 +83,16 @@ impl Work<'_> {
         Host::Client(self.record.client as u16)
     }
 
-    /// Whether the scenario itself asks for this error, by a trap or a deadline.
-    fn asks_for(&self, code: Code) -> bool {
+    /// Whether the scenario itself asks for this error: by a trap, a deadline, or more work than a small worker has room for.
+    fn asks_for(&self, error: &Error) -> bool {
+        let code = error.code;
         let expected = self
             .record
             .call
             .and_then(|call| self.view.expected.get(&(self.record.client, call)));
         let trap = matches!(expected, Some(ExpectedOutcome::Fails { code: c, .. }) if *c == code);
         let late = self.call().is_some_and(|c| c.deadline.is_some());
-        trap || late && code == Code::DeadlineExceeded
+        trap || late && code == Code::DeadlineExceeded || self.view.is_crowded(error)
     }
 
     /// Returns why the call or load had to succeed, if it had to.
@@ -125,7 +126,8 @@ impl Work<'_> {
     /// Whether a worker joins meanwhile for the first time, so that only its coming may concern anybody.
     fn joins(&self, host: Host) -> bool {
         let Host::Worker(i) = host else { return false };
-        let joins = self.view.scenario.workers[usize::from(i)].joins;
+        let spec = self.view.scenario.workers.get(usize::from(i));
+        let joins = spec.map_or(0, |w| w.joins);
         let joined = self.view.zero + Duration::from_millis(joins.into());
         let mut ends = self.view.cluster.ends().iter();
         joins > 0 && joined + JOINING >= self.from && !ends.any(|(_, h, _)| *h == host)
@@ -165,6 +167,7 @@ impl Work<'_> {
             || match injury.harm {
                 Harm::Duplicate(_) | Harm::Slow(_) => true,
                 Harm::DiskFull | Harm::DiskFails => true,
+                Harm::DiskSlow(_) | Harm::DiskFlips(_) => true,
                 Harm::Delay(most) | Harm::Reorder(most) => most <= 50,
                 Harm::Loss(rate) => rate <= 10_000,
                 _ => false,

@@ -17,9 +17,6 @@ use crate::steps::{Lease, worker};
 /// How long a fault has effects after its end: the next call may find a lost link, and a wedged worker has to return.
 const LINGER: Duration = Duration::from_secs(15);
 
-/// Memory in MiB of a worker that a few clients fill with what the scenario has them do.
-const SMALL: u32 = 24;
-
 /// By how much the end of a call may differ from the outcome of its step, as the script notes them.
 const NOTED: Duration = Duration::from_millis(2);
 
@@ -266,15 +263,17 @@ impl Case<'_> {
         let named = self.named().unwrap_or(Host::Coordinator);
         let reporter = self.reporter();
         let touched = |h: Host| h == named || h == reporter;
-        let hurt = self.injuries().filter(|i| i.harm.separates()).any(|i| {
-            match i.link() {
-                // Either end of a link that was cut may be the one that others saw go.
-                Some((a, b)) if self.is_about_others() => touched(a) || touched(b),
-                Some((a, b)) => touched(a) && touched(b),
-                None => touched(i.host),
-            }
-        });
-        hurt || [named, reporter].map(|h| self.view.moves(h, self.from, self.to)) != [false; 2]
+        let hurts = |i: &&Injury| match i.link() {
+            _ if !i.harm.separates() => false,
+            // Either end of a link that was cut may be the one that others saw go.
+            Some((a, b)) if self.is_about_others() => touched(a) || touched(b),
+            Some((a, b)) => touched(a) && touched(b),
+            None => touched(i.host),
+        };
+        let hurt: Vec<&Injury> = self.injuries().filter(hurts).collect();
+        // One moment of silence takes nobody from anybody, but several may.
+        let lost = hurt.len() > 1 || hurt.iter().any(|i| !i.is_brief(self.to));
+        lost || [named, reporter].map(|h| self.view.moves(h, self.from, self.to)) != [false; 2]
     }
 
     /// Whether too few workers were there all the time for the model, or nobody who could plan it.
@@ -300,7 +299,10 @@ impl Case<'_> {
             w.joins > 0 && self.from <= joined
         };
         let late = match host {
-            Host::Worker(i) => joins(&self.view.scenario.workers[usize::from(i)]),
+            Host::Worker(i) => {
+                let spec = self.view.scenario.workers.get(usize::from(i));
+                spec.is_some_and(joins)
+            }
             Host::Coordinator | Host::Client(_) => false,
         };
         let left = self.view.left.get(&host).is_some_and(|at| *at <= self.to);
@@ -323,20 +325,7 @@ impl Case<'_> {
         self.struck(Row::OutOfMemory)
             || self.is_at_its_limit()
             || self.has_no_room()
-            || self.is_crowded()
-    }
-
-    /// Whether the error names a worker of the smallest size and says that it is full, of what several clients hold.
-    fn is_crowded(&self) -> bool {
-        let s = self.view.scenario;
-        let full = |i: u16| self.error.message.contains(&format!("worker w{i} has "));
-        let small = |i: u16| {
-            s.workers
-                .get(usize::from(i))
-                .is_some_and(|w| w.memory_mib <= SMALL)
-        };
-        let crowded = matches!(self.named(), Some(Host::Worker(i)) if full(i) && small(i));
-        crowded && s.clients.len() > 1
+            || self.view.is_crowded(self.error)
     }
 
     /// Whether the error says that no worker has room, and a fault or a client takes memory.

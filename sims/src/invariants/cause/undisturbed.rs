@@ -65,7 +65,7 @@ fn was_disturbed(view: &View<'_>, lease: &Lease, code: &str, until: Duration) ->
     let among: Vec<&Injury> = injuries.filter(|i| is_among(i, members, is_loss)).collect();
     // One moment of silence ends nothing, but several may.
     let lasting = among.len() > 1 || among.iter().any(|i| !i.is_brief(until));
-    (lasting && !among.is_empty())
+    lasting
         || members.iter().any(leaves)
         || ends.any(|(at, host, _)| *at >= from && *at <= until && members.contains(host))
 }

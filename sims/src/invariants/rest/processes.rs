@@ -1,6 +1,6 @@
 //! Processes end only when a scenario ends them, or because of a kernel that hangs, a calendar that jumps, a
-//! revocation, a request to leave service, a coordinator that a starting process does not reach, or a disk that a
-//! starting process cannot use and complains of, or could not use when it joined. Nothing panics except the kernels that a
+//! revocation, a request to leave service, a coordinator that a starting process does not reach, a disk that a
+//! starting process cannot use and complains of, or could not use when it joined, or one that gives wrong bits. Nothing panics except the kernels that a
 //! scenario picked.
 
 use std::time::Duration;
@@ -41,7 +41,12 @@ impl Invariant for Processes {
             let meant = injuries.any(|i| {
                 matches!(
                     i.harm,
-                    Harm::Hang | Harm::Clock(_) | Harm::PowerCut | Harm::Revoke | Harm::Expire
+                    Harm::Hang
+                        | Harm::Clock(_)
+                        | Harm::PowerCut
+                        | Harm::Revoke
+                        | Harm::Expire
+                        | Harm::DiskFlips(_)
                 )
             });
             // A worker that was taken out of service ends once its work is done.

@@ -3,7 +3,7 @@
 use crate::Exec;
 use crate::binary::{Arith, arith, arith_inplace};
 use crate::compiled::compiled_floats;
-use crate::element::{Float, Number};
+use crate::element::{Float, Number, canonical_nan};
 use crate::error::Result;
 use crate::math::Real;
 use crate::multiversion::multiversion;
@@ -36,7 +36,7 @@ multiversion! {
             let (own, y) = (&own[first..first + width], &mut y[first..first + width]);
             for i in 0..width {
                 let base = <T::Wide as Number>::fma(factor, sums[i], bias);
-                y[i] = T::narrow(own[i].widen() / Real::pow(base, beta));
+                y[i] = T::narrow(canonical_nan(own[i].widen() / Real::pow(base, beta)));
             }
         }
     }

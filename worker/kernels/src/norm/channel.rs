@@ -3,7 +3,7 @@
 use super::row_stats;
 use crate::Exec;
 use crate::compiled::compiled_floats;
-use crate::element::{Float, Number};
+use crate::element::{Float, Number, canonical_nan};
 use crate::error::Result;
 use crate::math::Real;
 use crate::multiversion::multiversion;
@@ -16,7 +16,8 @@ multiversion! {
         let x = &x[..n];
         for piece in pieces(exec, n, PIECE) {
             for i in piece {
-                y[i] = T::narrow(<T::Wide as Number>::fma(x[i].widen() - mean, factor, bias));
+                let scaled = <T::Wide as Number>::fma(x[i].widen() - mean, factor, bias);
+                y[i] = T::narrow(canonical_nan(scaled));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::Exec;
 use crate::compiled::compiled_floats;
-use crate::element::Float;
+use crate::element::{Float, canonical_nan};
 use crate::error::Result;
 use crate::math::Real;
 use crate::reduce::{LANES, merge_lanes};
@@ -42,7 +42,7 @@ fn column<T: Float>(exec: &Exec, norm: LpNorm, axis: Axis, x: &[T], y: &mut [T])
         y[at] = if zero {
             T::ZERO
         } else {
-            T::narrow(x[at].widen() / divisor)
+            T::narrow(canonical_nan(x[at].widen() / divisor))
         };
     }
 }

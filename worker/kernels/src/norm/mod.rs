@@ -1,7 +1,8 @@
 //! Normalizations.
 //!
 //! Means and variances are sums over sixteen virtual lanes (see [`crate::reduce`]); the variance is the mean square
-//! of the deviations, in a second pass. `f16` and `bf16` compute in `f32` and round once, at the end.
+//! of the deviations, in a second pass. `f16` and `bf16` compute in `f32` and round once, at the end. Every NaN is the same,
+//! because that of a sum is the compiler's choice where a row has several.
 
 mod across;
 mod channel;

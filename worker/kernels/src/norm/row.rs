@@ -3,7 +3,7 @@
 use super::{row_squares, row_stats};
 use crate::Exec;
 use crate::compiled::compiled_floats;
-use crate::element::{Float, Number, WIDENED};
+use crate::element::{Float, Number, WIDENED, canonical_nan};
 use crate::error::Result;
 use crate::math::Real;
 use crate::multiversion::multiversion;
@@ -22,13 +22,15 @@ multiversion! {
                 for piece in pieces(exec, n, PIECE) {
                     for i in piece {
                         let normal = (x[i].widen() - mean) * inverse;
-                        y[i] = T::narrow(<T::Wide as Number>::fma(normal, scale[i].widen(), bias[i].widen()));
+                        let scaled = <T::Wide as Number>::fma(normal, scale[i].widen(), bias[i].widen());
+                        y[i] = T::narrow(canonical_nan(scaled));
                     }
                 }
             } else {
                 for piece in pieces(exec, n, PIECE) {
                     for i in piece {
-                        y[i] = T::narrow((x[i].widen() - mean) * inverse * scale[i].widen());
+                        let scaled = (x[i].widen() - mean) * inverse * scale[i].widen();
+                        y[i] = T::narrow(canonical_nan(scaled));
                     }
                 }
             }
@@ -51,7 +53,7 @@ fn rms_row<T: Number<Wide: Real>>(
     let inverse = <T::Wide as Real>::ONE / (mean + epsilon).sqrt();
     for piece in pieces(exec, n, PIECE) {
         for i in piece {
-            y[i] = T::narrow(x[i].widen() * inverse * scale[i].widen());
+            y[i] = T::narrow(canonical_nan(x[i].widen() * inverse * scale[i].widen()));
         }
     }
 }
@@ -84,7 +86,8 @@ multiversion! {
     ) {
         let epsilon = <T::Wide as Real>::from_f64(epsilon);
         for i in 0..mean.len() {
-            (mean[i], inverse[i]) = row_stats(exec, &x[i * n..(i + 1) * n], epsilon);
+            let of_row = row_stats(exec, &x[i * n..(i + 1) * n], epsilon);
+            (mean[i], inverse[i]) = (canonical_nan(of_row.0), canonical_nan(of_row.1));
         }
     }
 }

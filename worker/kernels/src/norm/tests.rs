@@ -204,3 +204,39 @@ fn one_huge_row_stops_when_it_is_cancelled() {
     let axis = Axis::of(&[n], 0);
     check_stops(|exec| lp_norm(exec, LpNorm::L2, &x, axis, &mut y.borrow_mut()));
 }
+
+#[test]
+fn every_nan_is_the_same() {
+    for n in [2, 5, 16, 40, 100] {
+        let mut x: Vec<f32> = random(2 * n, 2.0, 7);
+        (x[0], x[n - 1]) = (-f32::NAN, f32::NAN);
+        (x[n], x[2 * n - 1]) = (f32::INFINITY, f32::NAN);
+        let (scale, bias): (Vec<f32>, Vec<f32>) = (random(n, 1.5, 2), random(n, 1.0, 3));
+        let (rows, e) = (Axis::of(&[2, n], 1), exec());
+        let same = |what: &str, run: &dyn Fn(&mut [f32])| {
+            let mut y = vec![0.0; 2 * n];
+            run(&mut y);
+            let nans = y.iter().filter(|y| y.is_nan());
+            let all: Vec<u32> = nans.map(|y| y.to_bits()).collect();
+            assert!(!all.is_empty(), "{what}");
+            assert!(
+                all.iter().all(|y| *y == f32::NAN.to_bits()),
+                "{what}: {all:x?}"
+            );
+        };
+        same("layer", &|y| {
+            layer_norm(&e, &x, &scale, Some(&bias), 1e-5, y).unwrap()
+        });
+        same("layer without a bias", &|y| {
+            layer_norm(&e, &x, &scale, None, 1e-5, y).unwrap()
+        });
+        same("root mean square", &|y| {
+            rms_norm(&e, &x, &scale, 1e-5, y).unwrap()
+        });
+        same("norm", &|y| lp_norm(&e, LpNorm::L2, &x, rows, y).unwrap());
+        let halves = Axis::of(&[1, 2, n], 1);
+        same("response", &|y| {
+            lrn(&e, &x, halves, 2, 1e-4, 0.75, 1.0, y).unwrap()
+        });
+    }
+}
