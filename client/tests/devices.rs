@@ -3,7 +3,7 @@
 #![cfg(feature = "embedded")]
 #![allow(clippy::unwrap_used)]
 
-use crate::common;
+mod common;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

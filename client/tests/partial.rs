@@ -2,7 +2,7 @@
 #![cfg(feature = "embedded")]
 #![allow(clippy::unwrap_used)]
 
-use crate::common;
+mod common;
 
 use convoke::graph::Function;
 use convoke::{

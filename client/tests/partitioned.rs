@@ -6,7 +6,7 @@
 #![cfg(feature = "embedded")]
 #![allow(clippy::unwrap_used)]
 
-use crate::common;
+mod common;
 
 use std::time::Duration;
 
