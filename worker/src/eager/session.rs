@@ -517,7 +517,7 @@ impl Session {
         seen: &ShapeFacts,
     ) -> Option<Result<Outputs>> {
         if let Some(refusal) = self.engine.gate.refusal() {
-            return Some(Err(refusal.clone().at(self.engine.place())));
+            return Some(Err(self.engine.refused(refusal)));
         }
         let brief = seen.predicted <= self.engine.compute.brief();
         let exec = match crew {
@@ -549,8 +549,8 @@ impl Session {
             Ok(outputs) => Some(Ok(outputs)),
             Err(error) => error
                 .or_else(|| {
-                    let refusal = self.engine.gate.refusal().cloned();
-                    refusal.map(|refusal| refusal.at(self.engine.place()))
+                    let refusal = self.engine.gate.refusal();
+                    refusal.map(|refusal| self.engine.refused(refusal))
                 })
                 .map(Err),
         }

@@ -52,6 +52,13 @@ impl Engine {
             ..Site::default()
         }
     }
+
+    /// The error of work that this worker does not take, for `refusal`. It is apart from the paths of ops and steps, which are short.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn refused(&self, refusal: &Error) -> Error {
+        refusal.clone().at(self.place())
+    }
 }
 
 impl Executor {

@@ -361,7 +361,7 @@ impl Executor {
         // A step of a body is no new work: a worker that leaves finishes the step that it belongs to.
         let finishes = |e: &Error| lease.is_of_body() && e.code == Code::WorkerLeaving;
         if let Some(refusal) = self.engine.gate.refusal().filter(|e| !finishes(e)) {
-            return Err(refusal.clone().at(self.place()));
+            return Err(self.engine.refused(refusal));
         }
         match self.links.iter().flatten().find(|l| l.is_closed()) {
             None => Ok(()),

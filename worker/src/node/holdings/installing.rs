@@ -68,7 +68,7 @@ impl Holdings {
         sent: Vec<Arc<Program>>,
     ) -> Result<InstallAnswer> {
         if let Some(refusal) = self.engine.gate.refusal() {
-            return Err(refusal.clone().at(self.engine.place()));
+            return Err(self.engine.refused(refusal));
         }
         if grant.bodies.len() > MOST_BODIES {
             let msg = "the grant has more bodies than there may be";
