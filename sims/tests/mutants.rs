@@ -542,7 +542,8 @@ const MUTANTS: [Mutant; 52] = [
     ),
 ];
 
-/// Which of how many parts of the table is tried: all of it, or one part as `CONVOKE_MUTANTS` says, `0/3` for the first of three.
+/// Returns the part of the table that is tried, and the number of parts. The variable `CONVOKE_MUTANTS` names them, as in `0/3` for
+/// the first of three; without it the whole table is tried.
 fn sample() -> (usize, usize) {
     let Ok(text) = std::env::var("CONVOKE_MUTANTS") else {
         return (0, 1);

@@ -80,7 +80,7 @@ pub(crate) struct ReadModel {
     pub(crate) outputs: Vec<OutputForm>,
     /// The stages that its file divides it into.
     stages: Vec<Stage>,
-    /// Which nodes of the function each node of the file became.
+    /// This maps each node of the file to the nodes of the function that it became.
     pub(crate) origins: Origins,
 }
 

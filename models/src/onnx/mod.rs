@@ -94,7 +94,7 @@ pub struct ImportedModel {
     pub info: ModelInfo,
     /// The stages of a pipeline that the model's annotations divide it into, in their order.
     pub stages: Vec<Stage>,
-    /// Which nodes of the function each node of the file became.
+    /// This maps each node of the file to the nodes of the function that it became.
     pub origins: Origins,
     /// Remarks on parts of the model that are ignored or take another form here, one sentence each: a `ZipMap` gives a
     /// matrix instead of maps, and a map is given as two lists.

@@ -98,7 +98,7 @@ pub enum Harm {
     DiskFails,
     /// Each job at the target's disk takes up to this many milliseconds more.
     DiskSlow(u16),
-    /// Of the reads of the target's disk, this many in a million give a wrong bit.
+    /// The target's disk gives a wrong bit in this many of a million reads.
     DiskFlips(u32),
     /// The target's own token is revoked, and replaced by another when the fault is over. Nothing happens if the target
     /// has no token of its own.

@@ -1,4 +1,4 @@
-//! Which op is computed by what. Ops, attributes and dtypes that workloads do not have are refused.
+//! This module chooses the evaluation of each op. It refuses ops, attributes and dtypes that workloads do not have.
 
 use convoke_common::error::Code;
 use convoke_graph::graph::{Attrs, Node};
