@@ -16,6 +16,16 @@ def out_of_range(folder):
     return bad
 
 
+def unlike(folder):
+    """The inputs of the model of digits, with an expected output that it does not have."""
+    other = os.path.join(folder, "unlike.npz")
+    with zipfile.ZipFile("fixtures/digits/test.npz") as good, zipfile.ZipFile(other, "w") as to:
+        for name in good.namelist():
+            to.writestr(name, good.read(name))
+        to.writestr("expected/nothing.npy", good.read("expected/logits.npy"))
+    return other
+
+
 def varint(n):
     return bytes([n]) if n < 0x80 else bytes([n & 0x7F | 0x80]) + varint(n >> 7)
 

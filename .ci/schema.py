@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-from inputs import large_loop, long_product, out_of_range
+from inputs import large_loop, long_product, out_of_range, unlike
 from jsonschema import Draft202012Validator
 
 MODEL = ["fixtures/digits/model.onnx", "--inputs", "fixtures/digits/test.npz"]
@@ -120,6 +120,9 @@ def main(convoke, folder):
             start_worker(name)
         there = ["--connect", at, "--token-file", path("client")]
         run("run", "run", *MODEL, "--workers", "2", "--verify", *there)
+        compared = run("run", "run", MODEL[0], "--inputs", unlike(folder), "--verify", *there, rc=1)["verify"]["expected"]
+        if not [c for c in compared if "problem" in c and c["max_abs_err"] is None]:
+            sys.exit(f"schema: no output is missing: {compared}")
         run("generate", "generate", *LANGUAGE, "--prompt", "a", "--max-tokens", "3", "--workers", "2", *there)
         run("check", "check", MODEL[0])
         run("plan", "plan", *MODEL, "--workers", "2", "--pin", "*=w*", *there)

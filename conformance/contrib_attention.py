@@ -30,8 +30,10 @@ def mask_of(case, queries, keys, form):
     return case.missing()
 
 
-def bias_of(case, heads, queries, keys, chance=0.4):
-    lead = [[1, 1], ["b", 1], [1, heads], ["b", heads]][case.draw.integers(0, 4)]
+def bias_of(case, heads, queries, keys, chance=0.4, beams=False):
+    # Beside beams, ONNX Runtime finds the wrong rows of a term with a batch.
+    leads = [[1, 1], [1, heads]] if beams else [[1, 1], ["b", 1], [1, heads], ["b", heads]]
+    lead = leads[case.draw.integers(0, len(leads))]
 
     def values(_, z):
         shape = [z.get(d, d) for d in lead] + [z[queries], sum(z[k] for k in keys)]
@@ -67,10 +69,10 @@ def attention(draw):
 
 def multi_head(draw):
     heads, size = int(draw.integers(1, 4)), int(draw.integers(1, 6))
-    form = str(draw.choice(["self", "cross", "past", "given"]))
-    value = size if form in ("past", "given") or draw.random() < 0.6 else int(draw.integers(1, 6))
+    form = str(draw.choice(["self", "cross", "past", "given"])) if draw.random() < 0.8 else "shared"
+    value = size if form in ("past", "given", "shared") or draw.random() < 0.6 else int(draw.integers(1, 6))
     attributes = {"num_heads": heads}
-    causal = form in ("self", "past") and draw.random() < 0.4
+    causal = draw.random() < 0.4
     if causal:
         attributes["unidirectional"] = 1
     if draw.random() < 0.3:
@@ -79,23 +81,86 @@ def multi_head(draw):
     if form == "given":
         outputs = 1
     else:
-        outputs = 3 if form == "past" or draw.random() < 0.3 else 1
+        outputs = 3 if form in ("past", "shared") or draw.random() < 0.3 else 1
     if shown and outputs == 3:
         outputs = 4
     case = Contrib(draw, "MultiHeadAttention", outputs, **attributes)
     case.symbol("b", 1, 3).symbol("s", 1, 5).symbol("t", 1, 6).symbol("p", 1, 4)
     own = "t" if form in ("cross", "given") else "s"
-    keys = ["p", "s"] if form == "past" else [own]
+    keys = ["p", "s"] if form in ("past", "shared") else [own]
+    beams = form == "shared" and draw.random() < 0.5
+    if form == "shared":
+        # How many tokens the cache has is the same in both data sets, since outputs follow from it.
+        before = int(draw.integers(1, 5))
+        case.symbol("p", before, before).symbol("m", 10, 12)
+    if beams:
+        case.symbol("b", 2, 2).symbol("s", 1, 1)
     case.input(["b", "s", heads * size], np.float32)
     if form == "given":
         case.input(["b", heads, "t", size], np.float32).input(["b", heads, "t", value], np.float32).missing()
     else:
         case.input(["b", own, heads * size], np.float32).input(["b", own, heads * value], np.float32)
         case.maybe(0.5, [heads * (2 * size + value)], np.float32)
-    mask_of(case, "s", keys, str(draw.choice(["none", "none", "ends", "keys", "queries"])))
-    bias_of(case, heads, "s", keys)
+    # Beside beams, ONNX Runtime finds the wrong rows of masks of the other forms.
+    masks = ["none", "keys"] if beams else ["none", "none", "ends", "keys", "queries"]
+    mask_of(case, "s", keys, str(draw.choice(masks)))
+    bias_of(case, heads, "s", keys, beams=beams)
     if form == "past":
         case.input(["b", heads, "p", size], np.float32).input(["b", heads, "p", value], np.float32)
+    if form == "shared":
+        case.input(["b", heads, "m", size], np.float32).input(["b", heads, "m", size], np.float32)
+        case.shared = {"out1": case.inputs[-2][0], "out2": case.inputs[-1][0]}
+        case.input([1], INT32, lambda _, z: np.array([z["p"]], INT32))
+    if beams:
+        case.input([1, "b", "m"], INT32, ints_below(draw, 2))
+    return case
+
+
+class Packed(Contrib):
+    """MultiHeadAttention of packed operands, for which ONNX Runtime has a kernel for GPUs alone: on the CPU, it computes the
+    results from the same operands, each by itself."""
+
+    def results(self, inputs):
+        parts = Contrib(self.draw, self.op, len(self.outputs), **self.attributes)
+        parts.names = list(self.names)
+        parts.inputs = [given for given in self.inputs if given[0] not in ("in0", "in1")]
+        parts.names[:3] = ["in0", "in1", "in2"]
+        feeds = dict(inputs)
+        whole = inputs["in0"]
+        if whole.ndim == 5:
+            arrays = [whole[..., part, :] for part in range(3)]
+        elif "in1" in inputs:
+            arrays = [whole, *(inputs["in1"][..., part, :] for part in range(2))]
+        else:
+            arrays = np.split(whole, 3, -1)
+        for name, array in zip(parts.names, arrays):
+            array = np.ascontiguousarray(array.reshape(*array.shape[:2], -1))
+            parts.inputs.append((name, list(array.shape), array.dtype, None))
+            feeds[name] = array
+        return Contrib.results(parts, feeds)
+
+
+def packed_multi_head(draw):
+    heads, size = int(draw.integers(1, 4)), int(draw.integers(1, 6))
+    form = str(draw.choice(["heads", "heads", "keys", "columns"]))
+    attributes = {"num_heads": heads}
+    if form != "keys" and draw.random() < 0.4:
+        attributes["unidirectional"] = 1
+    case = Packed(draw, "MultiHeadAttention", 3 if draw.random() < 0.3 else 1, **attributes)
+    case.symbol("b", 1, 3).symbol("s", 1, 5).symbol("t", 1, 6)
+    if form == "heads":
+        case.input(["b", "s", heads, 3, size], np.float32).missing().missing()
+    elif form == "columns":
+        case.input(["b", "s", 3 * heads * size], np.float32).missing().missing()
+    else:
+        case.input(["b", "s", heads * size], np.float32).input(["b", "t", heads, 2, size], np.float32).missing()
+    if form == "keys":
+        case.missing()
+    else:
+        case.maybe(0.7, [3 * heads * size], np.float32)
+    keys = ["t"] if form == "keys" else ["s"]
+    mask_of(case, "s", keys, str(draw.choice(["none", "none", "ends", "keys", "queries"])))
+    bias_of(case, heads, "s", keys)
     return case
 
 
@@ -105,7 +170,11 @@ def decoder_masked(draw):
     attributes = {"num_heads": heads}
     if not cross:
         attributes["past_present_share_buffer"] = 1
-    case = Contrib(draw, "DecoderMaskedMultiHeadAttention", 1 if cross else 3, **attributes)
+    shown = draw.random() < 0.5
+    if shown:
+        attributes["output_qk"] = 1
+    outputs = ([0] if cross else [0, 1, 2]) + ([3] if shown else [])
+    case = Contrib(draw, "DecoderMaskedMultiHeadAttention", outputs, **attributes)
     case.symbol("b", 1, 3).symbol("t", 1, 6).symbol("m", 6, 8).symbol("one", 1, 1)
     # How many tokens the cache has is the same in both data sets, because the first operands follow from it.
     before = int(draw.integers(1, 6))
@@ -117,16 +186,31 @@ def decoder_masked(draw):
         return case
     case.input(["b", 1, heads * size], np.float32).input(["b", 1, heads * size], np.float32)
     mask_of(case, "one", ["p", "one"], str(draw.choice(["none", "keys"])))
-    bias_of(case, heads, "one", ["p", "one"])
+    beams = draw.random() < 0.4
+    bias_of(case, heads, "one", ["p", "one"], beams=beams)
     case.input(["b", heads, "m", size], np.float32).input(["b", heads, "m", size], np.float32)
     case.shared = {"out1": case.inputs[-2][0], "out2": case.inputs[-1][0]}
     case.input([1], INT32, lambda _, z: np.array([z["p"]], INT32))
-    if draw.random() < 0.5:
-        case.missing().missing().input([3 * heads * size], np.float32)
+    biased = draw.random() < 0.5
+    if beams:
+        # Two beams of one or two searches.
+        case.symbol("b", 2, 2).symbol("n", 1, 1)
+        if draw.random() < 0.5:
+            case.symbol("b", 4, 4).symbol("n", 2, 2)
+        case.constant(np.array([2], INT32)).input(["n", 2, "m"], INT32, ints_below(draw, 2))
+    elif biased:
+        case.missing().missing()
+    if biased:
+        case.input([3 * heads * size], np.float32)
     return case
 
 
-def group_query(draw):
+def group_query_shown(draw):
+    """GroupQueryAttention with its fourth output: the scores, or their softmax."""
+    return group_query(draw, int(draw.integers(1, 3)))
+
+
+def group_query(draw, shown=0):
     heads, group = int(draw.integers(1, 3)), int(draw.choice([1, 2, 3]))
     rotary = draw.random() < 0.5
     size = int(draw.choice([16, 32])) if rotary else int(draw.choice([8, 16]))
@@ -147,7 +231,9 @@ def group_query(draw):
         attributes["causal"] = 0
     if rotary:
         attributes |= {"do_rotary": 1, "rotary_interleaved": int(draw.integers(0, 2))}
-    case = Contrib(draw, "GroupQueryAttention", 3, **attributes)
+    if shown:
+        attributes["qk_output"] = shown
+    case = Contrib(draw, "GroupQueryAttention", 4 if shown else 3, **attributes)
     batch = 1 if form == "chunk" else 3
     case.symbol("b", 1, batch).symbol("s", 1, 1).symbol("p", 1, 6)
     if form not in ("step", "shared step"):
@@ -179,8 +265,9 @@ def group_query(draw):
             most = total(z)
             # Behind the tokens of a prompt there may be padding. With a window, ONNX Runtime reads scores there that it has not
             # written.
-            padded = form.endswith("prompt") and "local_window_size" not in attributes
-            least = min(2, most) if form.endswith("step") else 1 if padded else most
+            # Scores behind a row's last token are not written.
+            padded = form.endswith("prompt") and "local_window_size" not in attributes and not shown
+            least = most if shown else min(2, most) if form.endswith("step") else 1 if padded else most
             drawn["ends"] = draw.integers(least, most + 1, z["b"])
             drawn["ends"][0] = most
         return drawn["ends"]
@@ -240,7 +327,67 @@ def group_query(draw):
     return case
 
 
-def windowed(draw):
+def windowed_biased(draw):
+    """`windowed` with an attention_bias, which has a column for each token, also of those that were evicted."""
+    return windowed(draw, biased=True)
+
+
+def coded(draw):
+    """GroupQueryAttention whose caches hold codes of 8 or 4 bits."""
+    heads, group, bits = int(draw.integers(1, 3)), int(draw.choice([1, 2])), int(draw.choice([8, 4]))
+    size, dtype = 128 // bits, np.float32 if draw.random() < 0.8 else HALF
+    kind = str(draw.choice(["PER_TENSOR", "PER_CHANNEL"]))
+    attributes = {
+        "num_heads": heads * group, "kv_num_heads": heads, "k_quant_type": kind, "v_quant_type": kind,
+        "kv_cache_bit_width": bits,
+    }
+    rotary, step = draw.random() < 0.4, draw.random() < 0.5
+    if rotary:
+        attributes |= {"do_rotary": 1, "rotary_interleaved": int(draw.integers(0, 2))}
+    if draw.random() < 0.3:
+        attributes["softcap"] = float(draw.uniform(0.5, 3))
+    window = draw.random()
+    if window < 0.4:
+        attributes["local_window_size"] = int(draw.integers(1, 5))
+    evicting = window < 0.2
+    if evicting:
+        attributes["sliding_window_cache"] = 1
+    shown = int(draw.integers(1, 3)) if not evicting and draw.random() < 0.3 else 0
+    if shown:
+        attributes["qk_output"] = shown
+    sink = draw.random() < 0.2
+    if not sink and draw.random() < 0.2:
+        attributes["smooth_softmax"] = 1
+    case = Contrib(draw, "GroupQueryAttention", 4 if shown else 3, **attributes)
+    # Both data sets have as many tokens in the cache, which is full where it evicts.
+    before = attributes["local_window_size"] if evicting else int(draw.integers(1, 6))
+    case.symbol("b", 1, 3 if step else 1).symbol("s", 1, 1 if step else 5)
+    case.input(["b", "s", heads * group * size], dtype)
+    for _ in range(2):
+        case.input(["b", "s", heads * size], dtype)
+    low, high, stored = (-128, 128, np.int8) if bits == 8 else (0, 256, np.uint8)
+    for _ in range(2):
+        case.input(["b", heads, before, size * bits // 8], stored, lambda shape, _: draw.integers(low, high, shape).astype(stored))
+    case.input(["b"], INT32, lambda shape, z: np.full(shape, before + z["s"] - 1, INT32))
+    case.input([], INT32, lambda _, z: np.array(before + z["s"], INT32))
+    if rotary:
+        case.input([20, size // 2], dtype).input([20, size // 2], dtype)
+    else:
+        case.missing().missing()
+    case.missing()
+    if draw.random() < 0.3:
+        case.input([1, heads * group, "s", "all"], dtype, lambda shape, z: draw.standard_normal(
+            [1, heads * group, z["s"], before + z["s"]]).astype(dtype))
+    else:
+        case.missing()
+    case.input([heads * group], dtype) if sink else case.missing()
+    channels = [1] if kind == "PER_TENSOR" else [[heads * size], [heads, 1, size]][draw.integers(0, 2)]
+    for _ in range(2):
+        case.input(channels, np.float32, lambda shape, _: (draw.uniform(0.5, 1, shape) * (0.02 if bits == 8 else 0.3) * (draw.random(shape) < 0.95)).astype(np.float32))
+    return case
+
+
+def windowed(draw, biased=False):
     """GroupQueryAttention whose caches hold a window of the tokens, and evict several at once where they have room for more."""
     heads, group, window = int(draw.integers(1, 3)), int(draw.choice([1, 2])), int(draw.integers(1, 5))
     slack = int(draw.choice([0, 0, 1, 3]))
@@ -278,14 +425,26 @@ def windowed(draw):
         case.input(["b", heads, capacity, size], dtype)
     case.input(["b"], INT32, lambda _, z: (ends(z) - 1).astype(INT32))
 
+    most = {}
+
     def total(_, z):
-        most = np.array(ends(z).max(), INT32)
+        most["total"] = ends(z).max()
         drawn.clear()
-        return most
+        return np.array(most["total"], INT32)
 
     case.input([], INT32, total)
     if rotary:
         case.input([40, size // 2], dtype).input([40, size // 2], dtype)
+    elif biased:
+        case.missing().missing()
+    if biased:
+        lead = [[1, 1], ["b", 1], [1, heads * group], ["b", heads * group]][draw.integers(0, 4)]
+
+        def values(_, z):
+            shape = [z.get(d, d) for d in lead] + [z["s"], most["total"]]
+            return draw.standard_normal(shape).astype(dtype)
+
+        case.missing().input([*lead, "s", "all"], dtype, values)
     return case
 
 

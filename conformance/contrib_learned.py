@@ -166,6 +166,31 @@ def pairs_of_classes(draw):
     )
 
 
+def without_vectors(draw):
+    """A support vector machine whose coefficients are those of the features."""
+    columns, classes = int(draw.integers(1, 5)), int(draw.integers(1, 5))
+    # ONNX Runtime reads these parameters, whatever the kernel.
+    attributes = {"kernel_type": str(draw.choice(["LINEAR", "LINEAR", "RBF"])), "kernel_params": [0.25, 0.5, 3.0]}
+    if draw.random() < 0.5:
+        return on_rows(
+            draw, "SVMRegressor", columns, coefficients=numbers(draw, columns), rho=numbers(draw, 1), n_supports=0,
+            one_class=int(draw.integers(0, 2)), post_transform=str(draw.choice(TRANSFORMS)), **attributes,
+        )
+    coefficients = np.array(numbers(draw, columns * classes))
+    if draw.random() < 0.3:
+        coefficients = abs(coefficients)
+    labels = {"classlabels_ints": [int(v) for v in draw.permutation(20)[:classes]]}
+    if draw.random() < 0.3:
+        labels = {"classlabels_strings": [str(word) for word in draw.permutation(WORDS)[:classes]]}
+    if draw.random() < 0.3:
+        pairs = max(classes * (classes - 1) // 2, 1)
+        attributes |= {"prob_a": numbers(draw, pairs), "prob_b": numbers(draw, pairs)}
+    return on_rows(
+        draw, "SVMClassifier", columns, 2, coefficients=coefficients.tolist(), rho=numbers(draw, int(draw.integers(1, 3))),
+        post_transform=str(draw.choice(TRANSFORMS)), **labels, **attributes,
+    )
+
+
 class OfMap(Contrib):
     """A case of an op that reads a map from `keys`, a type of ONNX, to floats. Python gives ONNX Runtime no other maps."""
 
@@ -287,6 +312,7 @@ def trees(draw):
 FAMILIES = {
     "scale": (scale, 10), "normalise": (normalise, 10), "binarise": (binarise, 3), "impute": (impute, 12),
     "one_hot": (one_hot, 8), "join": (join, 5), "linear": (linear, 25), "support_vectors": (support_vectors, 15),
+    "without_vectors": (without_vectors, 40),
     "pairs_of_classes": (pairs_of_classes, 20), "trees": (trees, 40), "one_hot_words": (one_hot_words, 8),
     "by_category": (by_category, 10), "by_label": (by_label, 30), "of_words": (of_words, 16),
     "cast_map": (cast_map, 12), "by_vocabulary": (by_vocabulary, 12),

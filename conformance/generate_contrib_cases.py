@@ -8,8 +8,13 @@ Each case has two data sets, of different sizes where the inputs have symbolic d
 
 import contrib_composed
 import contrib_learned
+import contrib_recurrent
+import contrib_streams
 import numpy as np
-from contrib_attention import attention, decoder_masked, group_query, multi_head, rotary, windowed
+from contrib_attention import (
+    attention, coded, decoder_masked, group_query, group_query_shown, multi_head, packed_multi_head, rotary, windowed,
+    windowed_biased,
+)
 from contrib_blocked import Blocked
 from contrib_case import HALF, INT32, INT64, Contrib, floats, ints_below, small
 from generate_random_cases import causal_conv, linear_attention, write_families
@@ -376,24 +381,6 @@ def codes_embed_layer_norm(draw):
     return case
 
 
-def dynamic_lstm(draw):
-    steps, rows, width, hidden = (int(d) for d in draw.integers(1, 6, 4))
-    direction = str(draw.choice(["forward", "reverse", "bidirectional"]))
-    directions, dtype = 1 + (direction == "bidirectional"), draw.choice([np.int8, np.uint8])
-    by_column, low = draw.random() < 0.5, -64 if dtype == np.int8 else 64
-    columns = [4 * hidden] if by_column else []
-    case = Contrib(draw, "DynamicQuantizeLSTM", 3, direction=direction, hidden_size=hidden)
-    case.symbol("n", 1, steps).input(["n", rows, width], np.float32)
-    for inner in (width, hidden):
-        case.constant(draw.integers(low, low + 128, [directions, inner, 4 * hidden]).astype(dtype))
-    for dims in ([directions, 8 * hidden], None, [directions, rows, hidden], [directions, rows, hidden], None):
-        case.maybe(0.6, dims, np.float32, small(draw)) if dims else case.missing()
-    for _ in range(2):
-        case.constant(draw.uniform(0.005, 0.02, [directions, *columns]).astype(np.float32))
-        case.constant(np.full([directions, *columns], low + 64, dtype))
-    return case
-
-
 def experimental(draw):
     """Ops that ONNX had on trial before operator set 10."""
     op = str(draw.choice(["Affine", "Crop", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh"]))
@@ -469,10 +456,12 @@ FAMILIES = {
     "embed_layer_norm": (embed_layer_norm, 15), "fused_matmul": (fused_matmul, 40), "fused_gemm": (fused_gemm, 25),
     "fused_conv": (fused_conv, 30), "conv_transpose": (conv_transpose, 4), "crop": (crop, 20), "activations": (activations, 40),
     "experimental": (experimental, 40), "resize_ten": (resize_ten, 24),
-    "forms": (forms, 30), "blocked": (Blocked, 40), "attention": (attention, 40), "multi_head": (multi_head, 40),
-    "decoder_masked": (decoder_masked, 12), "group_query": (group_query, 60), "windowed": (windowed, 40), "rotary": (rotary, 20),
+    "forms": (forms, 30), "blocked": (Blocked, 40), "attention": (attention, 40), "multi_head": (multi_head, 60),
+    "decoder_masked": (decoder_masked, 30), "packed_multi_head": (packed_multi_head, 16),
+    "group_query": (group_query, 60), "group_query_shown": (group_query_shown, 40), "windowed": (windowed, 40),
+    "windowed_biased": (windowed_biased, 30), "coded": (coded, 60), "rotary": (rotary, 20),
     "distances": (distances, 16), "pad": (pad, 12), "tokens": (tokens, 40), "inverse": (inverse, 10), "moe": (moe, 40), "qmoe": (qmoe, 50), "codes_embed_layer_norm": (codes_embed_layer_norm, 20), "linear_attention": (linear, 30), "few_queries": (few_queries, 15), "causal_conv": (causal, 30),
-    "dynamic_lstm": (dynamic_lstm, 20), **contrib_composed.FAMILIES, **contrib_learned.FAMILIES,
+    **contrib_composed.FAMILIES, **contrib_learned.FAMILIES, **contrib_recurrent.FAMILIES, **contrib_streams.FAMILIES,
 }
 
 

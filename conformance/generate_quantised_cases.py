@@ -10,111 +10,9 @@ import pathlib
 import sys
 
 import numpy as np
-import onnxruntime as ort
-from generate_cases import write_case
-from onnx import TensorProto, helper, numpy_helper
-
-MS = "com.microsoft"
-
-
-class Node:
-    """A node with constant operands and inputs; ONNX Runtime runs it."""
-
-    def __init__(self, op, domain="", opset=21, outputs=1, **attributes):
-        self.op, self.domain, self.opset = op, domain, opset
-        self.outputs = [f"out{i}" for i in range(outputs)]
-        self.attributes = {k: v for k, v in attributes.items() if v is not None}
-        self.names, self.inputs, self.constants = [], [], []
-
-    def input(self, value):
-        self.names.append(f"in{len(self.names)}")
-        self.inputs.append((self.names[-1], np.asarray(value)))
-        return self
-
-    def constant(self, value, dtype=None):
-        self.names.append(f"in{len(self.names)}")
-        value = np.asarray(value)
-        tensor = numpy_helper.from_array(value, self.names[-1])
-        if dtype is not None:
-            packed = helper.make_tensor(self.names[-1], dtype, value.shape, value.flatten().tolist())
-            tensor = packed
-        self.constants.append(tensor)
-        return self
-
-    def missing(self):
-        self.names.append("")
-        return self
-
-    def model(self, results=None):
-        node = helper.make_node(self.op, self.names, self.outputs, domain=self.domain, **self.attributes)
-        info = helper.make_tensor_value_info
-        inputs = [info(n, helper.np_dtype_to_tensor_dtype(v.dtype), list(v.shape)) for n, v in self.inputs]
-        if results is None:
-            outs = [helper.make_empty_tensor_value_info(n) for n in self.outputs]
-        else:
-            outs = [
-                info(n, helper.np_dtype_to_tensor_dtype(v.dtype), [None] * v.ndim) for n, v in zip(self.outputs, results)
-            ]
-        graph = helper.make_graph([node], "quantised", inputs, outs, self.constants)
-        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid(MS, 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
-
-    def write(self, root, name):
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level = 4
-        session = ort.InferenceSession(self.model().SerializeToString(), options, providers=["CPUExecutionProvider"])
-        results = session.run(self.outputs, dict(self.inputs))
-        write_case(root / name, self.model(results), [([v for _, v in self.inputs], results)])
-
-
-def codes(draw, shape, dtype):
-    info = np.iinfo(dtype)
-    return draw.integers(info.min, info.max + 1, shape).astype(dtype)
-
-
-def weights(draw, shape, dtype, beside):
-    """Codes of the right operand of a product, whose left operand has the dtype `beside`.
-
-    Beside u8, codes of i8 have half of their range: ONNX Runtime adds pairs of products in i16 on processors without VNNI,
-    and such a sum of any two codes may be beyond i16.
-    """
-    if beside == np.uint8 and dtype == np.int8:
-        return draw.integers(-64, 64, shape).astype(dtype)
-    return codes(draw, shape, dtype)
-
-
-def scale(draw, shape=()):
-    return np.asarray(draw.uniform(0.01, 0.2, shape), np.float32)
-
-
-def shape(draw, least, most, size=9):
-    return [int(d) for d in draw.integers(1, size, draw.integers(least, most + 1))]
-
-
-BYTES = [np.uint8, np.int8]
-
-
-def pick(draw, options):
-    return options[int(draw.integers(len(options)))]
-
-
-def chance(draw, p=0.5):
-    return bool(draw.random() < p)
-
-
-def granular(draw, dims):
-    """The shape of scales for a tensor of these dimensions, and the attributes of it."""
-    kind = pick(draw, ["tensor", "axis", "blocks"])
-    axis = int(draw.integers(len(dims)))
-    if kind == "tensor":
-        return (), {}
-    if kind == "axis":
-        return (dims[axis],), {"axis": axis - (len(dims) if chance(draw) else 0)}
-    size = int(draw.integers(1, dims[axis] + 1))
-    blocks = list(dims)
-    blocks[axis] = -(-dims[axis] // size)
-    return tuple(blocks), {"axis": axis, "block_size": size}
+from onnx import TensorProto
+from quantised_blocks import bitsandbytes, gather_blocks, gather_floats, n_bits, two_bits
+from quantised_case import BYTES, MS, Node, chance, codes, granular, pick, scale, shape, weights
 
 
 def quantize(draw):
@@ -366,7 +264,10 @@ def gemm(draw):
     else:
         node.missing()
     if chance(draw):
-        node.constant(scale(draw) * np.float32(40)).constant(zero_of(draw, a))
+        node.constant(scale(draw) * np.float32(40))
+        # Without a zero point the results are floats, which are divided by the scale all the same.
+        if draw.integers(4):
+            node.constant(zero_of(draw, a))
     return node
 
 
@@ -397,65 +298,6 @@ def dynamic_matmul(draw):
     return node
 
 
-def n_bits(draw):
-    bits = pick(draw, [4, 4, 8, 2])
-    block = pick(draw, [16, 32, 64])
-    k, n = int(draw.integers(1, 200)), int(draw.integers(1, 40))
-    blocks = -(-k // block)
-    node = Node("MatMulNBits", MS, K=k, N=n, bits=bits, block_size=block)
-    node.input(draw.standard_normal([*shape(draw, 1, 2, 5), k]).astype(np.float32))
-    node.constant(codes(draw, [n, blocks, block * bits // 8], np.uint8)).constant(scale(draw, (n * blocks,)))
-    kind = pick(draw, ["none", "packed", "numbers"])
-    if kind == "packed":
-        node.constant(codes(draw, [n * -(-blocks * bits // 8)], np.uint8))
-    elif kind == "numbers":
-        node.constant(draw.uniform(0, 2**bits - 1, n * blocks).astype(np.float32))
-    else:
-        node.missing()
-    if bits != 2 and kind != "packed" and draw.random() < 0.3:
-        # The block of each row, in any order. What would fill the last block may be there too. Packed zero points are left out,
-        # since ONNX Runtime's kernel for CPUs ignores them here, against its documentation.
-        order = draw.permutation(np.arange(k) // block)
-        filled = np.zeros(-k % block if chance(draw) else 0)
-        node.constant(np.concatenate([order, filled]).astype(np.int32))
-    else:
-        node.missing()
-    if chance(draw):
-        node.constant(draw.standard_normal(n).astype(np.float32))
-    return node
-
-
-def bitsandbytes(draw):
-    k, n, block = int(draw.integers(1, 60)), int(draw.integers(1, 20)), pick(draw, [16, 32, 64])
-    node = Node("MatMulBnb4", MS, K=k, N=n, block_size=block, quant_type=int(chance(draw)))
-    node.input(draw.standard_normal([*shape(draw, 1, 2, 5), k]).astype(np.float32))
-    return node.constant(codes(draw, [-(-n * k // 2)], np.uint8)).constant(scale(draw, (-(-n * k // block),)))
-
-
-def gather_blocks(draw):
-    rows, columns = int(draw.integers(2, 9)), 32 * int(draw.integers(1, 4))
-    block = pick(draw, [16, 32])
-    kind = pick(draw, ["u8x4", "u8x8", "int4", "uint4"])
-    blocks = -(-columns // block)
-    indices = draw.integers(0, rows, shape(draw, 1, 2, 4)).astype(pick(draw, [np.int32, np.int64]))
-    bits = 8 if kind == "u8x8" else 4
-    node = Node("GatherBlockQuantized", MS, block_size=block, gather_axis=0, quantize_axis=1, bits=bits)
-    zeros = chance(draw)
-    if kind.startswith("u8"):
-        node.constant(codes(draw, [rows, columns * bits // 8], np.uint8)).input(indices)
-        node.constant(scale(draw, (rows, blocks)))
-        if zeros:
-            node.constant(codes(draw, [rows, -(-blocks * bits // 8)], np.uint8))
-        return node
-    signed = kind == "int4"
-    dtype, low = (TensorProto.INT4, -8) if signed else (TensorProto.UINT4, 0)
-    node.constant(draw.integers(low, low + 16, [rows, columns]), dtype).input(indices)
-    node.constant(scale(draw, (rows, blocks)))
-    if zeros:
-        node.constant(draw.integers(low, low + 16, [rows, blocks]), dtype)
-    return node
-
-
 # How many cases of each family, and whether codes may differ by one.
 FAMILIES = {
     "quantize": (quantize, 50, False), "dequantize": (dequantize, 50, False), "four_bits": (four_bits, 20, False),
@@ -467,8 +309,8 @@ FAMILIES = {
     "average_pool": (average_pool, 30, True), "global_pool": (global_pool, 15, True), "concat": (concat, 20, True),
     "softmax": (softmax, 15, True), "gemm": (gemm, 30, True), "to_float": (to_float, 20, False),
     "conv_last": (conv_last, 30, False), "where": (where, 15, True), "bitsandbytes": (bitsandbytes, 20, False),
-    "dynamic_matmul": (dynamic_matmul, 20, False), "n_bits": (n_bits, 40, False),
-    "gather_blocks": (gather_blocks, 20, False), "attention": (attention, 45, False),
+    "dynamic_matmul": (dynamic_matmul, 20, False), "n_bits": (n_bits, 40, False), "two_bits": (two_bits, 15, False),
+    "gather_blocks": (gather_blocks, 30, False), "gather_floats": (gather_floats, 30, False), "attention": (attention, 45, False),
 }
 
 

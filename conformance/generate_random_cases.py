@@ -10,9 +10,11 @@ import sys
 
 import generate_random_arrays
 import generate_random_edges
+import generate_random_forms
 import generate_random_images
 import generate_random_layers
 import generate_random_sequences
+import generate_random_types
 import numpy as np
 from generate_random_case import Case
 
@@ -247,7 +249,8 @@ FAMILIES = {
     "col2im": (col2im, 25), "tensor_scatter": (tensor_scatter, 25), "cum_prod": (cum_prod, 15),
     "center_crop_pad": (center_crop_pad, 25), "linear_attention": (linear_attention, 25),
     "causal_conv": (causal_conv, 15), **generate_random_arrays.FAMILIES, **generate_random_edges.FAMILIES,
-    **generate_random_images.FAMILIES, **generate_random_layers.FAMILIES, **generate_random_sequences.FAMILIES,
+    **generate_random_forms.FAMILIES, **generate_random_images.FAMILIES, **generate_random_layers.FAMILIES,
+    **generate_random_sequences.FAMILIES, **generate_random_types.FAMILIES,
 }
 
 

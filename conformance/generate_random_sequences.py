@@ -16,15 +16,19 @@ class Graph:
         self.model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]>\ng {head} {{\n{body}\n}}')
         self.data = data
 
-    def write(self, root, name):
+    def results(self, inputs):
+        """The outputs on inputs in their order."""
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         evaluator = onnxruntime.InferenceSession(self.model.SerializeToString(), options)
         names = [value.name for value in self.model.graph.input]
+        return evaluator.run(None, dict(zip(names, inputs)))
+
+    def write(self, root, name):
         sets = []
         for _ in range(2):
             inputs = [np.asarray(value) for value in self.data()]
-            sets.append((inputs, evaluator.run(None, dict(zip(names, inputs)))))
+            sets.append((inputs, self.results(inputs)))
         write_case(root / name, self.model, sets)
 
 

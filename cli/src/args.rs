@@ -69,7 +69,7 @@ const JSON: &str = "CONVOKE_JSON";
 #[command(name = "convoke", version, after_long_help = EXAMPLES, max_term_width = 110, propagate_version = false)]
 pub struct Cli {
     /// Print one JSON value on stdout, errors included; coordinator, worker and up print one per line: when they are
-    /// ready, and for the error that ends them
+    /// ready, and for the error that ends them; status --watch prints one per look
     #[arg(long, global = true, env = JSON, value_parser = FalseyValueParser::new())]
     pub json: bool,
     #[command(flatten)]
@@ -213,9 +213,9 @@ pub struct StatusArgs {
     /// File with a client token
     #[arg(long, value_name = "FILE", env = "CONVOKE_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
-    /// Report health by the exit code alone, and with --json as {"healthy": BOOL}, whether all is well: with
-    /// --state-dir, in the coordinator or worker process of this machine that has this folder; else in the cluster,
-    /// where no worker may be lost
+    /// Report by the exit code alone, and with --json as {"healthy": BOOL}, whether all is well: with --state-dir, in
+    /// the coordinator or worker process of this machine that has this folder; else in the cluster, where no worker may
+    /// be lost
     #[arg(long, env = "CONVOKE_HEALTH", value_parser = FalseyValueParser::new())]
     pub health: bool,
     /// State folder of a coordinator on this machine, which is asked without a token; for --health of a worker, too
@@ -257,8 +257,8 @@ pub struct UpArgs {
     /// How long running steps may go on once a worker is told to end; the rest takes at most 2 s more
     #[arg(long, value_name = "TIME", env = "CONVOKE_DRAIN_BOUND", default_value = "8s", value_parser = parse_duration)]
     pub drain_bound: Duration,
-    /// Folder for the cluster's state, removed at the end; it may exist only where a killed `up` left it [default: a new one
-    /// in XDG_RUNTIME_DIR or /tmp]
+    /// Folder for the cluster's state, removed at the end; it may exist only where a killed `up` left it
+    /// [default: a new one in XDG_RUNTIME_DIR or /tmp]
     #[arg(long, value_name = "DIR", env = "CONVOKE_RUN_DIR")]
     pub run_dir: Option<PathBuf>,
 }
@@ -338,7 +338,8 @@ pub struct WorkerArgs {
         requires = "state_dir"
     )]
     pub state_pool: Option<PathBuf>,
-    /// Folder for weights that were loaded before, which workers of one user may share [default: ~/.cache/convoke/chunks]
+    /// Folder for weights that were loaded before, which workers of one user may share
+    /// [default: ~/.cache/convoke/chunks]
     #[arg(long, value_name = "DIR", env = "CONVOKE_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
     /// Largest size of the --cache-dir folder; 0 for no cache
@@ -359,8 +360,8 @@ pub enum TokenCommand {
         /// The role of members that join with it
         #[arg(long, value_enum, env = "CONVOKE_ROLE")]
         role: TokenRole,
-        /// How long one can join with it (30m, 24h, 7d, never). Whoever has joined stays a member after that: bound that
-        /// with --member-ttl, or end it with `token revoke`
+        /// How long one can join with it (30m, 24h, 7d, never). Whoever has joined stays a member after that: bound
+        /// that with --member-ttl, or end it with `token revoke`
         #[arg(long, value_name = "TIME", env = "CONVOKE_TTL", default_value = "24h", value_parser = parse_ttl)]
         ttl: Ttl,
         /// How long a member that joined with it may stay; it must join again after that [default: never]
@@ -431,6 +432,16 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_flag_with_an_optional_value_leaves_what_follows_alone() {
+        let cli = Cli::try_parse_from(["convoke", "run", "--wait", "model.onnx"]).unwrap();
+        let Command::Run(run) = cli.command else {
+            panic!("another command");
+        };
+        assert_eq!(run.wait, Some(Duration::from_secs(600)));
+        assert_eq!(run.model.load.model, PathBuf::from("model.onnx"));
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! Invariants
 //! 1. Results go to stdout and everything else to stderr; with `--json` stdout holds exactly one JSON value. The
 //!    long-running roles and `up` print one value per line: one when they are ready, and one for the error that ends
-//!    them.
+//!    them. `status --watch` prints one value per look, and one for the error that ends it.
 //! 2. Exit codes: 0, 1 failed, 2 usage, 130 interrupted.
 //! 3. No secret is taken from, or written to, an argument list or a log.
 //! 4. Each process runs its network I/O on the one thread of [`tokio`]'s current-thread runtime; kernels run on other

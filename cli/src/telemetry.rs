@@ -218,7 +218,7 @@ mod tests {
             "WARN",
             "debug,quinn=info",
             "convoke_worker",
-            "convoke_rendezvous::remote=trace",
+            "convoke_rendezvous::link::remote=trace",
         ] {
             assert!(filter(good, true).is_ok(), "{good}");
         }

@@ -142,6 +142,10 @@ fn what_a_model_takes_is_said() {
         text.contains("runs: ") && text.contains("EACH NEEDS"),
         "{text}"
     );
+    let whole = "no split over more than ";
+    assert!(!text.contains(whole), "{text}");
+    let text = run(["check", &digits, "--workers", "60"]).expect(0).stdout;
+    assert!(text.contains(whole), "{text}");
 }
 
 #[test]
@@ -162,7 +166,7 @@ fn sizes_of_axes_are_assumed_or_given() {
     );
     assert!(given["operations"].as_f64() > assumed["operations"].as_f64());
     let text = run(["check", &model, "--dim", "nowhere=3"])
-        .expect(2)
+        .expect(1)
         .stderr;
     assert!(
         text.contains("no dynamic axis 'nowhere'") && text.contains(axis),

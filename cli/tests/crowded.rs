@@ -55,7 +55,7 @@ async fn a_run_that_may_wait_gets_the_memory_that_another_client_releases() {
     for (wait, said) in [
         (&[][..], "the model does not fit the memory that is free"),
         (
-            &["--wait", "1s"],
+            &["--wait=1s"],
             "waited 1s for memory: the model does not fit",
         ),
     ] {

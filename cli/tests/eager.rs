@@ -587,8 +587,8 @@ async fn a_call_waits_for_room_until_its_deadline() {
     let f = f.options(options).unwrap();
     // Installed, so that the call has nothing else to wait for.
     f.plan(std::slice::from_ref(&x)).await.unwrap();
-    // The other worker computes it: no op of the first is over, and so makes room, before it arrives. The products are cancelled
-    // at the end, and take longer than filling and waiting even where other work keeps the machine busy.
+    // The other worker computes it: no op of the first is over, and so makes room, before it arrives. The products are
+    // cancelled at the end, and take longer than filling and waiting even where other work keeps the machine busy.
     let late = products(&b.put(square()).unwrap(), 40 * LONG).unwrap();
     let (waiting, _) = fill_behind(&cluster, &late.to(&a).unwrap());
     let since = Instant::now();

@@ -129,12 +129,19 @@ fn a_text_ends_where_the_model_knows_no_more_positions() {
         "{}",
         failed.stderr
     );
+    let text = "The devices of many machines. ".repeat(9);
+    let long = run(args(&text)).expect(1);
+    assert!(
+        long.stderr.contains("the model may know fewer positions"),
+        "{}",
+        long.stderr
+    );
     std::fs::write(scratch.path("config.json"), "{\"n_positions\": 64}").unwrap();
     let printed = run(args("The devices")).expect(0).json();
     assert_eq!(printed["ended"], "positions");
     let all = printed["prompt_tokens"].as_u64().unwrap() as usize + ids(&printed["tokens"]).len();
     assert_eq!(all, 65);
-    let long = run(args(&"The devices of many machines. ".repeat(9))).expect(1);
+    let long = run(args(&text)).expect(1);
     assert!(
         long.stderr.contains("and the model knows 64 positions"),
         "{}",
@@ -172,6 +179,11 @@ fn what_makes_no_sense_is_one_error() {
             arguments("cached", &["--prompt", "a", "--top-p", "0"]),
             1,
             "top_p is 0, expected more than 0 and at most 1",
+        ),
+        (
+            arguments("cached", &["--prompt", "a", "--temperature", "-1"]),
+            1,
+            "a temperature of -1 makes no sense",
         ),
         (
             arguments(

@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
 use crate::common;
+use crate::partial::{Message, node, value};
 
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::fd::AsRawFd;
 
-use common::{Scratch, fixture, run};
+use common::{BOUND, Scratch, convoke, finish, fixture, run};
 use convoke::HostTensor as Tensor;
 use convoke::numpy::{read_npz, write_npy, write_npz};
 
@@ -271,8 +274,8 @@ fn single_arrays_count_more_than_the_archive() {
     assert_eq!(r["outputs"][0]["shape"], serde_json::json!([2, 10]), "{r}");
 }
 
-/// The digits model with names that a terminal would obey. They are as long as those that they replace, so that all lengths in
-/// the file stay right.
+/// The digits model with names that a terminal would obey. They are as long as those that they replace, so that all
+/// lengths in the file stay right.
 fn obeyed(replaced: &[(&str, &str)]) -> Vec<u8> {
     let mut model = std::fs::read(fixture("digits/model.onnx")).unwrap();
     for (plain, obeyed) in replaced {
@@ -343,4 +346,58 @@ fn names_in_a_model_do_nothing_to_the_terminal() {
         ],
     );
     check(1, &["run", inputs, "--local", "1"], &[r"\u{1b}[2Ji.npz"]);
+}
+
+#[test]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a test of real processes in real time"
+)]
+fn a_signal_ends_a_command_whose_results_nobody_reads() {
+    let (d, scratch) = (digits(), Scratch::new("unread"));
+    let file = scratch.path("out.npz");
+    // The pipe is full, so that the report waits for a reader.
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    // SAFETY: The call asks for the size of an open pipe, and is given no memory.
+    let size = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_GETPIPE_SZ) };
+    let full = vec![b' '; usize::try_from(size).unwrap()];
+    writer.write_all(&full).unwrap();
+    let out = ["--json", "--outputs", file.to_str().unwrap()];
+    let mut command = convoke(with("run", &d, &out));
+    let child = command.stdout(writer).spawn().unwrap();
+    // The outputs are written after the cluster has ended, right before the report.
+    let end = std::time::Instant::now() + BOUND;
+    while !file.exists() {
+        assert!(std::time::Instant::now() < end, "no outputs in {BOUND:?}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let done = finish(child).expect(130);
+    assert!(done.stderr.contains("error: interrupted"), "{done:?}");
+    drop(reader);
+}
+
+#[test]
+fn a_plan_takes_the_inputs_that_a_run_casts() {
+    const BF16: u64 = 16;
+    let graph = Message::default()
+        .bytes(1, node("y", "Neg", &["x"]))
+        .bytes(2, "negated")
+        .bytes(11, value("x", BF16, &[2]))
+        .bytes(12, value("y", BF16, &[2]));
+    let opset = Message::default().bytes(1, "").number(2, 17);
+    let model = Message::default().number(1, 8);
+    let model = model.bytes(7, graph).bytes(8, opset);
+    let scratch = Scratch::new("cast");
+    let path = |name: &str| scratch.path(name).display().to_string();
+    std::fs::write(path("model.onnx"), model).unwrap();
+    let x = Tensor::from_slice(&[2], &[1f32, -2.]).unwrap();
+    write_npz(path("in.npz"), &[("x".to_owned(), x)]).unwrap();
+    let (model, inputs) = (path("model.onnx"), path("in.npz"));
+    for command in ["run", "plan"] {
+        let done = run([command, &model, "--inputs", &inputs, "--local", "1"]).expect(0);
+        let note = "input 'x' is cast from f32 to bf16";
+        assert!(done.stderr.contains(note), "{done:?}");
+    }
 }

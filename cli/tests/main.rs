@@ -1,5 +1,5 @@
-//! Tests of the binary, on real processes. One program for all files, since each program has the whole product in it. `flat` measures
-//! its own process and is a program of its own.
+//! Tests of the binary, on real processes. One program for all files, since each program has the whole product in it.
+//! `flat` measures its own process and is a program of its own.
 
 mod audit;
 mod bench;

@@ -12,7 +12,7 @@ use convoke::numpy::{read_npz, write_npz};
 
 /// A protobuf message, whose fields are bytes or numbers.
 #[derive(Default)]
-struct Message(Vec<u8>);
+pub(crate) struct Message(Vec<u8>);
 
 impl Message {
     fn varint(&mut self, mut n: u64) {
@@ -23,13 +23,13 @@ impl Message {
         self.0.push(n as u8);
     }
 
-    fn number(mut self, field: u64, n: u64) -> Message {
+    pub(crate) fn number(mut self, field: u64, n: u64) -> Message {
         self.varint(field << 3);
         self.varint(n);
         self
     }
 
-    fn bytes(mut self, field: u64, bytes: impl AsRef<[u8]>) -> Message {
+    pub(crate) fn bytes(mut self, field: u64, bytes: impl AsRef<[u8]>) -> Message {
         self.varint(field << 3 | 2);
         self.varint(bytes.as_ref().len() as u64);
         self.0.extend(bytes.as_ref());
@@ -44,7 +44,7 @@ impl AsRef<[u8]> for Message {
 }
 
 /// Makes an input or output of an ONNX graph, with its element type.
-fn value(name: &str, elements: u64, shape: &[u64]) -> Message {
+pub(crate) fn value(name: &str, elements: u64, shape: &[u64]) -> Message {
     let dims = shape.iter().map(|d| Message::default().number(1, *d));
     let dims = dims.fold(Message::default(), |shape, dim| shape.bytes(1, dim));
     let tensor = Message::default().number(1, elements).bytes(2, dims);
@@ -52,7 +52,7 @@ fn value(name: &str, elements: u64, shape: &[u64]) -> Message {
     Message::default().bytes(1, name).bytes(2, ty)
 }
 
-fn node(name: &str, op: &str, inputs: &[&str]) -> Message {
+pub(crate) fn node(name: &str, op: &str, inputs: &[&str]) -> Message {
     let given = inputs.iter().fold(Message::default(), |m, i| m.bytes(1, i));
     given.bytes(2, name).bytes(3, name).bytes(4, op)
 }

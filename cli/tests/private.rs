@@ -131,5 +131,24 @@ fn other_users_change_and_read_nothing_that_decides_who_is_let_in() {
         asked.stderr.contains(&told) && asked.stderr.contains(&token),
         "{asked:#?}"
     );
+    // Nobody has a token that could not be written, so it is revoked.
+    let nowhere = path("absent/client.token");
+    let made = ["token", "create", "--role", "client", "--out", &nowhere];
+    let failed = run(&[&made[..], &["--state-dir", &state]].concat()).expect(1);
+    let why = format!("error: cannot write {nowhere}: its folder does not exist");
+    assert!(failed.stderr.contains(&why), "{failed:#?}");
+    let listed = run(&["token", "list", "--json", "--state-dir", &state]).expect(0);
+    let listed = listed.json();
+    let tokens = listed["tokens"].as_array().unwrap().iter();
+    let revoked: Vec<&str> = tokens
+        .filter(|t| t["revoked"] == true)
+        .map(|t| t["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(revoked.len(), 1, "{listed}");
+    let told = format!(
+        "the token {}, which was made for it, is revoked",
+        revoked[0]
+    );
+    assert!(failed.stderr.contains(&told), "{failed:#?}");
     assert_eq!([worker, coordinator].map(Daemon::interrupt), [Some(0); 2]);
 }

@@ -288,6 +288,23 @@ async fn step_on(cluster: convoke::Cluster, f: &Function) {
     }
 }
 
+/// Calls the model again and again, each time once, until the sender is used or gone. Returns the results of all calls.
+async fn step_until(
+    mut end: tokio::sync::oneshot::Receiver<()>,
+    model: Model,
+    inputs: Vec<(String, Tensor)>,
+) -> Vec<Result<Outputs, Error>> {
+    let mut results = Vec::new();
+    while end.try_recv() == Err(tokio::sync::oneshot::error::TryRecvError::Empty) {
+        let options = CallOptions {
+            retry: Retry::Off,
+            ..CallOptions::default()
+        };
+        results.push(model.call_with(inputs.clone(), options).await);
+    }
+    results
+}
+
 #[tokio::test]
 async fn a_client_killed_over_its_steps_leaves_nothing_and_stops_nobody() {
     if let Some(cluster) = told_cluster().await {
@@ -312,24 +329,25 @@ async fn a_client_killed_over_its_steps_leaves_nothing_and_stops_nobody() {
         programs == 2 && links.clone().count() == 4 && links.clone().all(|l| l.tripwire)
     };
     everywhere("a program of each client", &armed).await;
-    let held = call_and(&cluster, &model, &f, Retry::Off, 3, async |_| {
-        everywhere("a step of each client", &|m, _| live_steps(m) == 2).await;
-        client.kill().unwrap();
-        let killed = Instant::now();
-        let left = |m: &MemberStatus, programs| programs == 1 && live_steps(m) <= 1;
-        everywhere("what is left is another's", &left).await;
-        let took = killed.elapsed();
-        println!("a client was killed: workers had freed all of it after {took:?}");
-        assert!(took < PROCESS_KILLED * 10, "{took:?}");
-        await_status(&cluster, "its lease is gone", |s| s.leases.len() == 1).await;
-        let took = killed.elapsed();
-        println!("its lease was gone after {took:?}");
-        assert!(took < (PROCESS_KILLED + RETURN_BOUND) * 10, "{took:?}");
-    })
-    .await;
+    // Steps of this client follow each other until all of this has been seen.
+    let (seen, unseen) = tokio::sync::oneshot::channel::<()>();
+    let calls = tokio::spawn(step_until(unseen, model.clone(), inputs(&f)));
+    everywhere("a step of each client", &|m, _| live_steps(m) == 2).await;
+    client.kill().unwrap();
+    let killed = Instant::now();
+    let left = |m: &MemberStatus, programs| programs == 1 && live_steps(m) <= 1;
+    everywhere("what is left is another's", &left).await;
+    let took = killed.elapsed();
+    println!("a client was killed: workers had freed all of it after {took:?}");
+    assert!(took < PROCESS_KILLED * 10, "{took:?}");
+    await_status(&cluster, "its lease is gone", |s| s.leases.len() == 1).await;
+    let took = killed.elapsed();
+    println!("its lease was gone after {took:?}");
+    assert!(took < (PROCESS_KILLED + RETURN_BOUND) * 10, "{took:?}");
+    seen.send(()).unwrap();
     client.wait().unwrap();
-    // The other client's step ran meanwhile, and succeeds.
-    assert!(held.unwrap() == whole);
+    let results = calls.await.unwrap();
+    assert!(results.into_iter().all(|held| held.unwrap() == whole));
     assert!(model.call(inputs(&f)).await.unwrap() == whole);
     model.unload().await.unwrap();
     let free = |s: &convoke::ClusterStatus| s.leases.is_empty() && s.members.iter().all(is_free);

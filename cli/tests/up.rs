@@ -232,8 +232,8 @@ fn a_cluster_that_cannot_start_leaves_nothing() {
 /// base footprint.
 #[track_caller]
 fn check_memory(run: &serde_json::Value, status: &serde_json::Value) {
-    // Buffers that the transport may hold or not, in both directions; links are measured as well. Code that runs for the first
-    // time becomes resident, too, and a build without optimisation has megabytes of it.
+    // Buffers that the transport may hold or not, in both directions; links are measured as well. Code that runs for
+    // the first time becomes resident, too, and a build without optimisation has megabytes of it.
     const NOISE: f64 = (if cfg!(debug_assertions) { 12 } else { 8 } << 20) as f64;
     for part in run["workers"].as_array().unwrap() {
         let members = status["members"].as_array().unwrap();

@@ -1,7 +1,8 @@
 //! Generates tokens with a language model that was exported for generation; its caches stay on the workers:
 //! `cargo run --release -p convoke --example generate`
 //!
-//! To use a running cluster, such as one that `convoke up` has started: `... --example generate -- HOST:PORT TOKEN_FILE`
+//! To use a running cluster, such as one that `convoke up` has started:
+//! `... --example generate -- HOST:PORT TOKEN_FILE`
 
 #[allow(dead_code, reason = "this example names no devices")]
 mod common;

@@ -91,8 +91,8 @@ pub mod kernels {
     };
 }
 
-/// Devices with memory of their own. A kind of device is registered for the workers of this process: those of an embedded
-/// cluster, or of a worker binary.
+/// Devices with memory of their own. A kind of device is registered for the workers of this process: those of an
+/// embedded cluster, or of a worker binary.
 #[cfg(feature = "embedded")]
 pub mod devices {
     pub use convoke_common::memory::{Ledger, Pool, Purpose, Reservation};

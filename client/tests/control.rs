@@ -69,7 +69,8 @@ async fn one_branch_runs() {
 async fn what_only_the_other_branch_needs_is_not_computed() {
     let cluster = cluster(1).await;
     let device = cluster.device("w0").unwrap();
-    // Outside of the branches, the one that is not taken needs a division of integers by zero, which fails where it runs.
+    // Outside of the branches, the one that is not taken needs a division of integers by zero, which fails where it
+    // runs.
     let f = cluster.function(|t| {
         let (pred, x) = (&t[0], &t[1]);
         let never = x.div(&x.sub(x)?)?;
@@ -148,7 +149,8 @@ async fn passes_keep_the_bits_of_bodies() {
     let cluster = cluster(1).await;
     let device = cluster.device("w0").unwrap();
     let put = |t: HostTensor| device.put(t).unwrap();
-    // Loops and scans with constant weights, with nodes that do not change from iteration to iteration, and with chains.
+    // Loops and scans with constant weights, with nodes that do not change from iteration to iteration, and with
+    // chains.
     let home = device.clone();
     let f = move |t: &[Tensor]| -> Result<Vec<Tensor>> {
         let (w, b) = (home.constant(wild(&[16, 16]))?, home.constant(wild(&[16]))?);
@@ -332,6 +334,7 @@ async fn an_error_in_a_loop_names_its_op_and_line() {
         assert_eq!(e.code, Code::KernelFailed, "{e}");
         let site = e.site.unwrap();
         assert_eq!(site.op.as_deref(), Some("Div"));
+        assert_eq!(site.worker.as_deref(), Some("w0"));
         assert!(site.node.unwrap().contains(&format!("control.rs:{line}")));
     }
     cluster.shutdown().await;

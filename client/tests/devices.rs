@@ -18,7 +18,7 @@ use convoke::devices::{
     Pool, Purpose, Share,
 };
 use convoke::graph::Function;
-use convoke::{Cluster, Code, DType, DeviceId, Dim, Embedded, HostTensor, Outputs};
+use convoke::{Attr, Attrs, Cluster, Code, DType, DeviceId, Dim, Embedded, HostTensor, Outputs};
 use convoke_common::rpc::{MemberState, MemberStatus};
 use convoke_worker::device::simgpu::SimGpu;
 
@@ -146,6 +146,45 @@ async fn a_late_error_names_its_node_and_its_device() {
     cluster.shutdown().await;
 }
 
+/// `found` is `x` times the number that a node on the host, `taken`, takes from `at` at `at`; it fails unless that is 0.
+fn scaled() -> Function {
+    let mut f = Function::default();
+    let (n, one) = (Dim::sym("n"), Dim::Const(1));
+    let rows = ty(DType::F32, &[n, Dim::Const(4)]);
+    let x = f.add_value("x", rows.clone());
+    let list = ty(DType::I64, std::slice::from_ref(&one));
+    let at = f.add_value("at", list.clone());
+    f.params = vec![x, at];
+    let taken = common::node(&mut f, "taken", "Gather", &[at, at], &list);
+    let number = common::node(&mut f, "number", "Cast", &[taken], &ty(DType::F32, &[one]));
+    let cast = f.nodes.last_mut().unwrap();
+    cast.attrs = Attrs::default().with("to", Attr::DType(DType::F32));
+    let found = common::node(&mut f, "found", "Mul", &[x, number], &rows);
+    let size = common::node(&mut f, "size", "Abs", &[x], &rows);
+    f.results = vec![("found".into(), found), ("size".into(), size)];
+    f
+}
+
+#[tokio::test]
+async fn what_a_device_would_copy_back_is_lost_with_what_it_reads() {
+    let cluster = cluster(1, &["simgpu"]).await;
+    let load = cluster.load_function(scaled(), vec![]).dim("n", 16);
+    let model = load.await.unwrap();
+    let whole = model.call(given(8, 0)).await.unwrap();
+    for _ in 0..3 {
+        let partial = model.partial();
+        let call = partial.call(given(8, 9));
+        let out = tokio::time::timeout(Duration::from_secs(30), call).await;
+        let out = out.unwrap().unwrap();
+        let failed: Vec<&str> = out.failed().map(|(name, _)| name).collect();
+        assert_eq!(failed, ["found"]);
+        assert_eq!(out["size"].as_ref().unwrap(), &whole["size"]);
+    }
+    model.unload().await.unwrap();
+    check_at_rest(&cluster).await;
+    cluster.shutdown().await;
+}
+
 #[tokio::test]
 async fn sizes_that_change_are_those_of_the_cpu() {
     let mut made = vec![];
@@ -166,8 +205,8 @@ async fn sizes_that_change_are_those_of_the_cpu() {
     assert_eq!(made[0].iter().filter(|m| m.is_ok()).count(), 4);
 }
 
-/// Waits until the devices have no memory in use: the thread that ran the last task of a lease may hold its memory for a
-/// moment after the lease was released.
+/// Waits until the devices have no memory in use: the thread that ran the last task of a lease may hold its memory for
+/// a moment after the lease was released.
 async fn check_at_rest(cluster: &Cluster) {
     let mut used = vec![];
     let rest = async {

@@ -77,6 +77,18 @@ async fn wrong_inputs_are_all_named() {
         "input 'image' is f64[1, 1, 8, 9], expected f32[batch, 1, 8, 8]; \
          the model has no input 'mask'\n  the model's inputs are: image"
     );
+    let twice = [("image", images(1)), ("image", images(2))];
+    let e = model.call(twice).await.unwrap_err();
+    assert_eq!(e.code, Code::InvalidInput);
+    assert_eq!(e.message, "input 'image' is given twice");
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn workers_are_awaited_for_as_long_as_asked() {
+    let cluster = Embedded::new(1).start().await.unwrap();
+    let joined = cluster.await_workers(1, std::time::Duration::MAX, |_| {});
+    assert_eq!(joined.await.unwrap(), 1);
     cluster.shutdown().await;
 }
 
@@ -167,6 +179,103 @@ async fn decoding_with_a_growing_cache_plans_once() {
         (cache, from) = (next, to);
     }
     assert_eq!(plans.load(Relaxed), 1);
+    cluster.shutdown().await;
+}
+
+/// The product of a column and a row, whose lengths are two axes.
+fn table() -> Function {
+    let mut f = Function::default();
+    let [a, b, one] = [Dim::sym("a"), Dim::sym("b"), Dim::Const(1)];
+    let column = TensorType::new(DType::F32, vec![a.clone(), one.clone()]);
+    let row = TensorType::new(DType::F32, vec![one, b.clone()]);
+    let (x, y) = (f.add_value("x", column), f.add_value("y", row));
+    f.params = vec![x, y];
+    let z = f.add_value("z", TensorType::new(DType::F32, vec![a, b]));
+    f.nodes.push(Node {
+        name: "product".into(),
+        op: "Mul".into(),
+        attrs: Attrs::default(),
+        inputs: vec![Some(x), Some(y)],
+        outputs: vec![z],
+        runs_at: RunsAt::Step,
+    });
+    f.results = vec![("z".into(), z)];
+    f
+}
+
+#[tokio::test]
+async fn axes_that_are_long_in_turns_are_planned_together() {
+    let cluster = Embedded::new(1).start().await.unwrap();
+    let (plans, on_progress) = counted_plans();
+    let load = cluster.load_function(table(), vec![]);
+    let model = load.on_progress(on_progress).await.unwrap();
+    for (a, b) in [(100, 1), (1, 100), (100, 1), (1, 100), (150, 120)] {
+        let ones = |shape: &[usize]| Tensor::zeros(DType::F32, shape).unwrap();
+        let inputs = [("x", ones(&[a, 1])), ("y", ones(&[1, b]))];
+        let out = model.call(inputs).await.unwrap();
+        assert_eq!(out["z"].shape(), [a, b]);
+    }
+    assert_eq!(plans.load(Relaxed), 2);
+    cluster.shutdown().await;
+}
+
+/// The negatives of `x: f32[2*n]` and `y: f32[2*n + m]`: none of the axes is an axis of an input alone.
+fn of_expressions() -> Function {
+    let mut f = Function::default();
+    let twice = &Dim::sym("n") * &Dim::Const(2);
+    let more = &twice + &Dim::sym("m");
+    for (name, negative, length) in [("x", "-x", twice), ("y", "-y", more)] {
+        let ty = TensorType::new(DType::F32, vec![length]);
+        let given = f.add_value(name, ty.clone());
+        let made = f.add_value(negative, ty);
+        f.params.push(given);
+        f.nodes.push(Node {
+            name: negative.into(),
+            op: "Neg".into(),
+            attrs: Attrs::default(),
+            inputs: vec![Some(given)],
+            outputs: vec![made],
+            runs_at: RunsAt::Step,
+        });
+        f.results.push((negative.into(), made));
+    }
+    f
+}
+
+#[tokio::test]
+async fn an_axis_follows_from_an_expression() {
+    let cluster = Embedded::new(1).start().await.unwrap();
+    let model = cluster
+        .load_function(of_expressions(), vec![])
+        .await
+        .unwrap();
+    let given = |x: usize, y: usize| {
+        let zeros = |length: usize| Tensor::zeros(DType::F32, &[length]).unwrap();
+        [("x", zeros(x)), ("y", zeros(y))]
+    };
+    for (x, y) in [(6, 7), (2, 2), (40, 90), (0, 1)] {
+        let out = model.call(given(x, y)).await.unwrap();
+        let shapes = ["-x", "-y"].map(|name| out[name].shape().to_vec());
+        assert_eq!(shapes, [[x], [y]]);
+    }
+    for (x, y, why) in [
+        (
+            5,
+            7,
+            "input 'x' is f32[5], which f32[2*n] is for no lengths",
+        ),
+        (
+            6,
+            5,
+            "input 'y' is f32[5], which f32[m+2*n] is for no lengths with n = 3",
+        ),
+    ] {
+        let e = model.call(given(x, y)).await.unwrap_err();
+        assert!(
+            e.code == Code::InvalidInput && e.message.contains(why),
+            "{e}"
+        );
+    }
     cluster.shutdown().await;
 }
 

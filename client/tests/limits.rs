@@ -179,6 +179,7 @@ async fn streams_that_a_peer_may_not_open_are_reset_and_counted() {
     let worker = rig.dial(&mallory, rig.worker.addr(), Role::Worker).await;
     assert!(opens(&worker, StreamKind::Worker as u8).await);
     assert!(opens(&worker, StreamKind::Coordinator as u8).await);
+    assert!(opens(&worker, StreamKind::Probe as u8).await);
     assert!(opens(&worker, 99).await);
     let address = rig.coordinator.addr();
     let coordinator = rig.dial(&mallory, address, Role::Coordinator).await;
@@ -187,7 +188,7 @@ async fn streams_that_a_peer_may_not_open_are_reset_and_counted() {
     let [at_worker, at_coordinator] = refused(&cluster).await;
     assert_eq!(
         (at_worker["stream_forbidden"], at_worker["stream_unknown"]),
-        (2, 1)
+        (3, 1)
     );
     assert_eq!(at_coordinator["stream_forbidden"], 2);
 

@@ -287,6 +287,13 @@ async fn chunks_are_torchs() {
         "Split",
         "at most 255 outputs",
     );
+    let long = w.arange(300).unwrap();
+    let operands = [convoke::Operand::Tensor(&long)];
+    refused(
+        convoke::issue("Split", Default::default(), &operands, 300),
+        "Split",
+        "at most 255 outputs, not 300",
+    );
     refused(
         x.split(None, 1, 4),
         "Split",

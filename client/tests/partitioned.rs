@@ -1,8 +1,8 @@
-//! Branches and loops whose weights fit no single worker, on an embedded cluster: several workers run them together, with
-//! the bits of one worker that holds everything.
+//! Branches and loops whose weights fit no single worker, on an embedded cluster: several workers run them together,
+//! with the bits of one worker that holds everything.
 //!
-//! Each weight is a table of 128 MiB, which the install makes of a few bytes. That is much more than the other memory
-//! of the process, and so the offer of its workers, changes during a test.
+//! Each weight is a table of 128 MiB, which the install makes of a few bytes. That is much more than the amount by
+//! which the other memory of the process, and with it the workers' offer, changes during a test.
 #![cfg(feature = "embedded")]
 #![allow(clippy::unwrap_used)]
 

@@ -159,3 +159,19 @@ async fn a_file_that_cannot_be_saved_is_not_there() {
     assert_eq!(scratch.files(), ["w"]);
     cluster.shutdown().await;
 }
+
+#[tokio::test]
+async fn files_that_a_killed_process_left_are_in_nobodys_way() {
+    let (cluster, scratch) = (cluster(1).await, Scratch::new("left"));
+    for n in (0..800).filter(|n| n % 8 > 0) {
+        let name = format!(".x.safetensors.{}.{n}.part", std::process::id());
+        std::fs::write(scratch.0.join(name), b"").unwrap();
+    }
+    let before = scratch.files().len();
+    let x = cluster.device("w0").unwrap();
+    let x = x.put(elements(DType::F32, &[4])).unwrap();
+    let file = scratch.0.join("x.safetensors");
+    cluster.save_tensors(&file, &[("x", &x)]).await.unwrap();
+    assert!(file.exists());
+    assert_eq!(scratch.files().len(), before + 1);
+}

@@ -1,4 +1,5 @@
-//! Strings on an embedded cluster: issued op by op, moved between workers, in traced functions, and more of them than memory.
+//! Strings on an embedded cluster: issued op by op, moved between workers, in traced functions, and more of them than
+//! memory.
 #![cfg(feature = "embedded")]
 #![allow(clippy::unwrap_used)]
 

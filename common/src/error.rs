@@ -124,6 +124,9 @@ pub struct Error {
     pub attached: Vec<Error>,
 }
 
+/// Encoded bytes of an error besides its texts: its code, and what says which parts it has.
+const ENCODED_FIXED: usize = 64;
+
 /// `Result` with [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -146,9 +149,18 @@ impl Error {
         self
     }
 
-    /// Sets the place, unless one nearer to the cause is known.
+    /// Sets the place, unless one nearer to the cause is known. A nearer one that names no worker gets the worker, the host and
+    /// the device of `site`.
     pub fn at(mut self, site: Site) -> Error {
-        self.site.get_or_insert_with(|| Box::new(site));
+        match &mut self.site {
+            None => self.site = Some(Box::new(site)),
+            Some(nearer) if nearer.worker.is_none() => {
+                nearer.worker = site.worker;
+                nearer.host = nearer.host.take().or(site.host);
+                nearer.device = nearer.device.take().or(site.device);
+            }
+            Some(_) => {}
+        }
         self
     }
 
@@ -197,6 +209,44 @@ impl Error {
     pub fn said_by(mut self, who: &str) -> Error {
         if self.message.starts_with("lost contact with ") {
             self.message = format!("{who} {}", self.message);
+        }
+        self
+    }
+
+    /// The most bytes that the error takes encoded, with its further causes.
+    pub fn encoded_len(&self) -> usize {
+        let of = |text: &String| size_of::<u64>() + text.len();
+        let site = self.site.as_ref().map_or(0, |s| {
+            let names = [&s.worker, &s.host, &s.device, &s.node, &s.op, &s.origin];
+            let named: usize = names.into_iter().flatten().map(of).sum();
+            named + s.operands.iter().map(of).sum::<usize>()
+        });
+        let stopped: usize = self.stopped.iter().map(of).sum();
+        let attached: usize = self.attached.iter().map(Error::encoded_len).sum();
+        ENCODED_FIXED + of(&self.message) + of(&self.advice) + site + stopped + attached
+    }
+
+    /// The error in at most `most` encoded bytes, which must be some hundreds. One that is longer loses its further causes, the
+    /// names of those that it stopped and all but four operands, and the ends of its texts.
+    pub fn shortened(mut self, most: usize) -> Error {
+        if self.encoded_len() <= most {
+            return self;
+        }
+        // Twelve texts with their lengths are left.
+        let most = most.saturating_sub(ENCODED_FIXED + 12 * size_of::<u64>());
+        let cut = |text: &mut String, most| text.truncate(text.floor_char_boundary(most));
+        self.attached.clear();
+        self.stopped.clear();
+        cut(&mut self.message, most / 4);
+        cut(&mut self.advice, most / 4);
+        if let Some(s) = &mut self.site {
+            s.operands.truncate(4);
+            s.operands.iter_mut().for_each(|text| cut(text, most / 32));
+            let names = [&mut s.worker, &mut s.host, &mut s.device];
+            let places = [&mut s.node, &mut s.op, &mut s.origin];
+            for text in names.into_iter().chain(places).flatten() {
+                cut(text, most / 16);
+            }
         }
         self
     }
@@ -373,6 +423,56 @@ mod tests {
              also: disk\n  full\n  \
              also: queue full\n  wait"
         );
+    }
+
+    #[test]
+    fn the_nearest_place_wins_and_gets_the_worker_that_it_lacks() {
+        let place = |worker: &str, node: &str| Site {
+            worker: Some(worker.to_owned()),
+            device: Some("cpu:0".to_owned()),
+            node: Some(node.to_owned()),
+            ..Site::default()
+        };
+        let inner = Site {
+            node: Some("inner".to_owned()),
+            ..Site::default()
+        };
+        let error = || Error::new(Code::KernelFailed, "why");
+        let check = |error: Error, expected: Site| assert_eq!(*error.site.unwrap(), expected);
+        check(
+            error().at(place("w0", "a")).at(place("w1", "b")),
+            place("w0", "a"),
+        );
+        check(error().at(inner).at(place("w1", "b")), place("w1", "inner"));
+    }
+
+    #[test]
+    fn a_long_error_keeps_the_start_of_each_of_its_texts() {
+        let long = |start: &str| format!("{start}{}", "\u{e4}".repeat(10_000));
+        let mut error = Error::new(Code::KernelFailed, long("why")).advise(long("do"));
+        error = error.at(Site {
+            worker: Some("w0".to_owned()),
+            node: Some(long("node")),
+            operands: vec![long("f32"); 100],
+            ..Site::default()
+        });
+        error.stopped = vec![long("w1")];
+        error.attached = vec![error.clone(); 3];
+        let whole = error.encoded_len();
+        assert_eq!(error.clone().shortened(whole), error);
+        for most in [256, 1000, 4096] {
+            let short = error.clone().shortened(most);
+            assert!(
+                short.encoded_len() <= most,
+                "{most}: {}",
+                short.encoded_len()
+            );
+            assert_eq!(short.code, error.code);
+            assert!(short.message.starts_with("why"));
+            let site = short.site.unwrap();
+            assert_eq!(site.worker.as_deref(), Some("w0"));
+            assert!(site.node.unwrap().starts_with("node"));
+        }
     }
 
     #[test]

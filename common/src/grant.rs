@@ -75,8 +75,8 @@ fn violation(why: &str) -> Result<()> {
     Err(Error::new(Code::ProtocolViolation, why))
 }
 
-/// Checks a program, and that the participants that it names are different ones of the `members` participants of the
-/// lease.
+/// Checks a program, that the receiver `me` is one of the `members` participants of the lease, and that every
+/// participant that the program names is another one of them.
 fn check_named(program: &Program, me: ParticipantIx, members: usize) -> Result<()> {
     program.check()?;
     let known = |ix: ParticipantIx| usize::from(ix) < members && ix != me;

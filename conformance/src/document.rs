@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use convoke_graph::DType;
-use convoke_graph::ops::{self, AttrKind, OpDef};
+use convoke_graph::ops::{self, AttrKind, ConvOp, MatMulOp, Op, OpDef};
+use convoke_worker::cpu::{ChainRole, chain_role};
 
 use crate::case::Case;
 use crate::product;
@@ -62,7 +63,7 @@ pub fn document(operators: &Path, cases: &[Case], cache: &Path) -> Result<String
     for domain in domains {
         let _ = write!(
             out,
-            "\n## `{domain}`\n\n| operator | versions | becomes | dtypes of the first operand | cases | among others |\n|---|---|---|---|---|---|\n"
+            "\n## `{domain}`\n\n| operator | versions | becomes | dtypes of the first operand | fused | cases | among others |\n|---|---|---|---|---|---|---|\n"
         );
         for operator in operators.iter().filter(|o| o.domain == domain) {
             let _ = writeln!(out, "{}", line(operator, &evidence));
@@ -77,7 +78,8 @@ const HEAD: &str = "\
 <!-- `convoke-conformance --document` writes this file; `.ci/oracles` says how, and fails where it is not current. -->
 
 Models may use these operators, in all versions of the operator set from the first one on, unless `convoke check MODEL` says
-otherwise of a form. A model is split between its nodes: no operator is split itself, and every one may run on any worker.
+otherwise of a form. A model is split between its nodes: no operator is split itself, and every one may run on any worker. Only
+the bodies of `If`, `Loop` and `Scan` are divided among workers themselves, where no worker can hold one.
 
 - **versions**: those of the operator set in which the definition changed.
 - **becomes**: `kernel` where the operator has a kernel of its own; else the operators that the importer expresses it by. `at load`
@@ -85,12 +87,12 @@ otherwise of a form. A model is split between its nodes: no operator is split it
   no case has by itself, `no case` one that none has at all; `convoke check` tells of those.
 - **dtypes**: what the kernel computes. *Numbers* are integers of 8 to 64 bits, `f16`, `bf16`, `f32` and `f64`; *all* adds `bool`;
   *stored* adds integers of 2 and 4 bits and floats of 4 and 8 bits.
+- **fused**: with what the kernel runs as one. `chain`: with other functions of single floats, before it and behind it. `chain end`:
+  with a chain behind it or in front of it. `what follows`: with the bias, the addition and the activation behind it; `MatMul` only
+  with a constant matrix. No fusion changes a bit.
 - **cases**: how many test cases of the operator by itself run, of those that there are: ONNX's own suite, and cases of random shapes
   and attributes. **among others**: how many cases of several operators, of which it is one, run. `.ci/oracles --whole` runs all of them, on
   one worker and between two others, one for operands and one for results, with right results and equal bits.
-
-Elementwise operators that follow each other are fused into one kernel (a *chain*). `Conv`, `Gemm`, and `MatMul` with a constant
-matrix take in the bias, the addition and the activation that follow them. Neither changes a bit.
 
 An input `x` of the type map(K, V) is given as two inputs, the list `x.keys` and the list `x.values` of the same length, whose keys are
 distinct. `CastMap` and `DictVectorizer` read it, and nothing else does. The result of a `ZipMap` is the matrix of scores, whose columns
@@ -156,6 +158,10 @@ fn line(operator: &Operator, evidence: &BTreeMap<String, Evidence>) -> String {
         _ if found.imported == 0 => ("with others".into(), String::new()),
         _ => (parts(&found.parts), String::new()),
     };
+    let fused = match kernel.filter(|_| becomes == "kernel") {
+        Some(def) => fused(def),
+        None => "",
+    };
     let Evidence {
         cases,
         imported,
@@ -163,8 +169,20 @@ fn line(operator: &Operator, evidence: &BTreeMap<String, Evidence>) -> String {
         ..
     } = found;
     format!(
-        "| `{name}` | {versions} | {becomes} | {dtypes} | {imported} of {cases} | {among_others} |"
+        "| `{name}` | {versions} | {becomes} | {dtypes} | {fused} | {imported} of {cases} | {among_others} |"
     )
+}
+
+/// What the nodes of an op run as one kernel with.
+fn fused(def: &OpDef) -> &'static str {
+    match (chain_role(def.op), def.op) {
+        (Some(ChainRole::Function), _) => "chain",
+        (Some(ChainRole::End), _) => "chain end",
+        (None, Op::Conv(ConvOp::Conv) | Op::MatMul(MatMulOp::Gemm | MatMulOp::MatMul)) => {
+            "what follows"
+        }
+        (None, _) => "",
+    }
 }
 
 /// The ops that an operator is expressed by.

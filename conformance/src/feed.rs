@@ -1,6 +1,6 @@
-//! A variant of a function that three workers can run: each parameter first passes through two nodes that undo each other,
-//! and each result last. One worker can run the nodes before the function, another one those behind it, and a third one the
-//! function itself, without changing a bit.
+//! A variant of a function that three workers can run: each parameter first passes through two nodes that undo each
+//! other, and each result last. One worker can run the nodes before the function, another one those behind it, and a
+//! third one the function itself, without changing a bit.
 
 use std::sync::Arc;
 
@@ -69,9 +69,9 @@ fn there_and_back(
     value
 }
 
-/// The op and attributes of the first or the second of two nodes that undo each other for values of `dtype`, with the dtype of its result:
-/// a function that is its own inverse, which for strings adds an empty one, or a conversion of a narrow dtype there
-/// and back.
+/// The op and attributes of the first or the second of two nodes that undo each other for values of `dtype`, with the
+/// dtype of its result: a function that is its own inverse, which for strings adds an empty one, or a conversion of a
+/// narrow dtype there and back.
 fn step_op(dtype: DType, there: bool) -> (&'static str, Attrs, DType) {
     if dtype.is_narrow() {
         let to = if there { dtype.widened() } else { dtype };

@@ -50,7 +50,7 @@ struct Args {
     /// Run only every Nth of the cases that the other options leave.
     #[arg(long, value_name = "N", default_value = "1")]
     every: NonZeroUsize,
-    /// Leave out so many cases before the first of those that --every chooses.
+    /// Leave out this many cases before the first of those that --every chooses.
     #[arg(long, value_name = "I", default_value = "0")]
     from: usize,
     /// The device that runs the cases.

@@ -14,9 +14,10 @@ use convoke_common::admission::chain;
 use convoke_common::identity::{
     Budget, CA_LIFE, CERTIFICATE_LIFE, CaHash, CertificateClaims, ClusterCa, JoinToken,
     PeerIdentity, PeerName, RevocationList, Role, TokenError, TokenId, TokenInfo, TokenSecret,
-    TokenStore, former_holder,
+    TokenStore, former_holder, is_certified_by,
 };
 use convoke_common::rpc::JoinAnswer;
+use convoke_common::world::quic::Connection;
 use convoke_common::world::{FileMode, World};
 use convoke_common::{Code, Error, Result};
 use tokio::sync::{Mutex, watch};
@@ -260,9 +261,26 @@ impl Authority {
         Ok(book.budget(id))
     }
 
-    /// Returns the budget of a token.
-    pub async fn budget(&self, id: &TokenId) -> Budget {
-        self.book.lock().await.budget(id)
+    /// Returns whether an authority of the cluster signed the certificate that the other end of a connection showed, or
+    /// was given since by `renewed_by`. Such a certificate may have expired.
+    pub fn vouches_for(&self, connection: &Connection, renewed_by: Option<CaHash>) -> bool {
+        let ca = self.ca();
+        renewed_by.is_some_and(|by| ca.answers_to(&by))
+            || is_certified_by(connection, &ca.authorities())
+    }
+
+    /// Checks that those whom a token let in may renew their certificates, and returns the token's budget. The token may
+    /// have expired. Members of an embedded cluster have no token.
+    pub async fn renewable(&self, id: &TokenId) -> Result<Budget> {
+        let book = self.book.lock().await;
+        let why = match book.is_revoked(id) {
+            Some(false) => return Ok(book.budget(id)),
+            None if *id == TokenId::direct() => return Ok(book.budget(id)),
+            None => "is not known to this coordinator",
+            Some(true) => "was revoked",
+        };
+        let e = Error::new(Code::Unauthorized, format!("the join token '{id}' {why}"));
+        Err(e.advise("join anew with another token: `convoke token create` makes one"))
     }
 
     /// Returns the identity in `certificate` if it is of this `role` and of a valid token, and if its key also signed
@@ -305,7 +323,7 @@ impl Authority {
             until: ttl.map(|_| now.saturating_add(life.as_secs())),
             ..budget
         };
-        let grant = CertificateClaims {
+        let claims = CertificateClaims {
             role,
             name: name.clone(),
             token_id,
@@ -313,7 +331,7 @@ impl Authority {
             life,
         };
         let certificate = ca
-            .issue(csr, &grant, now, self.world.rng.as_ref())?
+            .issue(csr, &claims, now, self.world.rng.as_ref())?
             .to_vec();
         let fingerprint = *blake3::hash(&certificate).as_bytes();
         let joined = JoinAnswer {
@@ -406,5 +424,27 @@ mod tests {
         let listed = authority.list().await;
         let ttl = |id: &TokenId| listed.iter().find(|t| t.id == *id).unwrap().member_ttl;
         assert_eq!((ttl(&bounded.id), ttl(&free.id)), (Some(3600), None));
+    }
+
+    #[tokio::test]
+    async fn certificates_of_tokens_that_are_unknown_or_revoked_are_not_renewed() {
+        let world = World::real(Arc::new(NoCompute));
+        let ca = ClusterCa::create(&world).unwrap();
+        let book = TokenStore::default();
+        let authority = Authority::new(world, ca, book, None, Audit::default());
+        let made = authority.create(Role::Client, Some(Duration::ZERO), Budget::default());
+        let token = made.await.unwrap();
+        let check = async |id: &TokenId, why: Option<&str>| {
+            let error = authority.renewable(id).await.map(drop).err();
+            let said = error
+                .as_ref()
+                .map(|e| (e.code, e.message.contains(why.unwrap_or("-"))));
+            assert_eq!(said, why.map(|_| (Code::Unauthorized, true)), "{error:?}");
+        };
+        check(&token.id, None).await;
+        check(&TokenId::direct(), None).await;
+        check(&"beef".parse().unwrap(), Some("not known")).await;
+        authority.revoke(&token.id).await.unwrap();
+        check(&token.id, Some("was revoked")).await;
     }
 }

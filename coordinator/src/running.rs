@@ -206,7 +206,8 @@ impl RunningCoordinator {
         self.create_token_with(role, ttl, Budget::default()).await
     }
 
-    /// Creates a join token as [`RunningCoordinator::create_token`] does, with a budget that all members who join with it share.
+    /// Creates a join token as [`RunningCoordinator::create_token`] does, with a budget that all members who join with
+    /// it share.
     pub async fn create_token_with(
         &self,
         role: Role,
@@ -264,8 +265,8 @@ impl RunningCoordinator {
         let _ = timeout(GOODBYE.min(bound), self.endpoint.wait_idle()).await;
     }
 
-    /// Stops the coordinator as [`RunningCoordinator::shutdown`] does, except that it does not wait until the members are
-    /// informed.
+    /// Stops the coordinator as [`RunningCoordinator::shutdown`] does, except that it does not wait until the members
+    /// are informed.
     pub async fn stop(&self, bound: Duration) {
         // The endpoint is closed first, so that nothing that ends with a connection can reach a worker any more.
         self.endpoint

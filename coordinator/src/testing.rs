@@ -5,8 +5,8 @@
 //! y, z = Split(x, two) {axis=1}   init p = PackGemmB(w)       result y
 //! ```
 //!
-//! A weight is a range of one artifact without bytes. Attributes: `1`, `0.5`, `[1, 2]`, `"text"`, `@f32`, and `&name` for a
-//! function that is given beside the text.
+//! A weight is a range of one artifact without bytes. Attributes: `1`, `0.5`, `[1, 2]`, `"text"`, `@f32`, and `&name`
+//! for a function that is given beside the text.
 //! Types of node outputs are inferred. A node is named after its first output.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,10 @@
 //! Rows of indices in compressed form, such as the readers of each value of a graph.
 
+use std::collections::HashSet;
+
+/// The number of items from which on a row has a set of them while it is built.
+const LONG: usize = 32;
+
 /// Rows of indices, of different lengths, in one array: all rows concatenated, with the start of each (compressed sparse
 /// rows).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,8 +42,18 @@ impl Csr {
     /// Adds a row without repetitions, in order of first occurrence.
     pub fn push(&mut self, row: impl IntoIterator<Item = u32>) {
         let start = self.items.len();
+        // The items of a long row, which takes too long to be gone through for every item.
+        let mut long: Option<HashSet<u32>> = None;
         for v in row {
-            if !self.items[start..].contains(&v) {
+            let known = &self.items[start..];
+            if long.is_none() && known.len() >= LONG {
+                long = Some(known.iter().copied().collect());
+            }
+            let is_new = match &mut long {
+                Some(items) => items.insert(v),
+                None => !known.contains(&v),
+            };
+            if is_new {
                 self.items.push(v);
             }
         }
@@ -87,5 +102,15 @@ mod tests {
         check(&pushed.transposed(5), &[&[0], &[0, 2], &[], &[0], &[]]);
         let grouped = Csr::group(3, &[(2, 7), (0, 5), (2, 6), (2, 7)]);
         check(&grouped, &[&[5], &[], &[7, 6, 7]]);
+    }
+
+    #[test]
+    fn long_rows_are_built_in_linear_time() {
+        let n = 1 << 20;
+        let mut pushed = Csr::default();
+        pushed.push((0..n).chain(0..n).chain([n]));
+        pushed.push((0..100).map(|v| v % 50));
+        assert!(pushed.row(0usize).iter().copied().eq(0..=n));
+        assert!(pushed.row(1usize).iter().copied().eq(0..50));
     }
 }

@@ -197,8 +197,10 @@ impl ArtifactIndex {
         content.extend_from_slice(hashes.as_flattened());
         let sum = blake3::hash(&content);
         content.extend_from_slice(sum.as_bytes());
-        let _ = write_atomically(dir, |f| {
-            f.write_all(&content).map(|()| Self::entry(identity))
+        let _ = std::fs::create_dir_all(dir).and_then(|()| {
+            write_atomically(dir, |f| {
+                f.write_all(&content).map(|()| Self::entry(identity))
+            })
         });
     }
 }
@@ -218,14 +220,12 @@ fn hash(file: &DataFile, report: &mut dyn FnMut(u64)) -> Result<Vec<ChunkHash>, 
     Ok(hashes)
 }
 
-/// Writes a file into `dir` that appears completely or not at all; `write` fills it and returns its name. Creates the
-/// folder.
+/// Writes a file into the folder `dir` that appears completely or not at all; `write` fills it and returns its name.
 pub(crate) fn write_atomically<E: From<std::io::Error>>(
     dir: &Path,
     write: impl FnOnce(&mut std::fs::File) -> Result<String, E>,
 ) -> Result<PathBuf, E> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    std::fs::create_dir_all(dir)?;
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     let temp = dir.join(format!(".{}.{n}.part", std::process::id()));
     let result = (|| {

@@ -39,7 +39,7 @@ struct Args {
     /// Judge at most this many mutants, drawn by a hash of their names
     #[arg(long)]
     sample: Option<usize>,
-    /// Begin with no further mutant after so many seconds of judging
+    /// Begin with no further mutant after this many seconds of judging
     #[arg(long = "for", value_name = "SECONDS", default_value_t = 300)]
     bound: u64,
     /// The manual with the committed table; a survivor that it gives no reason for is a failure

@@ -475,23 +475,13 @@ fn put_key(out: &mut Vec<u8>, key: StepKey) {
 /// Encodes an error in at most `most` bytes, which must be some thousands: what does not fit is cut, so that the cause
 /// always arrives.
 pub(crate) fn encode_error(error: &Error, most: usize) -> Vec<u8> {
-    let fits = |b: &Vec<u8>| b.len() <= most;
-    if let Some(b) = codec::encode(error).ok().filter(fits) {
-        return b;
-    }
-    let cut = |s: &str| s.chars().take(2000).collect::<String>();
-    let mut short = Error::new(error.code, cut(&error.message)).advise(cut(&error.advice));
-    short.site = error.site.clone().map(|mut s| {
-        s.operands.truncate(8);
-        s
-    });
-    codec::encode(&short).ok().filter(fits).unwrap_or_else(|| {
-        codec::encode(&Error::new(error.code, cut(&error.message))).unwrap_or_default()
-    })
+    codec::encode(&error.clone().shortened(most)).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
+    use convoke_common::error::Site;
+
     use super::*;
 
     fn key() -> StepKey {
@@ -621,7 +611,7 @@ mod tests {
         .encode(&mut out);
         assert!(out.len() < MAX_BODY);
         let (f, _) = Frame::decode(2, &out[HEAD..]).unwrap();
-        assert!(matches!(f, Frame::Abort { error, .. } if error.message.len() == 2000));
+        assert!(matches!(f, Frame::Abort { error, .. } if error.message.len() >= 2000));
 
         let error = Arc::new(Error::new(Code::KernelFailed, "é".repeat(1 << 20)));
         let (key, slots) = (key(), vec![7; MAX_FAILED]);
@@ -632,9 +622,23 @@ mod tests {
         let Frame::Failed { slots, error, .. } = f else {
             panic!("{f:?}");
         };
-        assert_eq!(
-            (slots.len(), error.message.chars().count()),
-            (MAX_FAILED, 2000)
-        );
+        assert_eq!(slots.len(), MAX_FAILED);
+        assert!(error.message.chars().count() >= 1000);
+    }
+
+    #[test]
+    fn an_error_of_many_short_texts_still_arrives() {
+        for (operands, causes) in [(1_200, 0), (0, 400), (100_000, 0)] {
+            let mut error = Error::new(Code::KernelFailed, "y").at(Site {
+                operands: vec!["i64[1]".to_owned(); operands],
+                ..Site::default()
+            });
+            error.attached = vec![error.clone(); causes];
+            let (key, slots, error) = (key(), vec![7], Arc::new(error));
+            let mut out = Vec::new();
+            Frame::Failed { key, slots, error }.encode(&mut out);
+            let (f, _) = Frame::decode(FAILED, &out[HEAD..]).unwrap();
+            assert!(matches!(f, Frame::Failed { error, .. } if error.message == "y"));
+        }
     }
 }

@@ -12,7 +12,7 @@ use convoke_common::telemetry::TraceIds;
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::TensorType;
 use convoke_graph::ids::ParticipantIx;
-use convoke_graph::program::{Axes, elements_under};
+use convoke_graph::program::{Axes, most_elements};
 use convoke_graph::tensor::element_count;
 
 use crate::frame::TensorHeader;
@@ -74,7 +74,8 @@ pub struct Lease {
     pub handler: Arc<dyn StepHandler>,
     /// The pool in which arriving tensors are allocated.
     pub pool: Pool,
-    /// Whether the driver is a worker, as that of a partitioned body is. It may be one of the other participants as well.
+    /// Whether the driver is a worker, as that of a partitioned body is. It may be one of the other participants as
+    /// well.
     worker_drives: bool,
     recvs: Vec<RecvSpec>,
     /// The bound axes of each step in flight, by window entry.
@@ -232,7 +233,7 @@ impl Lease {
             }
             _ => {
                 // The number of elements is compared, since the bytes of strings are not known in advance.
-                let most = elements_under(declared, &self.at_bounds);
+                let most = most_elements(declared, &self.at_bounds);
                 let got = element_count(&h.shape).map(|n| n as u64);
                 if most.is_some_and(|m| got.is_none_or(|g| g > m)) {
                     return mismatch();
@@ -295,8 +296,8 @@ mod tests {
 
     #[test]
     fn no_more_elements_arrive_than_the_bounds_allow() {
-        let check = |dtype, elements: usize| {
-            let ty = TensorType::new(dtype, vec![Dim::sym("n"), Dim::from(2usize)]);
+        let of = |rows: Dim, dtype, elements: usize| {
+            let ty = TensorType::new(dtype, vec![rows, Dim::from(2usize)]);
             let axes = Axes {
                 bounds: vec![("n".into(), 4)],
             };
@@ -316,6 +317,11 @@ mod tests {
                 bytes: 0,
             })
         };
+        // What is cut off an axis is longer where the axis' bound is not reached.
+        let rest = &Dim::Const(6) - &Dim::sym("n");
+        assert!(of(rest.clone(), DType::F32, 6).is_ok());
+        assert!(of(rest, DType::F32, 7).is_err());
+        let check = |dtype, elements| of(Dim::sym("n"), dtype, elements);
         for dtype in [DType::F32, DType::Str, DType::I4] {
             assert!(check(dtype, 4).is_ok());
             assert!(check(dtype, 5).is_err());

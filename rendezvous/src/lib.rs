@@ -8,7 +8,8 @@
 //! Invariants
 //! 1. A tensor is delivered at most once, to the step, edge and incarnation it was sent for.
 //! 2. A recv resolves: with its value, in a partial step with the error in its place, or by the abort of its step.
-//! 3. Only this crate and `common::world` know QUIC.
+//! 3. Of the crates that production runs, only this one and `common` depend on quinn; the others name its types through
+//!    `common::world::quic`.
 
 pub mod artifacts;
 pub mod driver;

@@ -59,7 +59,7 @@ pub enum RegisterOutcome<T> {
     Aborted,
 }
 
-/// The half that a slot waits for: the send, the recv, or both.
+/// How far the sender and the receiver of a slot have come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meeting {
     /// Neither the sender nor the receiver has come, or both have met, or the step was aborted.
@@ -128,7 +128,7 @@ impl<T> Slot<T> {
             .is_ok()
     }
 
-    /// Returns the half that the slot waits for at this moment, whichever step it serves.
+    /// Returns how far the sender and the receiver have come at this moment, whichever step the slot serves.
     pub fn meeting(&self) -> Meeting {
         match self.word.load(Ordering::Relaxed) & ((1 << BITS) - 1) {
             WAITING => Meeting::ReceiverWaits,

@@ -1,5 +1,5 @@
-//! Simulations of chosen cases and seeds. One program for all files, since each program has the whole product in it. `mutants` needs a
-//! feature and is a program of its own.
+//! Simulations of chosen cases and seeds. One program for all files, since each program has the whole product in it.
+//! `mutants` needs a feature and is a program of its own.
 
 mod away;
 mod backpressure;

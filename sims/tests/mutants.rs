@@ -3,8 +3,8 @@
 //!
 //! `cargo test --release -p convoke-sims --features mutants --test mutants`
 //!
-//! The variable `CONVOKE_MUTANTS` chooses a part of the table, `0/3` the first third. CI tries one third, which follows from the
-//! commit.
+//! The variable `CONVOKE_MUTANTS` chooses a part of the table: `0/3` is every third mutant, from the first. CI tries
+//! one third, which follows from the commit.
 //!
 //! The scenario of a seed changes whenever scenarios are drawn in another way. So a mutant is tied to a kind of
 //! scenario and not to seeds: the seeds that draw that kind are tried in order, up to a limit, until one kills the
@@ -542,8 +542,8 @@ const MUTANTS: [Mutant; 52] = [
     ),
 ];
 
-/// Returns the part of the table that is tried, and the number of parts. The variable `CONVOKE_MUTANTS` names them, as in `0/3` for
-/// the first of three; without it the whole table is tried.
+/// Returns the part of the table that is tried, and the number of parts. The variable `CONVOKE_MUTANTS` names them:
+/// `0/3` is every third mutant, from the first. Without it the whole table is tried.
 fn sample() -> (usize, usize) {
     let Ok(text) = std::env::var("CONVOKE_MUTANTS") else {
         return (0, 1);
@@ -563,6 +563,7 @@ fn sample() -> (usize, usize) {
 fn every_mutant_is_caught() {
     let (part, parts) = sample();
     let chosen: Vec<&Mutant> = MUTANTS.iter().skip(part).step_by(parts).collect();
+    assert!(!chosen.is_empty(), "part {part} of {parts} has no mutant");
     let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, |n| n.get()) {

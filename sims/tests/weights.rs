@@ -1,5 +1,5 @@
 //! Weights in simulation: they stream from the client and are kept in the worker's cache. What a power cut leaves of
-//! the cache is verified and used, or fetched again. A disk that is full or fails costs time only.
+//! the cache is verified and used, or fetched again. A disk that is full, fails or gives wrong bits costs time only.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -179,6 +179,33 @@ fn a_cache_whose_disk_is_full_or_fails_costs_time_and_no_bit() {
         assert!(cluster.ends().is_empty(), "{:?}", cluster.ends());
         assert!(cluster.panics().is_empty(), "{:?}", cluster.panics());
     }
+}
+
+#[test]
+fn a_cache_whose_disk_gives_wrong_bits_costs_time_and_no_bit() {
+    let file = File::new("flips");
+    let source = hashed(&file);
+    let all = 4 * ELEMENTS as u64;
+    let mut cluster = settled(13);
+    let knobs = cluster.knobs(Host::Worker(0));
+    assert_eq!(check(&mut cluster, &source), [0, 0, all]);
+    assert_eq!(check(&mut cluster, &source), [0, all, 0], "it is kept");
+    knobs.set_disk_flips(1_000_000);
+    for _ in 0..2 {
+        assert_eq!(
+            check(&mut cluster, &source),
+            [0, 0, all],
+            "what is read with a wrong bit is fetched"
+        );
+    }
+    knobs.set_disk_flips(0);
+    assert_eq!(
+        check(&mut cluster, &source),
+        [0, all, 0],
+        "it was kept again, with right bits"
+    );
+    assert!(cluster.ends().is_empty(), "{:?}", cluster.ends());
+    assert!(cluster.panics().is_empty(), "{:?}", cluster.panics());
 }
 
 #[test]

@@ -155,6 +155,17 @@ async fn a_lease_released_under_a_running_step_still_retires_it() {
 }
 
 #[tokio::test]
+async fn a_step_whose_start_comes_after_the_release_ends() {
+    let c = cluster(2);
+    c.executors[0].release(LEASE);
+    let e = c.call(&[1]).await.unwrap_err();
+    // For the driver, the worker that gave up the lease is lost.
+    assert_eq!(e.code, Code::PeerLost, "{e}");
+    c.driver.quiesce().await;
+    assert_eq!(c.executors[0].live_steps(), 0);
+}
+
+#[tokio::test]
 async fn closing_the_driver_ends_calls_in_flight_and_waiting() {
     let c = cluster(1);
     let hold = occupy(&c, 0);

@@ -108,7 +108,8 @@ pub struct LoadArgs {
     /// Folder that the workers see too (as their own --artifact-root): they read weights beneath it themselves
     #[arg(long, value_name = "DIR", env = "CONVOKE_ARTIFACT_ROOT")]
     pub artifact_root: Option<PathBuf>,
-    /// Largest size of a dynamic axis, as seq=512 or seq=1..512; several with commas between, or repeated [default: twice what the inputs need, or less where that does not fit]
+    /// Largest size of a dynamic axis, as seq=512 or seq=1..512; several with commas between, or repeated
+    /// [default: twice what the inputs need, or less where that does not fit]
     #[arg(long, value_name = "AXIS=SIZE", env = "CONVOKE_DIM", value_delimiter = ',', value_parser = parse_bound)]
     pub dim: Vec<Bound>,
     /// Run the nodes whose names match (* matches anything) on these devices: w0, w*, cpu, w0/cpu:0; if these are
@@ -129,8 +130,8 @@ pub struct LoadArgs {
 /// Options for what a model's file leaves open.
 #[derive(Debug, Args)]
 pub struct BlockArgs {
-    /// Channels of a block in a model that ONNX Runtime's optimizer wrote at level all, where the file leaves it open: 16 if
-    /// it was written on a processor with AVX-512 or of ARM, 8 on another one; the wrong one gives wrong numbers
+    /// Channels of a block in a model that ONNX Runtime's optimizer wrote at level all, where the file leaves it open:
+    /// 16 if it was written on a processor with AVX-512 or of ARM, 8 on another one; the wrong one gives wrong numbers
     #[arg(long, value_name = "CHANNELS", env = "CONVOKE_NCHWC_BLOCK", value_enum)]
     pub nchwc_block: Option<BlockChannels>,
 }
@@ -195,12 +196,13 @@ pub struct RunArgs {
     pub timeout: Option<Duration>,
     /// Where the model does not fit the memory that is free, wait until memory is released, behind the loads that wait
     /// already, at most this time (30s, 5m; alone: 10m, at most 1h) [default: fail]
-    #[arg(long, value_name = "TIME", env = "CONVOKE_WAIT", num_args = 0..=1, default_missing_value = "10m", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", env = "CONVOKE_WAIT", num_args = 0..=1, default_missing_value = "10m", require_equals = true, value_parser = parse_duration)]
     pub wait: Option<Duration>,
     /// When a worker is lost while the model loads or a step runs: do that again, twice at most, or fail
     #[arg(long, value_enum, value_name = "WHEN", env = "CONVOKE_RETRY", default_value_t = RetryWhen::On)]
     pub retry: RetryWhen,
-    /// Where a node fails, write the outputs that do not depend on it, and say why the others failed; the exit code is 1 then
+    /// Where a node fails, write the outputs that do not depend on it, and say why the others failed; the exit code is
+    /// 1 then
     #[arg(long, env = "CONVOKE_PARTIAL", value_parser = FalseyValueParser::new())]
     pub partial: bool,
     #[command(flatten)]
@@ -214,7 +216,8 @@ pub enum NumericsName {
     Exact,
     /// Fold batch normalisation into weights, and compute GELU and layer norms that are written out as one op
     Standard,
-    /// Also multiply whole numbers where the file allows it: MatMulNBits with accuracy_level 4. Large products are faster, and less accurate
+    /// Also multiply whole numbers where the file allows it: MatMulNBits with accuracy_level 4. Large products are
+    /// faster, and less accurate
     Int8,
 }
 
@@ -263,20 +266,28 @@ pub struct GenerateArgs {
         long,
         value_name = "T",
         env = "CONVOKE_TEMPERATURE",
-        default_value_t = 0.
+        default_value_t = 0.,
+        allow_negative_numbers = true
     )]
     pub temperature: f32,
     /// With --temperature above 0: draw from the K most probable tokens; 0 for all
     #[arg(long, value_name = "K", env = "CONVOKE_TOP_K", default_value_t = 0)]
     pub top_k: u32,
     /// With --temperature above 0: draw from the most probable tokens that together reach this probability; 1 for all
-    #[arg(long, value_name = "P", env = "CONVOKE_TOP_P", default_value_t = 1.)]
+    #[arg(
+        long,
+        value_name = "P",
+        env = "CONVOKE_TOP_P",
+        default_value_t = 1.,
+        allow_negative_numbers = true
+    )]
     pub top_p: f32,
     /// With --temperature above 0: the seed of the draws; the same seed gives the same text
     #[arg(long, value_name = "S", env = "CONVOKE_SEED", default_value_t = 0)]
     pub seed: u64,
-    /// Stop at the token with this text, or where there is none, with this id, besides those that generation_config.json, genai_config.json or config.json
-    /// beside the model names; may be repeated, the variable holds one
+    /// Stop at the token with this text, or where there is none, with this id, besides those that
+    /// generation_config.json, genai_config.json or config.json beside the model names; may be repeated, the variable
+    /// holds one
     #[arg(long, value_name = "TOKEN", env = "CONVOKE_STOP")]
     pub stop: Vec<String>,
     /// When a worker is lost: compute the text so far again on the others and go on, or fail

@@ -94,17 +94,21 @@ struct Figures {
     assumed_iterations: u32,
     /// The size of each dynamic axis for which the figures hold.
     axes: Vec<Axis>,
-    /// Why the model does not run with these sizes, some of which are assumed; no larger ones were found that it runs with.
+    /// Why the model does not run with these sizes, some of which are assumed; no larger ones were found that it runs
+    /// with.
     misfit: Option<String>,
     splits: Vec<Split>,
+    /// The most workers that were asked for.
+    #[serde(skip)]
+    most_workers: usize,
 }
 
 /// The predicted memory of the model on a number of workers of equal speed.
 #[derive(Serialize)]
 struct Split {
     workers: usize,
-    /// Whether its branches and loops run on several of the workers, which a plan does only where no worker has the memory for
-    /// them.
+    /// Whether its branches and loops run on several of the workers, which a plan does only where no worker has the
+    /// memory for them.
     divided: bool,
     /// Bytes that each worker must offer, for its weights and the tensors of one step.
     needed_bytes: Vec<u64>,
@@ -283,6 +287,7 @@ fn figures(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Fig
         axes,
         misfit,
         splits,
+        most_workers: args.workers as usize,
     })
 }
 
@@ -352,8 +357,8 @@ fn open_loops(function: &Function, axes: &Bindings) -> usize {
     function.nodes.iter().map(of).sum()
 }
 
-/// A plan that divides large branches and loops among all the workers, with the least memory per worker for which the planner uses
-/// every one. With `whole` bytes one worker runs everything.
+/// A plan that divides large branches and loops among all the workers, with the least memory per worker for which the
+/// planner uses every one. With `whole` bytes one worker runs everything.
 fn divided(
     function: &Function,
     workers: usize,
@@ -531,6 +536,15 @@ fn text(r: &Report) -> String {
     let rows: Vec<Vec<String>> = f.splits.iter().map(row).collect();
     let head = ["WORKERS", "EACH NEEDS", "CROSSING PER STEP"];
     text.push_str(&output::table(&head, &[0, 2], &rows));
+    if let Some(last) = f.splits.last().filter(|s| s.workers < f.most_workers) {
+        let what = match last.workers {
+            1 => "a single worker".to_owned(),
+            n => format!("{n} workers"),
+        };
+        text.push_str(&format!(
+            "no split over more than {what} is found: workers run whole nodes\n"
+        ));
+    }
     if f.splits.iter().any(|s| s.divided) {
         text.push_str(
             "bodies, which are branches and loops, run on several workers where no worker offers enough memory for them\n",

@@ -6,22 +6,25 @@ use convoke::{Cluster, Embedded, Token};
 
 use crate::args::ClusterArgs;
 use crate::process::machine;
-use crate::process::signals::Signals;
+use crate::process::signals::{Signals, end_unnoticed};
 use crate::text::failure::Failure;
 use crate::text::output;
 
 /// How long leaving or ending a cluster may take.
 const SHUTDOWN_BOUND: Duration = Duration::from_secs(10);
 
-/// Does `work` with the cluster, and leaves or ends the cluster afterwards, also if the work failed.
+/// Does `work` with the cluster, and leaves or ends the cluster afterwards, also if the work failed. A signal ends the
+/// process from now on, also afterwards, while results are written.
 pub async fn with_cluster<T>(
     args: &ClusterArgs,
+    json: bool,
     work: impl AsyncFnOnce(&Cluster) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let mut signals = Signals::hear()?;
+    end_unnoticed(json)?;
     let cluster = signals.or(open(args)).await?;
     let result = signals.or(work(&cluster)).await;
-    signals.or_exit(leave(cluster)).await;
+    signals.or_exit(json, leave(cluster)).await;
     result
 }
 

@@ -97,7 +97,9 @@ pub async fn coordinator(args: CoordinatorArgs, json: bool) -> Result<(), Failur
     }
     stopped(&mut signals, args.attached).await?;
     tracing::info!("stopping");
-    signals.or_exit(running.shutdown(SHUTDOWN_BOUND)).await;
+    signals
+        .or_exit(json, running.shutdown(SHUTDOWN_BOUND))
+        .await;
     Ok(())
 }
 
@@ -269,7 +271,7 @@ pub async fn worker(args: WorkerArgs, json: bool) -> Result<(), Failure> {
             never = health.answer(|| None) => match never {},
         }
     };
-    let unfinished = signals.or_exit(answering).await;
+    let unfinished = signals.or_exit(json, answering).await;
     match ended.or(unfinished) {
         None => Ok(()),
         Some(e) => Err(e.into()),

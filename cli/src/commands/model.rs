@@ -74,25 +74,8 @@ impl Arrays {
     /// of arrays of unsigned integers, and numbers of the next dtype that numpy has. Returns a remark about it that a
     /// user must know.
     pub fn fit(&mut self, wanted: &[Signature]) -> Vec<String> {
-        let mut notes = vec![];
-        for (name, array) in &mut self.inputs {
-            let Some(signature) = wanted.iter().find(|s| s.name == *name) else {
-                continue;
-            };
-            let (given, to) = (array.dtype, signature.ty.dtype);
-            let how = match (given, to) {
-                (DType::U16, DType::BF16) => "read as the bits of",
-                (DType::F32, DType::BF16) => "cast from f32 to",
-                (DType::U8, to) if to.is_narrow() => "read as the bits of",
-                (DType::F32, to) if to.is_narrow() && to.widened() == given => "rounded to",
-                (DType::F32, to) if to.is_narrow() => "converted to",
-                (DType::I8, to) if to.is_narrow() && to.widened() == given => "converted to",
-                _ => continue,
-            };
-            notes.push(format!("input '{}' is {how} {to}", Printable(name)));
-            array.dtype = to;
-            self.read_as.push((name.clone(), to));
-        }
+        let (read_as, notes) = fitted(&mut self.inputs, wanted);
+        self.read_as.extend(read_as);
         notes
     }
 
@@ -137,6 +120,34 @@ impl Arrays {
     }
 }
 
+/// Gives inputs the dtypes that [`Arrays::fit`] has them read as. Returns the names and dtypes of those whose files
+/// have other dtypes, and the remarks about them.
+pub fn fitted(
+    inputs: &mut [(String, ArrayType)],
+    wanted: &[Signature],
+) -> (Vec<(String, DType)>, Vec<String>) {
+    let (mut read_as, mut notes) = (vec![], vec![]);
+    for (name, array) in inputs {
+        let Some(signature) = wanted.iter().find(|s| s.name == *name) else {
+            continue;
+        };
+        let (given, to) = (array.dtype, signature.ty.dtype);
+        let how = match (given, to) {
+            (DType::U16, DType::BF16) => "read as the bits of",
+            (DType::F32, DType::BF16) => "cast from f32 to",
+            (DType::U8, to) if to.is_narrow() => "read as the bits of",
+            (DType::F32, to) if to.is_narrow() && to.widened() == given => "rounded to",
+            (DType::F32, to) if to.is_narrow() => "converted to",
+            (DType::I8, to) if to.is_narrow() && to.widened() == given => "converted to",
+            _ => continue,
+        };
+        notes.push(format!("input '{}' is {how} {to}", Printable(name)));
+        array.dtype = to;
+        read_as.push((name.clone(), to));
+    }
+    (read_as, notes)
+}
+
 /// An f32 tensor rounded to bf16, or a u16 tensor as the bits of one.
 fn as_bf16(t: Tensor) -> Result<Tensor, Failure> {
     let bytes = match t.as_slice::<f32>() {
@@ -150,8 +161,8 @@ fn as_bf16(t: Tensor) -> Result<Tensor, Failure> {
     made.map_err(|e| Error::internal(e.to_string()).into())
 }
 
-/// A u8 tensor as the bits of elements of the narrow dtype `to`, or an f32 tensor, or one of the dtype that `to` widens to, as
-/// the same numbers; f32 is rounded to a float.
+/// A u8 tensor as the bits of elements of the narrow dtype `to`, or an f32 tensor, or one of the dtype that `to` widens
+/// to, as the same numbers; f32 is rounded to a float.
 fn as_narrow(name: &str, t: Tensor, to: DType) -> Result<Tensor, Failure> {
     let made = match (t.dtype(), to.widened()) {
         (DType::U8, wide) if wide != DType::U8 => t.from_codes(to),
@@ -170,7 +181,8 @@ fn as_narrow(name: &str, t: Tensor, to: DType) -> Result<Tensor, Failure> {
     })
 }
 
-/// The numbers of an f32 tensor as integers, which are to become elements of `dtype`. Fails where a number is no such integer.
+/// The numbers of an f32 tensor as integers, which are to become elements of `dtype`. Fails where a number is no such
+/// integer.
 fn whole<T: Element>(
     t: &Tensor,
     dtype: DType,

@@ -2,14 +2,14 @@
 
 use convoke::{
     Annotated, BodyPartSummary, BodySummary, CutEdge, PartSummary, PinSummary, PlanSummary,
-    StageSummary,
+    Signature, StageSummary,
 };
 use convoke_common::device_spec::device_name;
 use serde::Serialize;
 
 use crate::args::{ModelArgs, PlanArgs};
 use crate::commands::cluster::{exactly, with_cluster};
-use crate::commands::model::{Arrays, builder, pinned};
+use crate::commands::model::{Arrays, builder, fitted, pinned};
 use crate::text::failure::Failure;
 use crate::text::output;
 use crate::text::progress::Progress;
@@ -38,7 +38,7 @@ struct Report<'a> {
 /// Plans the model without loading weights, and prints the plan.
 pub async fn plan(args: PlanArgs, json: bool) -> Result<(), Failure> {
     let arrays = Arrays::open(&args.model.inputs)?;
-    let summary = with_cluster(&args.cluster, async |cluster| {
+    let summary = with_cluster(&args.cluster, json, async |cluster| {
         let progress = Progress::new();
         let told = progress.clone();
         let ModelArgs {
@@ -50,10 +50,16 @@ pub async fn plan(args: PlanArgs, json: bool) -> Result<(), Failure> {
             b = b.workers(n);
         }
         let b = b.on_progress(move |phase| told.phase(phase));
-        let Some(file) = &args.save_annotated else {
-            return Ok(b.explain(arrays.inputs()).await?);
+        let (mut inputs, noted) = (arrays.inputs(), progress.clone());
+        let fit = move |wanted: &[Signature]| {
+            let (_, notes) = fitted(&mut inputs, wanted);
+            notes.iter().for_each(|note| noted.note(note));
+            inputs
         };
-        let (summary, annotated) = b.save_annotated(arrays.inputs(), file).await?;
+        let Some(file) = &args.save_annotated else {
+            return Ok(b.explain_with(fit).await?);
+        };
+        let (summary, annotated) = b.save_annotated_with(fit, file).await?;
         progress.note(&saved(&file.display().to_string(), annotated));
         Ok(summary)
     })

@@ -171,7 +171,7 @@ pub async fn run(args: RunArgs, json: bool) -> Result<(), Failure> {
     if let Some(path) = &args.outputs {
         check_writable(path)?;
     }
-    let (done, verdict) = with_cluster(&args.cluster, async |cluster| {
+    let (done, verdict) = with_cluster(&args.cluster, json, async |cluster| {
         let (done, inputs) = run_split(cluster, &args, &mut arrays).await?;
         let verdict = match args.verify {
             true => Some(verify(cluster, &args, &inputs, &done).await?),
@@ -217,6 +217,19 @@ fn not_loaded(bound: Duration) -> Error {
         .advise("`convoke status` says what the workers are busy with, and for whom")
 }
 
+/// Waits for a model that is loaded, at most `bound`.
+async fn in_time<T>(
+    bound: Option<Duration>,
+    loading: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let Some(bound) = bound else {
+        return loading.await;
+    };
+    // Dropping the future gives up what was planned and installed.
+    let loaded = tokio::time::timeout(bound, loading).await;
+    loaded.unwrap_or_else(|_| Err(not_loaded(bound).into()))
+}
+
 async fn run_split(
     cluster: &Cluster,
     args: &RunArgs,
@@ -238,13 +251,7 @@ async fn run_split(
     }
     let (start, reruns) = (Instant::now(), Reruns::default());
     let loading = load(b, &args.model, arrays, &progress, &reruns);
-    let (model, summary) = match args.timeout {
-        None => loading.await?,
-        // Dropping the future gives up what was planned and installed.
-        Some(bound) => tokio::time::timeout(bound, loading)
-            .await
-            .unwrap_or_else(|_| Err(not_loaded(bound).into()))?,
-    };
+    let (model, summary) = in_time(args.timeout, loading).await?;
     let load = start.elapsed();
     // Values are read only after their dtypes and shapes were checked against the model.
     let inputs = arrays.read_inputs()?;
@@ -324,8 +331,15 @@ async fn steps(
         Ok::<_, Error>((given, start.elapsed()))
     };
     progress.steps(0, args.steps);
-    let (first, time) = step(0).await?;
+    let (mut first, time) = step(0).await?;
     let mut times = vec![time];
+    if args.steps > 1 {
+        // The results of a worker in this process lie in the memory of its steps, where the others would go round them.
+        for (_, tensor) in &mut first.outputs.0 {
+            let copied = Tensor::from_bytes(tensor.dtype(), tensor.shape(), tensor.bytes());
+            *tensor = copied.map_err(Error::from)?;
+        }
+    }
     let mut rest = futures::stream::iter(1..args.steps)
         .map(step)
         .buffer_unordered(args.model.in_flight as usize);
@@ -341,8 +355,8 @@ async fn steps(
     Ok((first, times))
 }
 
-/// Runs the model on exactly one worker, whichever of the same numerics profile has room, and compares the bits. Pins are
-/// left out: they do not change values, and could name several workers.
+/// Runs the model on exactly one worker, whichever of the same numerics profile has room, and compares the bits. Pins
+/// are left out: they do not change values, and could name several workers.
 async fn verify(
     cluster: &Cluster,
     args: &RunArgs,
@@ -386,7 +400,8 @@ async fn run_single(
     let ModelArgs {
         load, in_flight, ..
     } = &args.model;
-    let mut b = builder(cluster, load, *in_flight, shapes)?.workers(1);
+    let b = builder(cluster, load, *in_flight, shapes)?;
+    let mut b = b.workers(1).retry(args.retry.into());
     if let Some(profile) = profile {
         b = b.profile(profile);
     }
@@ -398,9 +413,13 @@ async fn run_single(
         Phase::Remark(_) => {}
         phase => told.phase(phase),
     };
-    let model = b.on_progress(tell).await?;
-    // The model is prepared first, because the deadline of the call is meant for the step alone.
-    model.prepare(inputs.iter().cloned()).await?;
+    let loading = async {
+        let model = b.on_progress(tell).await?;
+        // The model is prepared first, because the deadline of the call is meant for the step alone.
+        model.prepare(inputs.iter().cloned()).await?;
+        Ok::<_, Failure>(model)
+    };
+    let model = in_time(args.timeout, loading).await?;
     let given = call(&model, args, inputs).await?;
     model.unload().await?;
     Ok(given.outputs)

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use convoke_common::admission::chain;
 use convoke_common::error::{Code, Error};
-use convoke_common::identity::{Role, TokenInfo};
-use convoke_common::world::{Disk, FileMode, Store, SystemClock, SystemRng, WallClock};
+use convoke_common::identity::{JoinToken, Role, TokenInfo};
+use convoke_common::world::{Disk, FileMode, Store, StoreError, SystemClock, SystemRng, WallClock};
 use convoke_coordinator::admin::{AdminClient, socket_in};
 use serde::Serialize;
 
@@ -45,15 +45,36 @@ struct TokenFileOutput {
     token_file: String,
 }
 
-/// Writes a token to a file that only this user can read.
-fn write(file: &Path, token: &str) -> Result<(), Failure> {
+/// Writes a token to a file that only this user can read. A token that cannot be written is revoked, since nobody has
+/// it.
+async fn write(client: &AdminClient, file: &Path, token: &str) -> Result<(), Failure> {
     let disk = Disk::new(Arc::new(SystemRng::default()));
     let line = format!("{token}\n");
-    let written = disk.write_atomic(file, line.as_bytes(), FileMode::Secret);
-    written.map_err(|e| {
-        let e = Error::new(Code::Io, chain(&e));
-        e.advise("name a file in a folder that you may write; `convoke token revoke` ends the token that was made").into()
-    })
+    let Err(e) = disk.write_atomic(file, line.as_bytes(), FileMode::Secret) else {
+        return Ok(());
+    };
+    let why = match e {
+        StoreError::NotFound { .. } => {
+            format!("cannot write {}: its folder does not exist", file.display())
+        }
+        e => chain(&e),
+    };
+    let then = match token.parse::<JoinToken>() {
+        Ok(token) => {
+            let id = token.id.to_string();
+            match client.revoke_token(&id).await {
+                Ok(()) => format!("the token {id}, which was made for it, is revoked"),
+                Err(e) => format!(
+                    "`convoke token revoke {id}` ends the token that was made for it: {}",
+                    e.message
+                ),
+            }
+        }
+        Err(_) => "`convoke token list` shows the token that was made for it".to_owned(),
+    };
+    let e = Error::new(Code::Io, why);
+    let advice = format!("name a file in a folder that you may write; {then}");
+    Err(e.advise(advice).into())
 }
 
 #[derive(Serialize)]
@@ -118,7 +139,7 @@ pub async fn token(command: TokenCommand, json: bool) -> Result<(), Failure> {
             let token = created.await?;
             match (out, json) {
                 (Some(file), _) => {
-                    write(&file, &token)?;
+                    write(&client, &file, &token).await?;
                     match json {
                         true => output::json(&TokenFileOutput {
                             token_file: file.display().to_string(),

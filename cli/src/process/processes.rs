@@ -87,7 +87,7 @@ pub async fn start(
             }
             let listen = SocketAddr::new(args.listen.ip(), 0);
             command.arg("--listen").arg(listen.to_string());
-            let bound = format!("{}ms", args.drain_bound.as_millis());
+            let bound = format!("{}ms", args.drain_bound.as_secs_f64() * 1e3);
             command.arg("--drain-bound").arg(bound);
             if let Some(root) = &args.artifact_root {
                 command.arg("--artifact-root").arg(root);

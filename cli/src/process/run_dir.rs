@@ -1,7 +1,8 @@
 //! The folder of a cluster that one command runs. It holds keys, so it does not outlive the command for long.
 //!
-//! The command removes its folder when it ends. A killed process removes nothing: it held a lock on a file of its folder,
-//! which the system has released, and the next command of the same user removes every such folder whose lock is free.
+//! The command removes its folder when it ends. A killed process removes nothing: it held a lock on a file of its
+//! folder, which the system has released, and the next command of the same user removes every such folder whose lock is
+//! free.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{ErrorKind, Read, Result, Write};
@@ -177,7 +178,8 @@ mod tests {
             .map(|e| e.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
-        // The process of the first one runs, the third one is of another command, and the last one is of another program.
+        // The process of the first one runs, the third one is of another command, and the last one is of another
+        // program.
         assert_eq!(left, ["convoke-bench-3", "convoke-up-1", "convoke-up-4"]);
 
         abandon(&at("given"));

@@ -2,15 +2,20 @@
 
 use std::future::Future;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal as Kind, kill_process};
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::text::failure::Failure;
+use crate::text::failure::{self, Failure};
 
-/// How long after a signal [`end_anyway`] waits for the process to end by itself.
+/// How long after a signal [`end_anyway`] and [`end_unnoticed`] wait for the process to end by itself.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// Whether the network thread has noticed a signal since [`end_unnoticed`] looked last.
+static NOTICED: AtomicBool = AtomicBool::new(false);
 
 /// Receives SIGINT and SIGTERM from the time at which it is made.
 pub struct Signals {
@@ -18,23 +23,31 @@ pub struct Signals {
     terminate: Signal,
 }
 
+fn failed(e: std::io::Error) -> Failure {
+    Failure::io("cannot wait for signals", &e)
+}
+
 impl Signals {
     /// Registers for the signals, which from now on no longer end the process.
     pub fn hear() -> Result<Signals, Failure> {
-        let failed = |e: std::io::Error| Failure::io("cannot wait for signals", &e);
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
             terminate: signal(SignalKind::terminate()).map_err(failed)?,
         })
     }
 
-    /// Waits for either signal.
-    pub async fn wait(&mut self) {
+    async fn next(&mut self) {
         tokio::select! {
             biased;
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
         }
+    }
+
+    /// Waits for either signal.
+    pub async fn wait(&mut self) {
+        self.next().await;
+        NOTICED.store(true, Ordering::Release);
     }
 
     /// Does `work`; a signal that comes first drops it and returns [`Failure::Interrupted`].
@@ -49,31 +62,49 @@ impl Signals {
         }
     }
 
-    /// Does `work` that ends the command; a signal meanwhile, often the second Ctrl-C, ends the process at once.
-    pub async fn or_exit<T>(&mut self, work: impl Future<Output = T>) -> T {
+    /// Does `work` that ends the command; a signal meanwhile, often the second Ctrl-C, is reported and ends the process
+    /// at once.
+    pub async fn or_exit<T>(&mut self, json: bool, work: impl Future<Output = T>) -> T {
         tokio::select! {
             biased;
-            () = self.wait() => std::process::exit(130),
+            () = self.wait() => {
+                let _ = Failure::Interrupted.report(json);
+                std::process::exit(130)
+            }
             done = work => done,
         }
     }
+}
+
+/// Starts a thread that does `work` for as long as the process lasts.
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    let thread = std::thread::Builder::new().name(name.into());
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "a thread of the binary's own, which lasts as long as it does"
+    )]
+    let started = thread.spawn(work);
+    started.map(drop).map_err(failed)
+}
+
+/// Starts a thread that does `work` with signals of its own, and with a runtime that receives them there.
+fn apart(work: impl FnOnce(Runtime, Signals) + Send + 'static) -> Result<(), Failure> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().map_err(failed)?;
+    let signals = {
+        let _runtime = runtime.enter();
+        Signals::hear()?
+    };
+    thread("signals", move || work(runtime, signals))
 }
 
 /// Starts a thread that ends this process one second after a signal: it kills the process's children, removes `folder`
 /// and exits. Meant for work that keeps the network thread busy for longer than a person waits, so that the thread does
 /// not notice signals.
 pub fn end_anyway(folder: PathBuf) -> Result<(), Failure> {
-    let failed = |e: std::io::Error| Failure::io("cannot wait for signals", &e);
-    // This runtime receives signals on a thread of its own.
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_all().build().map_err(failed)?;
-    let mut signals = {
-        let _runtime = runtime.enter();
-        Signals::hear()?
-    };
-    let wait = move || {
+    apart(move |runtime, mut signals| {
         runtime.block_on(async {
-            signals.wait().await;
+            signals.next().await;
             tokio::time::sleep(GRACE).await;
         });
         for child in children() {
@@ -82,15 +113,28 @@ pub fn end_anyway(folder: PathBuf) -> Result<(), Failure> {
         }
         // The folder may have been removed already.
         let _ = std::fs::remove_dir_all(&folder);
-        std::process::exit(130);
-    };
-    let thread = std::thread::Builder::new().name("signals".into());
-    #[allow(
-        clippy::disallowed_methods,
-        reason = "a thread of the binary's own, which lasts as long as it does"
-    )]
-    let started = thread.spawn(wait);
-    started.map(drop).map_err(failed)
+        std::process::exit(130)
+    })
+}
+
+/// Starts a thread that ends this process one second after a signal that the network thread has not noticed by then:
+/// the thread no longer waits for signals, or it is held up, for example by a pipe that nobody reads.
+pub fn end_unnoticed(json: bool) -> Result<(), Failure> {
+    apart(move |runtime, mut signals| {
+        runtime.block_on(async {
+            loop {
+                signals.next().await;
+                tokio::time::sleep(GRACE).await;
+                if !NOTICED.swap(false, Ordering::AcqRel) {
+                    return;
+                }
+            }
+        });
+        // A stream that nobody reads must not hold up the end; without the thread, only the report is missing.
+        let _ = thread("report", move || failure::end_interrupted(json));
+        runtime.block_on(async { tokio::time::sleep(GRACE).await });
+        std::process::exit(130)
+    })
 }
 
 /// The processes whose parent is this one.

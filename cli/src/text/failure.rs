@@ -55,8 +55,7 @@ impl Failure {
             Failure::Closed => ExitCode::SUCCESS,
             Failure::Silent => ExitCode::from(1),
             Failure::Interrupted => {
-                let e = Error::new(Code::Cancelled, "interrupted");
-                tell(&e, json);
+                tell(&interrupted(), json);
                 ExitCode::from(130)
             }
             Failure::Reported(e) => {
@@ -74,6 +73,18 @@ impl Failure {
             }
         }
     }
+}
+
+fn interrupted() -> Error {
+    Error::new(Code::Cancelled, "interrupted")
+}
+
+/// Ends the process as [`Failure::Interrupted`] does, from another thread than the one that writes the results: the
+/// error is left out of stdout where anything was written there.
+pub fn end_interrupted(json: bool) -> ! {
+    let error = &interrupted();
+    output::note(&format!("error: {error}"));
+    output::end(json.then_some(&Json { error }), 130)
 }
 
 fn tell(e: &Error, json: bool) {

@@ -1,12 +1,16 @@
 //! Writes results to stdout and notes to stderr. Neither panics when the reader has closed the stream.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::{Mutex, PoisonError};
 
 use convoke_graph::Printable;
 use convoke_graph::printable::screen;
 use serde::Serialize;
 
 use crate::text::failure::Failure;
+
+/// Whether anything was written to stdout; whoever writes there holds it.
+static WRITTEN: Mutex<bool> = Mutex::new(false);
 
 /// Writes a line to stderr.
 pub fn note(line: &str) {
@@ -32,10 +36,15 @@ fn write_out(text: &str) -> Result<(), Failure> {
     write_all(&format!("{text}{end}"))
 }
 
-fn write_all(text: &str) -> Result<(), Failure> {
+fn put(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|e| match e.kind() {
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
+}
+
+fn write_all(text: &str) -> Result<(), Failure> {
+    let mut written = WRITTEN.lock().unwrap_or_else(PoisonError::into_inner);
+    *written = true;
+    put(text).map_err(|e| match e.kind() {
         io::ErrorKind::BrokenPipe => Failure::Closed,
         _ => Failure::io("cannot write to stdout", &e),
     })
@@ -47,6 +56,19 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
         Ok(text) => write_out(&text),
         Err(e) => Err(Failure::io("cannot write the result as JSON", &e)),
     }
+}
+
+/// Ends the process with an exit code. Writes a JSON value before, unless something was written to stdout, or is being
+/// written by another thread; nothing is written after it.
+pub fn end(value: Option<&impl Serialize>, code: i32) -> ! {
+    let unused = WRITTEN.try_lock().ok().filter(|written| !**written);
+    if let (Some(_), Some(value)) = (&unused, value)
+        && let Ok(text) = serde_json::to_string(value)
+    {
+        // If the reader has closed it, the exit code still reports the end.
+        let _ = put(&format!("{text}\n"));
+    }
+    std::process::exit(code)
 }
 
 /// Writes a terminal control sequence to stdout, unescaped.

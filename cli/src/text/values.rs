@@ -54,7 +54,9 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     if !(seconds > 0. && seconds < 1e10) {
         return Err(bad());
     }
-    Ok(Duration::from_secs_f64(seconds))
+    // Less than half a nanosecond is rounded to nothing.
+    let time = Duration::from_secs_f64(seconds);
+    (!time.is_zero()).then_some(time).ok_or_else(bad)
 }
 
 /// Parses the period of something that is repeated, as [`parse_duration`] does; it is at least 100 ms.
@@ -207,6 +209,13 @@ mod tests {
     fn times() {
         assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_duration("1.5h"), Ok(Duration::from_secs(5400)));
+        assert_eq!(parse_duration("0.5ms"), Ok(Duration::from_micros(500)));
+        assert!(parse_duration("0.0000001ms").is_err());
+        // `up` passes a time on to its workers in this form.
+        for time in [1, 500_000, 100_000_000, 8_000_000_000].map(Duration::from_nanos) {
+            let text = format!("{}ms", time.as_secs_f64() * 1e3);
+            assert_eq!(parse_duration(&text), Ok(time), "{text}");
+        }
         assert_eq!(parse_ttl("7d"), Ok(Ttl(Some(Duration::from_secs(604_800)))));
         assert_eq!(parse_ttl("never"), Ok(Ttl(None)));
         for text in ["", "5", "0s", "-1s", "1y", "99999999999999d"] {

@@ -20,6 +20,7 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -205,7 +206,11 @@ pub struct Scratch(pub PathBuf);
 
 impl Scratch {
     pub fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("convoke-cli-{}-{name}", std::process::id()));
+        // Tests of one program may give their folders the same name.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let folder = format!("convoke-cli-{}-{number}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(folder);
         std::fs::create_dir(&path).unwrap();
         Scratch(path)
     }

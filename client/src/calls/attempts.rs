@@ -182,8 +182,8 @@ impl Attempts {
     }
 }
 
-/// The error of a call whose attempts ended with `errors` and `last`: the first cause, with what later attempts met; or the last error, where that is a cause
-/// of its own.
+/// The error of a call whose attempts ended with `errors` and `last`: the first cause, with what later attempts met; or
+/// the last error, where that is a cause of its own.
 pub(crate) fn concluded(errors: Vec<Error>, mut last: Error) -> Error {
     if last.code == Code::LeaseRetired {
         // The end of a lease tells nothing to the caller of a model.

@@ -1,6 +1,7 @@
 //! A function as the client keeps it: its parameters and their sizes, and the lease that it runs under.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use convoke_common::rpc::{Intent, PlanOptions, PlanSummary, Profiles};
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Function, TensorType};
 use convoke_graph::ops::{self, CustomOp};
-use convoke_graph::program::Axes;
-use convoke_graph::{Printable, Tensor, printable};
+use convoke_graph::program::{Axes, Unsolved};
+use convoke_graph::{Dim, Printable, Tensor, printable};
 use convoke_models::onnx::OutputForm;
 use tokio::sync::Notify;
 
@@ -205,11 +206,22 @@ impl Inner {
         of: impl Fn(&T) -> ArrayType,
     ) -> Result<(Vec<T>, Bindings)> {
         let f = &self.function;
-        let mut given: BTreeMap<String, T> = given.into_iter().collect();
         let (mut ordered, mut bindings, mut problems) = (Vec::new(), Bindings::new(), Vec::new());
+        let mut named: BTreeMap<String, T> = BTreeMap::new();
+        for (name, t) in given {
+            match named.entry(name) {
+                Entry::Vacant(place) => {
+                    place.insert(t);
+                }
+                Entry::Occupied(place) => {
+                    let name = Printable(place.key());
+                    problems.push(format!("input '{name}' is given twice"));
+                }
+            }
+        }
         for p in &f.params {
             let value = f.value(*p);
-            let Some(t) = given.remove(&*value.name) else {
+            let Some(t) = named.remove(&*value.name) else {
                 problems.push(format!(
                     "input '{}' ({}) is missing",
                     Printable(&value.name),
@@ -230,8 +242,12 @@ impl Inner {
             }
             ordered.push(t);
         }
-        for name in given.keys() {
+        for name in named.keys() {
             problems.push(format!("the model has no input '{}'", Printable(name)));
+        }
+        if problems.is_empty() {
+            let given: Vec<_> = ordered.iter().map(&of).collect();
+            problems.extend(self.solved(&given, &mut bindings).err());
         }
         if problems.is_empty() {
             return Ok((ordered, bindings));
@@ -241,9 +257,49 @@ impl Inner {
         Err(Error::new(Code::InvalidInput, problems.join("; ")).advise(advice))
     }
 
-    /// Returns bounds of the dynamic axes that these sizes fit. One that was not given leaves room for this growth.
-    pub(crate) fn bounds_for(&self, bindings: &Bindings, growth: Growth) -> BTreeMap<String, i64> {
+    /// Binds the axes that stand in expressions only. An error says what does not fit.
+    fn solved(&self, given: &[ArrayType], bindings: &mut Bindings) -> Result<(), String> {
+        let f = &self.function;
+        let declared = || f.params.iter().map(|p| f.value(*p));
+        let is_plain = |d: &Dim| d.as_const().is_some() || d.as_symbol().is_some();
+        if declared().all(|value| value.ty.shape.iter().all(is_plain)) {
+            return Ok(());
+        }
+        let pairs = declared().map(|value| value.ty.shape.as_slice());
+        let pairs: Vec<_> = pairs.zip(given.iter().map(|is| &is.shape[..])).collect();
+        let Err(unsolved) = Axes::solve(&pairs, bindings) else {
+            return Ok(());
+        };
+        let (Unsolved::Differs(at) | Unsolved::Open(at)) = unsolved;
+        let (Some(value), Some(is)) = (declared().nth(at), given.get(at)) else {
+            return Ok(());
+        };
+        let (name, ty) = (Printable(&value.name), &value.ty);
+        let bound = bound_text(ty, bindings);
+        Err(match unsolved {
+            Unsolved::Differs(_) => {
+                format!("input '{name}' is {is}, which {ty} is for no lengths{bound}")
+            }
+            Unsolved::Open(_) => format!(
+                "input '{name}' is {is}, from which the lengths in {ty} do not follow{bound}: a length of its own has to be an \
+                 axis of some input"
+            ),
+        })
+    }
+
+    /// Returns bounds of the dynamic axes that these sizes fit. One that was not given leaves room for this growth, and is no
+    /// less than in `former` bounds.
+    pub(crate) fn bounds_for(
+        &self,
+        bindings: &Bindings,
+        growth: Growth,
+        former: &Axes,
+    ) -> BTreeMap<String, i64> {
         let mut bounds = self.bounds.clone();
+        for (symbol, bound) in &former.bounds {
+            let own = bounds.entry(symbol.to_string()).or_insert(*bound);
+            *own = (*own).max(*bound);
+        }
         for (symbol, size) in bindings {
             let room = match growth {
                 Growth::Double => *size,

@@ -211,6 +211,7 @@ impl Inner {
     ) -> Result<CallPermit, FailedAttempt> {
         let _turn = self.loading.lock().await;
         let mut avoid = avoid.to_vec();
+        let mut former = Axes::default();
         if let Some(old) = self.lease() {
             if old.holds(bindings) {
                 return Ok(CallPermit::of(&old));
@@ -227,8 +228,10 @@ impl Inner {
                 released?;
             }
             self.put_lease(None);
+            former = old.planned.axes.clone();
         }
-        let lease = self.new_lease(bindings, avoid, deadline).await?;
+        let lease = self.new_lease(bindings, &former, avoid, deadline);
+        let lease = lease.await?;
         self.put_lease(Some(lease.clone()));
         Ok(CallPermit::of(&lease))
     }
@@ -240,10 +243,12 @@ impl Inner {
         Some(CallPermit::of(&lease))
     }
 
-    /// Plans for axes of these sizes, with as much room to grow as fits; nothing is installed.
+    /// Plans for axes of these sizes, with as much room to grow as fits, and where it fits with the `former` bounds of axes:
+    /// calls whose axes are long in turns need not be planned in turns. Nothing is installed.
     pub(crate) async fn planned(
         &self,
         bindings: &Bindings,
+        former: &Axes,
         avoid: Vec<WorkerProcess>,
         deadline: Option<Instant>,
         intent: Intent,
@@ -251,9 +256,11 @@ impl Inner {
         self.progress.note(Phase::Planning);
         let mut options = self.options.clone();
         options.intent = intent;
-        let mut bounds: Vec<Axes> = Vec::with_capacity(Growth::ALL.len());
-        for growth in Growth::ALL {
-            let own = self.bounds_for(bindings, growth).into_iter();
+        let mut bounds: Vec<Axes> = Vec::with_capacity(Growth::ALL.len() + 1);
+        let none = Axes::default();
+        let first = [(Growth::ALL[0], former)];
+        for (growth, former) in first.into_iter().chain(Growth::ALL.map(|g| (g, &none))) {
+            let own = self.bounds_for(bindings, growth, former).into_iter();
             let bounds_of = own.map(|(s, b)| (s.into(), b)).collect();
             let axes = Axes { bounds: bounds_of };
             if bounds.last() != Some(&axes) {
@@ -282,21 +289,22 @@ impl Inner {
         ask.await
     }
 
-    /// Plans for an install. Where the function does not fit the memory that is free, waits until memory is released, as
-    /// long as the load may.
+    /// Plans for an install. Where the function does not fit the memory that is free, waits until memory is released,
+    /// as long as the load may.
     async fn planned_in_turn(
         &self,
         bindings: &Bindings,
+        former: &Axes,
         avoid: Vec<WorkerProcess>,
         deadline: Option<Instant>,
     ) -> Result<PlanAnswer> {
         let Some(most) = self.wait else {
             return self
-                .planned(bindings, avoid, deadline, Intent::Install)
+                .planned(bindings, former, avoid, deadline, Intent::Install)
                 .await;
         };
         let in_turn = |wait_ms| Intent::InstallInTurn { wait_ms };
-        let at_once = self.planned(bindings, avoid.clone(), deadline, in_turn(0));
+        let at_once = self.planned(bindings, former, avoid.clone(), deadline, in_turn(0));
         let cause = match at_once.await {
             Err(e) if e.code == Code::OutOfMemory => e,
             planned => return planned,
@@ -304,7 +312,7 @@ impl Inner {
         let most = most.min(rpc::QUEUE_BOUND);
         self.progress.note(Phase::Waiting { cause, most });
         let wait_ms = u64::try_from(most.as_millis()).unwrap_or(u64::MAX).max(1);
-        let waited = self.planned(bindings, avoid, deadline, in_turn(wait_ms));
+        let waited = self.planned(bindings, former, avoid, deadline, in_turn(wait_ms));
         waited.await.map_err(|mut e| {
             if e.code == Code::OutOfMemory {
                 e.message = format!("waited {most:?} for memory: {}", e.message);
@@ -317,17 +325,20 @@ impl Inner {
     async fn new_lease(
         &self,
         bindings: &Bindings,
+        former: &Axes,
         avoid: Vec<WorkerProcess>,
         deadline: Option<Instant>,
     ) -> Result<Arc<Lease>, FailedAttempt> {
         let mut planned = self
-            .planned_in_turn(bindings, avoid.clone(), deadline)
+            .planned_in_turn(bindings, former, avoid.clone(), deadline)
             .await?;
         let mut established = self.establish(&planned, deadline).await;
         if established.as_ref().is_err_and(forgotten) {
             // The coordinator went away during the install: nothing is installed, and a coordinator that returns knows
             // no plans.
-            planned = self.planned_in_turn(bindings, avoid, deadline).await?;
+            planned = self
+                .planned_in_turn(bindings, former, avoid, deadline)
+                .await?;
             established = self.establish(&planned, deadline).await;
         }
         if established.is_ok() {

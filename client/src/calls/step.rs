@@ -171,7 +171,7 @@ impl CompiledFunction {
                     let failed = attempts.failed(failed);
                     failed.map_err(|e| match donated.is_empty() {
                         true => e,
-                        false => e.advise("the donated operands are gone with the call"),
+                        false => without_donated(e),
                     })?;
                 }
             }
@@ -255,8 +255,8 @@ fn lives(operands: &[&Tensor]) -> Result<()> {
     Ok(())
 }
 
-/// The error of an operand whose session ended with `error`. A worker that lacks memory or places, or does not trust this
-/// client, refuses the session: the refusal is then the cause, and no state is lost that the worker had taken.
+/// The error of an operand whose session ended with `error`. A worker that lacks memory or places, or does not trust
+/// this client, refuses the session: the refusal is then the cause, and no state is lost that the worker had taken.
 fn unavailable(index: usize, ty: &TensorType, error: Error) -> Error {
     let refused = matches!(
         error.code,
@@ -270,6 +270,16 @@ fn unavailable(index: usize, ty: &TensorType, error: Error) -> Error {
     Error::new(code, msg)
         .at(error.site.map(|s| *s).unwrap_or_default())
         .advise("put it, or compute it, on another device again")
+}
+
+/// Adds to the advice of a failed step's error that the step took the donated operands.
+fn without_donated(error: Error) -> Error {
+    let gone = "the donated operands are gone with the call";
+    let advice = match error.advice.as_str() {
+        "" => gone.to_owned(),
+        known => format!("{known}; {gone}"),
+    };
+    error.advise(advice)
 }
 
 /// A handle that a step is to fill. Dropping it before it is kept gives it up.
@@ -311,6 +321,15 @@ mod tests {
     use convoke_graph::DType;
 
     use super::*;
+
+    #[test]
+    fn an_error_keeps_its_advice_where_donated_operands_are_gone() {
+        let error = || Error::new(Code::KernelFailed, "index 9 is out of range");
+        let gone = "the donated operands are gone with the call";
+        assert_eq!(without_donated(error()).advice, gone);
+        let advised = without_donated(error().advise("feed indices below 4"));
+        assert_eq!(advised.advice, format!("feed indices below 4; {gone}"));
+    }
 
     #[test]
     fn an_operand_that_was_refused_is_not_called_lost() {

@@ -133,8 +133,8 @@ impl Progress {
         })))
     }
 
-    /// Notes a phase, on any thread. It replaces the latest waiting phase where both are of one kind, and neither reruns nor
-    /// remarks.
+    /// Notes a phase, on any thread. It replaces the latest waiting phase where both are of one kind, and neither
+    /// reruns nor remarks.
     pub(crate) fn note(&self, phase: Phase) {
         if let Some(listener) = &self.0 {
             let kind = std::mem::discriminant(&phase);

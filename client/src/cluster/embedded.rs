@@ -63,8 +63,8 @@ impl Embedded {
         self
     }
 
-    /// Sets the devices of the workers, `cpu:0` by default. Where there are fewer devices than workers, they are given out
-    /// in turns: of `[cpu:0, simgpu:0]` the workers w0 and w2 have the first, w1 the second.
+    /// Sets the devices of the workers, `cpu:0` by default. Where there are fewer devices than workers, they are given
+    /// out in turns: of `[cpu:0, simgpu:0]` the workers w0 and w2 have the first, w1 the second.
     pub fn devices(mut self, devices: impl IntoIterator<Item = DeviceId>) -> Embedded {
         self.devices = devices.into_iter().collect();
         self

@@ -30,8 +30,8 @@ use crate::cluster::sources::Sources;
 const STREAMS: usize = 64;
 /// How often a wait for workers asks how many have joined.
 const WAIT_PERIOD: Duration = Duration::from_millis(500);
-/// How long a client that leaves answers peers that have not heard so. The first packets leave at once, and a peer that is
-/// gone would be waited for in vain: its connection ends by itself only after several of its timeouts.
+/// How long a client that leaves answers peers that have not heard so. The first packets leave at once, and a peer that
+/// is gone would be waited for in vain: its connection ends by itself only after several of its timeouts.
 const GOODBYE: Duration = Duration::from_millis(150);
 
 /// Serves what a client offers to a worker: its artifacts.
@@ -145,11 +145,14 @@ impl ClusterPresence {
         bound: Duration,
         tell: &mut (dyn FnMut(u32) + Send),
     ) -> Result<u32> {
-        let end = Instant::now() + bound;
+        // A bound beyond the range of the clock is no bound.
+        let end = Instant::now().checked_add(bound);
         let mut told = None;
         loop {
             // The wait is split into short calls, so that progress shows.
-            let left = end.saturating_duration_since(Instant::now());
+            let left = end.map_or(Duration::MAX, |end| {
+                end.saturating_duration_since(Instant::now())
+            });
             let wait = left.min(WAIT_PERIOD);
             let answer = self.coordinator.ask(|client| async move {
                 let context = call_context(wait + rpc::CALL_BOUND);

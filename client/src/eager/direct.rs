@@ -247,7 +247,11 @@ impl Line {
         let made = function.run(numbers, operands, results)?;
         let place = self.place(origin);
         let made = made.into_iter();
-        Some(made.map(|t| self.hold(place.clone(), t)).collect())
+        let mut held = SmallVec::new();
+        for t in made {
+            held.push(self.hold(place.clone(), t));
+        }
+        Some(held)
     }
 
     /// Counts a value that the op `known` made here.

@@ -90,8 +90,8 @@ impl PreparedOps {
         }
     }
 
-    /// Returns the op's place, and whether the op has to be defined there first, which is so until [`PreparedOps::told`]
-    /// is called.
+    /// Returns the op's place, and whether the op has to be defined there first, which is so until
+    /// [`PreparedOps::told`] is called.
     pub fn find(&mut self, key: &Key) -> (u32, bool) {
         self.clock += 1;
         let hash = key.hash();

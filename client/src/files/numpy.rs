@@ -12,17 +12,17 @@
 //!
 //! Little-endian arrays of `f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 bool` are read, in C or Fortran order. numpy has no
 //! bfloat16: a bf16 tensor is written as float32, which holds every one of its values. It is read from what `ml_dtypes`
-//! writes. So are tensors of narrow dtypes: floats of four and eight bits are written as float32, integers of two and
-//! four bits as int8 or uint8. Where `ml_dtypes` writes a narrow dtype, the file names the type only for `float8_e5m2`.
-//! The others come as untyped elements of one byte, which are read as uint8.
+//! writes. Tensors of narrow dtypes are written wider as well: floats of four and eight bits as float32, integers of
+//! two and four bits as int8 or uint8. Where `ml_dtypes` writes a narrow dtype, the file names the type only for
+//! `float8_e5m2`. The others come as untyped elements of one byte, which are read as uint8.
 //!
-//! Arrays of strings are read from `U` (little-endian) and from `S`, whose bytes have to be UTF-8, and written as `U`. numpy drops
-//! zeros at the end of a string. Arrays of Python objects are refused: use `.astype('U')`.
+//! Arrays of strings are read from `U` (little-endian) and from `S`, whose bytes have to be UTF-8, and written as `U`.
+//! numpy drops zeros at the end of a string. Arrays of Python objects are refused: use `.astype('U')`.
 //!
 //! Invariants
 //! 1. Nothing is allocated for an array before its declared size was checked against the bytes that its file holds,
 //!    or, where they are compressed, can hold. No byte of a file counts for two arrays.
-//! 2. A file is written under another name and renamed: a reader sees all of it or nothing.
+//! 2. A file is written without a name, or under another one, and renamed: a reader sees all of it or nothing.
 
 mod header;
 mod npz;
@@ -30,24 +30,24 @@ mod strings;
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use convoke_common::error::{Code, Error};
 use convoke_graph::Printable;
 use convoke_graph::tensor::{Tensor, TensorError};
 use convoke_graph::{DType, Shape};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use zip::write::SimpleFileOptions;
 
+use crate::files::drafts;
 use crate::model::ArrayType;
 use header::Header;
 pub use npz::{MOST_MEMBERS, Npz};
 
 /// Bytes of float32 that a bf16 tensor is widened to and written as at once.
 const CHUNK: usize = 1 << 20;
-/// How many names are tried for the temporary file that an array is written to.
-const DRAFTS: usize = 16;
 
 /// Why an array file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -172,20 +172,25 @@ fn unwritable(path: &Path, why: &std::io::Error) -> String {
 /// Checks that a file can be written, before the work whose result it is to hold. An existing file stays as it is.
 ///
 /// # Errors
-/// Fails where [`write_npz`] would, except for want of room.
+/// Fails where [`write_npz`] would, except for want of room. A pipe with a name is not opened, since its reader would
+/// take that for the whole file.
 pub fn check_writable(path: impl AsRef<Path>) -> Result<(), NumpyError> {
     let path = &target(path.as_ref());
     let failed = |e| io("write", path, e);
-    if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+    let special = std::fs::metadata(path).ok().filter(|m| !m.is_file());
+    if special.as_ref().is_some_and(|m| m.file_type().is_fifo()) {
+        let allowed = rustix::fs::access(path, Access::WRITE_OK);
+        return allowed.map_err(|e| failed(e.into()));
+    }
+    if special.is_some() {
         return File::options()
             .write(true)
             .open(path)
             .map(drop)
             .map_err(failed);
     }
-    let (temporary, file) = draft(path).map_err(failed)?;
-    drop(file);
-    std::fs::remove_file(temporary).map_err(failed)
+    let draft = DraftFile::beside(path).map_err(failed)?;
+    draft.discard().map_err(failed)
 }
 
 /// Resolves `path` where it is a link to a file, so that the file is replaced and not the link.
@@ -193,26 +198,77 @@ fn target(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Creates a file beside `path` under a new name, so that a file which somebody else has planted there is never written
-/// to.
-fn draft(path: &Path) -> std::io::Result<(PathBuf, File)> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let mut last = None;
-    // An earlier process with the same process id may have been killed while it wrote, and have left a file of this
-    // name.
-    for _ in 0..DRAFTS {
-        let mut name = std::ffi::OsString::from(".");
-        name.push(path.file_name().unwrap_or_default());
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        name.push(format!(".{}.{n}.tmp", std::process::id()));
-        let temporary = path.with_file_name(name);
-        match File::options()
-            .write(true)
-            .create_new(true)
-            .open(&temporary)
+/// A file that takes another's place once it is complete. Nothing is left of it where the process ends before, if the file
+/// system has files without names.
+enum DraftFile {
+    Unnamed(File),
+    Named(PathBuf, File),
+}
+
+impl DraftFile {
+    /// Creates a file beside `path`. Where it needs a name, that is a new one, so that a file which somebody else has planted
+    /// there is never written to.
+    fn beside(path: &Path) -> std::io::Result<DraftFile> {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o666);
+        // Without this folder a file that has no name cannot be given one.
+        if Path::new("/proc/self/fd").is_dir()
+            && let Ok(file) = rustix::fs::open(folder.unwrap_or(Path::new(".")), flags, mode)
         {
+            return Ok(DraftFile::Unnamed(file.into()));
+        }
+        under_new_name(path, |name| {
+            let made = File::options().write(true).create_new(true).open(name);
+            made.map(|file| DraftFile::Named(name.to_owned(), file))
+        })
+    }
+
+    fn file(&mut self) -> &mut File {
+        match self {
+            DraftFile::Unnamed(file) | DraftFile::Named(_, file) => file,
+        }
+    }
+
+    /// Puts the file in the place of `path`.
+    fn complete(&self, path: &Path) -> std::io::Result<()> {
+        let name = match self {
+            DraftFile::Named(name, _) => name.clone(),
+            DraftFile::Unnamed(file) => {
+                // A file in use may be given a name by way of this link.
+                let open = format!("/proc/self/fd/{}", file.as_raw_fd());
+                under_new_name(path, |name| {
+                    let follow = AtFlags::SYMLINK_FOLLOW;
+                    rustix::fs::linkat(CWD, &open, CWD, name, follow)?;
+                    Ok(name.to_owned())
+                })?
+            }
+        };
+        std::fs::rename(&name, path).inspect_err(|_| {
+            // The error to report is that of the move, not of the removal.
+            let _ = std::fs::remove_file(&name);
+        })
+    }
+
+    /// Removes the file.
+    fn discard(self) -> std::io::Result<()> {
+        match self {
+            DraftFile::Unnamed(_) => Ok(()),
+            DraftFile::Named(name, _) => std::fs::remove_file(name),
+        }
+    }
+}
+
+/// Calls `make` with new names for a temporary file beside `path`, until one is not taken.
+fn under_new_name<T>(
+    path: &Path,
+    make: impl Fn(&Path) -> std::io::Result<T>,
+) -> std::io::Result<T> {
+    let mut last = None;
+    for temporary in drafts(path, "tmp") {
+        match make(&temporary) {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => last = Some(e),
-            done => return done.map(|file| (temporary, file)),
+            done => return done,
         }
     }
     Err(last.unwrap_or_else(|| std::io::ErrorKind::AlreadyExists.into()))
@@ -289,8 +345,8 @@ pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>, NumpyEr
     Npz::open(path)?.read_all()
 }
 
-/// Reads the header of an array from a source of exactly `size` bytes, and checks that the array fills the rest. Returns it
-/// with its length in bytes.
+/// Reads the header of an array from a source of exactly `size` bytes, and checks that the array fills the rest.
+/// Returns it with its length in bytes.
 fn read_header(
     from: &mut impl Read,
     size: u64,
@@ -418,11 +474,21 @@ pub fn write_npz(path: impl AsRef<Path>, arrays: &[(String, Tensor)]) -> Result<
             });
         }
     }
-    replace(path, |file| write_zip(BufWriter::new(file), arrays))
+    replace(path, |file| {
+        let whole = file.metadata()?.is_file();
+        let to = BufWriter::new(file);
+        match whole {
+            true => write_zip(zip::ZipWriter::new(to), arrays),
+            // Sizes cannot be filled in later in a pipe, and follow the arrays.
+            false => write_zip(zip::ZipWriter::new_stream(to), arrays),
+        }
+    })
 }
 
-fn write_zip(to: impl Write + Seek, arrays: &[(String, Tensor)]) -> std::io::Result<()> {
-    let mut zip = zip::ZipWriter::new(to);
+fn write_zip<W: Write + Seek>(
+    mut zip: zip::ZipWriter<W>,
+    arrays: &[(String, Tensor)],
+) -> std::io::Result<()> {
     for (name, tensor) in arrays {
         // The form for sizes beyond 4 GiB, which numpy always writes.
         let options = SimpleFileOptions::default()
@@ -471,15 +537,15 @@ fn replace(
         let mut file = File::options().write(true).open(path).map_err(failed)?;
         return write(&mut file).map_err(failed);
     }
-    let (temporary, mut file) = draft(path).map_err(failed)?;
+    let mut draft = DraftFile::beside(path).map_err(failed)?;
     // Some file systems report only at a sync that they are full.
-    let written = write(&mut file).and_then(|()| file.sync_all());
-    let written = written.and_then(|()| std::fs::rename(&temporary, path));
-    written.map_err(|e| {
+    let written = write(draft.file()).and_then(|()| draft.file().sync_all());
+    if let Err(e) = written {
         // The error to report is that of the write, not of the removal.
-        let _ = std::fs::remove_file(&temporary);
-        failed(e)
-    })
+        let _ = draft.discard();
+        return Err(failed(e));
+    }
+    draft.complete(path).map_err(failed)
 }
 
 #[cfg(test)]

@@ -7,11 +7,11 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
+use std::io::ErrorKind;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::world::{FileMode, Store, StoreError, StoreFile, off_thread};
@@ -27,6 +27,7 @@ use crate::calls::step::{Call, CompiledFunction};
 use crate::cluster::Cluster;
 use crate::cluster::callbacks;
 use crate::device::Device;
+use crate::files::drafts;
 use crate::model::CallOptions;
 use crate::model::builder::{ModelBuilder, Origin};
 use crate::tensor::Tensor;
@@ -225,6 +226,20 @@ fn unwritten(path: &Path) -> impl Fn(StoreError) -> Error {
     move |e| Error::new(Code::Io, format!("{path} cannot be saved: {e}"))
 }
 
+/// Makes a file beside `target` under a name that no file has.
+fn new_file(store: &dyn Store, target: &Path) -> Result<(PathBuf, Arc<dyn StoreFile>), StoreError> {
+    let mut last = None;
+    for path in drafts(target, "part") {
+        match store.create(&path, FileMode::Shared) {
+            Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::AlreadyExists => {
+                last = Some(StoreError::io("create", &path, source));
+            }
+            done => return done.map(|file| (path, file)),
+        }
+    }
+    Err(last.unwrap_or(StoreError::Interrupted))
+}
+
 /// A file under a temporary name, which is removed unless the file is completed.
 struct Draft {
     store: Arc<dyn Store>,
@@ -235,12 +250,8 @@ struct Draft {
 
 impl Draft {
     async fn create(store: &Arc<dyn Store>, target: &Path) -> Result<Draft, StoreError> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = target.file_name().unwrap_or_default().to_string_lossy();
-        let path = target.with_file_name(format!(".{name}.{}.{n}.part", std::process::id()));
-        let new = path.clone();
-        let file = off_thread(store, move |s| s.create(&new, FileMode::Shared)).await?;
+        let target = target.to_owned();
+        let (path, file) = off_thread(store, move |s| new_file(s, &target)).await?;
         Ok(Draft {
             store: store.clone(),
             path,

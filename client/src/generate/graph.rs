@@ -1,4 +1,5 @@
-//! The function of a decoder's steps: the model, whose caches are handles, and of whose logits the last row is a result.
+//! The function of a decoder's steps: the model, whose caches are handles, and of whose logits the last row is a
+//! result.
 //!
 //! ```text
 //! number ── HandleIn ── past ─┐          ┌─ present ── HandleOut ── result of no bytes

@@ -18,9 +18,11 @@ pub(super) enum Role {
     Mask,
     /// The places of the new tokens: [1, new].
     Places,
-    /// Whether the caches hold anything: [1]. A model that was merged of two, for a first step and for the others, chooses
-    /// by it.
+    /// Whether the caches hold anything: [1]. A model that was merged of two, for a first step and for the others,
+    /// chooses by it.
     Continues,
+    /// The input says for how many of the last tokens the model computes logits: [] or [1].
+    Wanted,
 }
 
 /// The names, the roles and the dtypes of the inputs that are no caches.
@@ -33,15 +35,22 @@ const ROLES: &[(&str, Role, &[DType])] = &[
     ),
     ("position_ids", Role::Places, &[DType::I64, DType::I32]),
     ("use_cache_branch", Role::Continues, &[DType::Bool]),
+    (
+        "num_logits_to_keep",
+        Role::Wanted,
+        &[DType::I64, DType::I32],
+    ),
+    ("logits_to_keep", Role::Wanted, &[DType::I64, DType::I32]),
 ];
 
 impl Role {
-    /// The shape of the input in a call that follows `past` tokens with `new` ones.
-    fn shape(self, past: usize, new: usize) -> Vec<usize> {
+    /// The shape of the input, whose type is `ty`, in a call that follows `past` tokens with `new` ones.
+    fn shape(self, ty: &TensorType, past: usize, new: usize) -> Vec<usize> {
         match self {
             Role::Ids | Role::Places => vec![1, new],
             Role::Mask => vec![1, past + new],
             Role::Continues => vec![1],
+            Role::Wanted => vec![1; ty.shape.len().min(1)],
         }
     }
 
@@ -50,6 +59,7 @@ impl Role {
         match self {
             Role::Ids | Role::Mask | Role::Places => "[1, tokens]",
             Role::Continues => "[1]",
+            Role::Wanted => "[] or [1]",
         }
     }
 }
@@ -122,8 +132,8 @@ impl Layout {
             let (name, ty) = (&*value.name, &value.ty);
             let shown = Printable(name);
             if let Some((_, role, dtypes)) = ROLES.iter().find(|(known, _, _)| *known == name) {
-                let rank = role.shape(0, 1).len();
-                let fits = ty.shape.len() == rank && is_one_or_open(ty, 0);
+                let rank = role.shape(ty, 0, 1).len();
+                let fits = ty.shape.len() == rank && (rank == 0 || is_one_or_open(ty, 0));
                 if !fits || !dtypes.contains(&ty.dtype) {
                     let wanted: Vec<_> = dtypes.iter().map(DType::to_string).collect();
                     let (wanted, shape) = (wanted.join(" or "), role.shape_text());
@@ -247,8 +257,8 @@ impl Layout {
         dims.map(size).collect()
     }
 
-    /// The sizes of the model's axes in a call that follows `past` tokens with `new` ones. `caches` are the shapes of the
-    /// caches, in their order.
+    /// The sizes of the model's axes in a call that follows `past` tokens with `new` ones. `caches` are the shapes of
+    /// the caches, in their order.
     pub fn sizes(
         &self,
         f: &Function,
@@ -258,7 +268,10 @@ impl Layout {
     ) -> Result<Bindings> {
         let mut sizes = Bindings::new();
         let fed = self.fed.iter();
-        let fed = fed.map(|(param, role)| (*param, role.shape(past, new)));
+        let fed = fed.map(|(param, role)| {
+            let ty = f.ty(f.params[*param]);
+            (*param, role.shape(ty, past, new))
+        });
         let caches = self.caches.iter().map(|c| c.param).zip(caches);
         for (param, shape) in fed.chain(caches) {
             let value = f.value(f.params[param]);
@@ -274,14 +287,15 @@ impl Layout {
         Ok(sizes)
     }
 
-    /// The sizes of the model's axes in a call that follows `past` tokens with `new` ones, where all caches hold the past
-    /// tokens.
+    /// The sizes of the model's axes in a call that follows `past` tokens with `new` ones, where all caches hold the
+    /// past tokens.
     pub fn usual_sizes(&self, f: &Function, past: usize, new: usize) -> Result<Bindings> {
         let shapes = self.caches.iter().map(|c| self.cache_shape(f, *c, past));
         self.sizes(f, past, new, shapes)
     }
 
-    /// The sizes of the axes of caches that have such sizes after a call: a cache may be longer than the tokens that it holds.
+    /// The sizes of the axes of caches that have such sizes after a call: a cache may be longer than the tokens that it
+    /// holds.
     pub fn sizes_after(&self, f: &Function, sizes: &Bindings) -> Bindings {
         let mut after = Bindings::new();
         for cache in &self.caches {
@@ -296,8 +310,8 @@ impl Layout {
         after
     }
 
-    /// The most tokens that one call may take, and that may be fed for one sequence, where the model or these bounds of its
-    /// axes say it.
+    /// The most tokens that one call may take, and that may be fed for one sequence, where the model or these bounds of
+    /// its axes say it.
     pub fn limits(
         &self,
         f: &Function,
@@ -318,7 +332,7 @@ impl Layout {
                 Role::Mask => narrow(&mut longest, bound),
                 Role::Ids | Role::Places if self.caches.is_empty() => narrow(&mut longest, bound),
                 Role::Ids | Role::Places => narrow(&mut chunk, bound),
-                Role::Continues => {}
+                Role::Continues | Role::Wanted => {}
             }
         }
         let batch = batch_of(f);
@@ -346,9 +360,11 @@ impl Layout {
             Role::Places => (past..all).map(|p| p as i64).collect(),
             Role::Mask => vec![1; all],
             Role::Continues => vec![i64::from(past > 0)],
+            Role::Wanted => vec![1],
         };
-        let shape = role.shape(past, new.len());
-        Ok(match f.ty(f.params[param]).dtype {
+        let ty = f.ty(f.params[param]);
+        let shape = role.shape(ty, past, new.len());
+        Ok(match ty.dtype {
             // Ids are within the vocabulary, and places within bounds of memory.
             DType::I32 => {
                 let values: Vec<i32> = values.iter().map(|v| *v as i32).collect();
@@ -467,6 +483,32 @@ mod tests {
             (size("past"), size("size"), size("new")),
             (Some(9), Some(8), None)
         );
+    }
+
+    #[test]
+    fn logits_of_one_token_are_wanted() {
+        let layout = |wanted| {
+            let outputs = [("present_rows", ROWS.0), ("logits", ROWS.0)];
+            let f = function(&[IDS, ROWS, wanted], &outputs);
+            let layout = Layout::of(&f);
+            (f, layout)
+        };
+        for (name, dims, shape) in [
+            ("num_logits_to_keep", &[][..], &[][..]),
+            ("logits_to_keep", &["1"], &[1]),
+            ("logits_to_keep", &["some"], &[1]),
+        ] {
+            let (f, layout) = layout((name, DType::I64, dims));
+            let layout = layout.unwrap();
+            assert_eq!(layout.fed[1], (2, Role::Wanted));
+            let fed = Layout::feed(&f, layout.fed[1], 5, &[1, 2]).unwrap();
+            assert_eq!(fed, HostTensor::from_slice(shape, &[1i64]).unwrap());
+            layout.usual_sizes(&f, 5, 2).unwrap();
+        }
+        let (_, refused) = layout(("logits_to_keep", DType::I64, &["1", "1"]));
+        let message = refused.unwrap_err().message;
+        let expected = "input 'logits_to_keep' is i64[1, 1], expected i64 or i32 [] or [1]";
+        assert!(message.contains(expected), "{message}");
     }
 
     #[test]

@@ -10,9 +10,9 @@
 //!
 //! Invariants
 //! 1. The calls of a sequence depend on its tokens alone: first the prompt, in chunks of a size that the model decides,
-//!    then each new token by itself. A sequence that is computed again, since a worker was lost, runs the same calls. So
-//!    it has the same bits even with a model that computes several tokens at once otherwise than one by one, as those do
-//!    that quantise by the largest number of a call.
+//!    then each new token by itself. A sequence that is computed again, since a worker was lost, runs the same calls.
+//!    So it has the same bits even with a model that computes several tokens at once otherwise than one by one, as
+//!    those do that quantise by the largest number of a call.
 //! 2. A step takes the caches. Where it fails, or its future is dropped, the next one begins with the first token.
 //! 3. Only the logits of the last token leave their worker.
 
@@ -69,8 +69,8 @@ pub struct GenerateOptions {
     pub stop: Vec<u32>,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// What happens when a worker is lost. With [`Retry::On`] the sequence is computed again on the workers that are left,
-    /// twice at most before the next token comes, and goes on with the tokens that it would have had. With
+    /// What happens when a worker is lost. With [`Retry::On`] the sequence is computed again on the workers that are
+    /// left, twice at most before the next token comes, and goes on with the tokens that it would have had. With
     /// [`Retry::Off`] the loss is the error of [`Generation::next`].
     pub retry: Retry,
 }
@@ -129,16 +129,17 @@ impl Model {
     /// Makes a decoder of a language model: of one that was exported with caches of keys and values, or without any.
     ///
     /// The model's inputs are known by their names: `input_ids`, and where it has them `attention_mask` and
-    /// `position_ids`. Each other input that begins with `past` is a cache, which goes on in the output of the same name
-    /// with `present` for `past` or `past_key_values`. An input `use_cache_branch` is whether the caches hold anything: some
-    /// exports have two branches, one for the first step and one for the others, and choose by it. The output `logits`, or
-    /// the only one that is no cache, has a row for each token. Batches are of one sequence.
+    /// `position_ids`. Each other input that begins with `past` is a cache, which goes on in the output of the same
+    /// name with `present` for `past` or `past_key_values`. An input `use_cache_branch` is whether the caches hold
+    /// anything: some exports have two branches, one for the first step and one for the others, and choose by it. The
+    /// output `logits`, or the only one that is no cache, has a row for each token. Batches are of one sequence.
     ///
     /// A model without caches computes the whole sequence for each new token.
     ///
-    /// The bounds that the model was loaded with hold for its sequences: [`crate::ModelBuilder::dim`] on the axis of the past or
-    /// of all tokens bounds their length, and on the axis of new tokens it bounds how much of a prompt one call takes, and
-    /// so the memory for it. Other options of the builder hold as well; values have the bits of the model's own calls.
+    /// The bounds that the model was loaded with hold for its sequences: [`crate::ModelBuilder::dim`] on the axis of
+    /// the past or of all tokens bounds their length, and on the axis of new tokens it bounds how much of a prompt one
+    /// call takes, and so the memory for it. Other options of the builder hold as well; values have the bits of the
+    /// model's own calls.
     ///
     /// # Errors
     /// Fails with `InvalidModel` where the model is no decoder; the message names everything that does not fit.
@@ -179,8 +180,8 @@ impl Decoder {
     /// Begins a sequence after these tokens. Nothing is computed until the first [`Generation::next`].
     ///
     /// # Errors
-    /// Fails where the prompt is empty or longer than the model's bounds allow, where a token is outside of the vocabulary,
-    /// and where the sampling makes no sense.
+    /// Fails where the prompt is empty or longer than the model's bounds allow, where a token is outside of the
+    /// vocabulary, and where the sampling makes no sense.
     pub fn generate(&self, prompt: &[u32], options: GenerateOptions) -> Result<Generation> {
         options.sampling.check()?;
         let invalid = |msg: String| Error::new(Code::InvalidInput, msg);
@@ -271,15 +272,15 @@ impl Generation {
         self.ended
     }
 
-    /// Computes the next token. Returns `None` once the sequence has ended. Where the future is dropped, the sequence is
-    /// as before, and the next call computes its caches again.
+    /// Computes the next token. Returns `None` once the sequence has ended. Where the future is dropped, the sequence
+    /// is as before, and the next call computes its caches again.
     ///
     /// Where a worker is lost, the sequence is computed again on others (see [`GenerateOptions::retry`]); the model's
     /// `on_progress` is told of that by [`Phase::Rerun`].
     ///
     /// # Errors
-    /// Fails where no plan can be made, where the model fails, and where workers are lost more often than the options allow.
-    /// Calling it again tries again.
+    /// Fails where no plan can be made, where the model fails, and where workers are lost more often than the options
+    /// allow. Calling it again tries again.
     #[allow(
         clippy::should_implement_trait,
         reason = "an iterator cannot be awaited"
@@ -325,11 +326,20 @@ impl Generation {
             if !lost || self.options.retry == Retry::Off || losses.len() == RERUNS {
                 self.lost = None;
                 let mut error = concluded(losses, failed.error);
-                if code == Code::KernelFailed && self.tokens.len() > self.prompt {
-                    error.advice = format!(
-                        "it has {} tokens, and the model may know no more positions: ask for fewer tokens, or give a shorter prompt",
-                        self.tokens.len(),
-                    );
+                let tokens = self.tokens.len();
+                if code == Code::KernelFailed && tokens > 1 {
+                    let length = match tokens > self.prompt {
+                        true => format!(
+                            "it has {tokens} tokens, and the model may know no more positions: ask for fewer tokens, or give a shorter prompt"
+                        ),
+                        false => format!(
+                            "the prompt has {tokens} tokens, and the model may know fewer positions: give a shorter prompt"
+                        ),
+                    };
+                    error.advice = match error.advice.is_empty() {
+                        true => length,
+                        false => format!("{length}; {}", error.advice),
+                    };
                 }
                 return Err(error);
             }

@@ -10,7 +10,7 @@ use convoke_common::rpc::{Intent, PlanSummary};
 use convoke_graph::Tensor as HostTensor;
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::Function;
-use convoke_graph::program::FetchFrom;
+use convoke_graph::program::{Axes, FetchFrom};
 
 use crate::calls::attempts::Attempts;
 use crate::calls::lease::{WorkerProcess, named};
@@ -112,7 +112,7 @@ impl Placement {
         let (asked, usual_sizes) = (avoid.clone(), usual.clone());
         let plan = cluster.net.run(async move {
             let plan = first
-                .planned(&usual_sizes, asked, None, Intent::Explain)
+                .planned(&usual_sizes, &Axes::default(), asked, None, Intent::Explain)
                 .await?;
             plan.check()?;
             Ok(plan)

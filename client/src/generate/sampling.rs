@@ -15,8 +15,8 @@ use half::{bf16, f16};
 /// 5. One of them is drawn by a number that only `seed` and the token's place after the prompt decide, in proportion to
 ///    their probabilities.
 ///
-/// All of it is computed in f64 by operations that round in the same way on every machine, so the same logits and the same
-/// seed give the same token everywhere.
+/// All of it is computed in f64 by operations that round in the same way on every machine, so the same logits and the
+/// same seed give the same token everywhere.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
     /// How much probabilities are evened out; 0 takes the most probable token, of equal ones that with the lowest id.

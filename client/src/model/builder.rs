@@ -24,7 +24,7 @@ use crate::model::{Model, Retry};
 /// How long a load waits for the number of workers that it asks for.
 const WORKERS_BOUND: Duration = Duration::from_secs(30);
 
-/// The phase of a model that is being loaded.
+/// What a model reports while it loads, or when work is repeated after a loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
     /// The model's files are read once, for their hashes.
@@ -143,34 +143,34 @@ impl ModelBuilder {
         self
     }
 
-    /// Says how wide the blocks of channels are in a model that ONNX Runtime's optimizer wrote at its highest level, where the
-    /// file leaves it open. It has no effect on models without such blocks.
+    /// Says how wide the blocks of channels are in a model that ONNX Runtime's optimizer wrote at its highest level,
+    /// where the file leaves it open. It has no effect on models without such blocks.
     pub fn block_width(mut self, width: BlockWidth) -> Self {
         self.block_width = Some(width);
         self
     }
 
     /// Says that the input `name`, a sequence, holds a tensor of each of these ranks. In calls they are the inputs
-    /// `name[0]`, `name[1]` and so on. Loading fails where the model has no such sequence, unless it has inputs of these
-    /// names by themselves.
+    /// `name[0]`, `name[1]` and so on. Loading fails where the model has no such sequence, unless it has inputs of
+    /// these names by themselves.
     pub fn sequence(mut self, name: impl Into<String>, ranks: impl Into<Vec<usize>>) -> Self {
         let given = GivenInput::Sequence(ranks.into());
         self.inputs.insert(name.into(), given);
         self
     }
 
-    /// Says that calls give the input `name` a tensor of this rank. An input needs that whose rank the model does not declare,
-    /// and one whose default is a constant of the model: without it, that constant is used, and calls cannot give another.
-    /// It has no effect on other inputs.
+    /// Says that calls give the input `name` a tensor of this rank. An input needs that whose rank the model does not
+    /// declare, and one whose default is a constant of the model: without it, that constant is used, and calls cannot
+    /// give another. It has no effect on other inputs.
     pub fn input(mut self, name: impl Into<String>, rank: usize) -> Self {
         self.inputs.insert(name.into(), GivenInput::Tensor(rank));
         self
     }
 
-    /// Says that calls give the input `name` a tensor of this shape: as [`Self::input`] with its rank. Calls may give other
-    /// sizes, unless these decide the rank of a tensor in the model: where the input is a list whose elements are a shape or
-    /// axes, calls must give a list as long; where the size of an axis decides a rank in another way, calls must give that
-    /// size, and the load tells [`Self::on_progress`] so.
+    /// Says that calls give the input `name` a tensor of this shape: as [`Self::input`] with its rank. Calls may give
+    /// other sizes, unless these decide the rank of a tensor in the model: where the input is a list whose elements are
+    /// a shape or axes, calls must give a list as long; where the size of an axis decides a rank in another way, calls
+    /// must give that size, and the load tells [`Self::on_progress`] so.
     pub fn shape(mut self, name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
         self.inputs
             .insert(name.into(), GivenInput::Shape(shape.into()));
@@ -189,8 +189,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Says how the model's outputs are made of the results of a function, as [`crate::OutputForm`] of an imported model does. Without
-    /// it, each result is an output. It has no effect on a model's file.
+    /// Says how the model's outputs are made of the results of a function, as [`crate::OutputForm`] of an imported
+    /// model does. Without it, each result is an output. It has no effect on a model's file.
     pub fn outputs(mut self, outputs: impl Into<Vec<OutputForm>>) -> Self {
         self.outputs = outputs.into();
         self
@@ -211,8 +211,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Bounds a dynamic axis. By default the bound is twice the size that the first call needs; where that does not fit, a quarter
-    /// more than this size, or just the size.
+    /// Bounds a dynamic axis. By default the bound is twice the size that the first call needs; where that does not
+    /// fit, a quarter more than this size, or just the size.
     pub fn dim(mut self, symbol: impl Into<String>, bound: i64) -> Self {
         self.bounds.insert(symbol.into(), bound);
         self
@@ -226,7 +226,8 @@ impl ModelBuilder {
 
     /// Lets devices of different numerics profiles compute the model together; the last bits of the results then depend
     /// on which device computes what. By default all devices of a model have one profile: the coordinator chooses the
-    /// profile whose workers are the fastest together, and this model keeps to it when it is loaded again or runs again.
+    /// profile whose workers are the fastest together, and this model keeps to it when it is loaded again or runs
+    /// again.
     pub fn mix_profiles(mut self, mix: bool) -> Self {
         self.profiles = match mix {
             true => Profiles::Mixed,
@@ -255,8 +256,8 @@ impl ModelBuilder {
     }
 
     /// Where the model does not fit the memory that is free, waits until memory is released, at most for this time,
-    /// behind the loads that wait already. Without this option the load fails. An hour is the longest time. Where a call
-    /// has to load the model, it waits as well.
+    /// behind the loads that wait already. Without this option the load fails. An hour is the longest time. Where a
+    /// call has to load the model, it waits as well.
     pub fn wait(mut self, most: Duration) -> Self {
         self.wait = Some(most);
         self

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::rpc::{Intent, PlanAnswer, PlanSummary};
 use convoke_graph::dim::Bindings;
+use convoke_graph::program::Axes;
 use convoke_graph::{Printable, printable};
 use convoke_models::onnx::{Annotated, Origins, annotate};
 
 use crate::calls::function::{Growth, Inner, typed};
-use crate::model::ArrayType;
 use crate::model::builder::{ModelBuilder, Origin};
+use crate::model::{ArrayType, Signature, signatures};
 
 impl ModelBuilder {
     /// Plans the model for inputs of these types (tensors, or [`ArrayType`]), and returns which worker would get which
@@ -22,17 +23,42 @@ impl ModelBuilder {
         inputs: impl IntoIterator<Item = (N, T)>,
     ) -> Result<PlanSummary> {
         let given = typed(inputs);
+        self.explain_with(move |_| given).await
+    }
+
+    /// Plans the model as [`ModelBuilder::explain`] does, for the inputs that `fit` chooses once the model's parameters
+    /// are known.
+    pub async fn explain_with(
+        self,
+        fit: impl FnOnce(&[Signature]) -> Vec<(String, ArrayType)> + Send + 'static,
+    ) -> Result<PlanSummary> {
         let (net, progress) = (self.cluster.net.clone(), self.progress.clone());
-        let planned = net.run(async move { explained(&self.import().await?, given).await });
+        let planned = net.run(async move {
+            let inner = self.import().await?;
+            let given = fit(&signatures(&inner.function).0);
+            explained(&inner, given).await
+        });
         Ok(progress.awaiting(&net, planned).await?.summary)
     }
 
-    /// Plans the model as [`ModelBuilder::explain`] does, and writes its file once more to `path`, with the plan as ONNX's
-    /// annotations of devices: whoever loads that file on workers of the same names gets the same placement. The rest of
-    /// the file stays as it is, so that the data of a model which lies in other files must lie beside the new file, too.
+    /// Plans the model as [`ModelBuilder::explain`] does, and writes its file once more to `path`, with the plan as
+    /// ONNX's annotations of devices: whoever loads that file on workers of the same names gets the same placement. The
+    /// rest of the file stays as it is, so that the data of a model which lies in other files must lie beside the new
+    /// file, too.
     pub async fn save_annotated<N: Into<String>, T: Into<ArrayType>>(
         self,
         inputs: impl IntoIterator<Item = (N, T)>,
+        path: impl AsRef<Path>,
+    ) -> Result<(PlanSummary, Annotated)> {
+        let given = typed(inputs);
+        self.save_annotated_with(move |_| given, path).await
+    }
+
+    /// Plans and writes the model as [`ModelBuilder::save_annotated`] does, for the inputs that `fit` chooses once the
+    /// model's parameters are known.
+    pub async fn save_annotated_with(
+        self,
+        fit: impl FnOnce(&[Signature]) -> Vec<(String, ArrayType)> + Send + 'static,
         path: impl AsRef<Path>,
     ) -> Result<(PlanSummary, Annotated)> {
         let Origin::File(from) = &self.origin else {
@@ -40,7 +66,6 @@ impl ModelBuilder {
             return Err(Error::new(Code::InvalidArgument, msg));
         };
         let (from, to) = (from.clone(), path.as_ref().to_owned());
-        let given = typed(inputs);
         let (net, progress) = (self.cluster.net.clone(), self.progress.clone());
         let world = self.cluster.session.world.clone();
         let saved = net.run(async move {
@@ -50,6 +75,7 @@ impl ModelBuilder {
             let data: Vec<PathBuf> = sources.chain(self.weights.iter().cloned()).collect();
             let mut inner = self.prepared(read).await?;
             inner.options.list_nodes = true;
+            let given = fit(&signatures(&inner.function).0);
             let planned = explained(&inner, given).await?;
             let summary = planned.summary.clone();
             let (done, result) = tokio::sync::oneshot::channel();
@@ -83,7 +109,7 @@ async fn explained(inner: &Inner, given: Vec<(String, ArrayType)>) -> Result<Pla
         );
         return Err(Error::new(Code::InvalidArgument, msg).advise(advice));
     }
-    let open = inner.unbounded(&inner.bounds_for(&bindings, Growth::None));
+    let open = inner.unbounded(&inner.bounds_for(&bindings, Growth::None, &Axes::default()));
     if !open.is_empty() {
         let msg = format!(
             "the sizes of these dynamic axes are not known: {}",
@@ -92,7 +118,8 @@ async fn explained(inner: &Inner, given: Vec<(String, ArrayType)>) -> Result<Pla
         return Err(Error::new(Code::InvalidArgument, msg)
             .advise("give inputs, or bound each axis, for example with --dim seq=512"));
     }
-    let planned = inner.planned(&bindings, vec![], None, Intent::Explain);
+    let former = Axes::default();
+    let planned = inner.planned(&bindings, &former, vec![], None, Intent::Explain);
     planned.await
 }
 

@@ -134,7 +134,8 @@ impl Model {
         signatures(&self.inner.function).0
     }
 
-    /// The model's results, in their order. A sequence whose length the data decide has the type of all its elements as a list.
+    /// The model's results, in their order. A sequence whose length the data decide has the type of all its elements as
+    /// a list.
     pub fn outputs(&self) -> Vec<Signature> {
         let all = signatures(&self.inner.function).1;
         if self.inner.outputs.is_empty() {

@@ -99,6 +99,13 @@ impl From<HostTensor> for Operand<'_> {
     }
 }
 
+/// The error of an op that is to have more outputs than an op can have.
+#[cold]
+pub(super) fn too_many(outputs: usize) -> Error {
+    let msg = format!("an op has at most {} outputs, not {outputs}", u8::MAX);
+    Error::new(Code::InvalidArgument, msg)
+}
+
 /// Issues an op, like [`issue`].
 #[track_caller]
 pub(crate) fn apply(
@@ -131,6 +138,9 @@ pub(crate) fn apply(
     if let Some(made) = quick::run(def, &attrs, operands, outputs, at) {
         return Ok(made);
     }
+    let Ok(count) = u8::try_from(outputs) else {
+        return Err(too_many(outputs).at(site(op, operands, at)));
+    };
     let made = infer(def, &attrs, operands, outputs).map_err(reject)?;
     let placed = place(def, operands).map_err(|e| e.at(site(op, operands, at)))?;
     let (worker, placed) = placed.ok_or_else(|| {
@@ -183,7 +193,7 @@ pub(crate) fn apply(
         op: def,
         attrs,
         operands: dtypes,
-        outputs: u8::try_from(outputs).unwrap_or(u8::MAX),
+        outputs: count,
         report: shapes.is_none(),
         origin: at,
     };

@@ -12,7 +12,7 @@ use convoke_graph::graph::{Attr, Attrs};
 use smallvec::SmallVec;
 
 use super::Tensor;
-use super::apply::{OpResults, Operand, apply};
+use super::apply::{OpResults, Operand, apply, too_many};
 use super::args::{Arg, ArgKind, Axes, HostArg, OptArg, OptHostArg, Scalar};
 use crate::device::Device;
 
@@ -48,8 +48,8 @@ pub(super) fn optional_host<'a>(arg: impl Into<OptHostArg<'a>>) -> Result<CallOp
     arg.into().operand().map(CallOperand::Strict)
 }
 
-/// The dtype that the joint operands are brought to, see [`Arg`], or `None` where no tensor is among them; and whether one
-/// of these tensors has another dtype.
+/// The dtype that the joint operands are brought to, see [`Arg`], or `None` where no tensor is among them; and whether
+/// one of these tensors has another dtype.
 fn common(operands: &[CallOperand<'_>]) -> (Option<DType>, bool) {
     let (mut tensors, mut numbers, mut mixed) = (None, false, false);
     for operand in operands {
@@ -136,9 +136,7 @@ pub(super) fn several(
 ) -> Result<OpResults> {
     let at = Location::caller();
     if u8::try_from(outputs).is_err() {
-        let msg = format!("an op has at most {} outputs, not {outputs}", u8::MAX);
-        let error = Error::new(Code::InvalidArgument, msg);
-        return Err(located(error, op, operands, at));
+        return Err(located(too_many(outputs), op, operands, at));
     }
     match common(operands) {
         (common, false) => issue_operands(op, attrs, operands, outputs, common, &[]),

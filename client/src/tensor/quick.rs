@@ -71,7 +71,15 @@ pub(super) fn run(
         (_, Some(_)) => PlacedBy::Scope,
         (_, None) => PlacedBy::ScopeOperands(bytes, bytes),
     };
-    let made = made.into_iter().take(outputs);
-    let handle = |t| Tensor::made_here(worker, line.keep(&known, t), placed, origin);
-    Some(made.map(handle).collect())
+    // Pushed one by one, since collecting so few takes longer than making them.
+    let mut results = OpResults::new();
+    for t in made.into_iter().take(outputs) {
+        results.push(Tensor::made_here(
+            worker,
+            line.keep(&known, t),
+            placed,
+            origin,
+        ));
+    }
+    Some(results)
 }

@@ -107,7 +107,7 @@ impl Imported {
     }
 
     /// Returns a function of the model's inputs, in their order, to be called with tensors of devices. Its results have
-    /// the same bits as those of the model when it is loaded with `exact(true)`.
+    /// the same bits as those of the model when it is loaded with `.numerics(Numerics::Exact)`.
     #[track_caller]
     pub fn function(&self) -> Function {
         let (name, model) = (self.model.graph.name.clone(), self.model.clone());

@@ -126,8 +126,8 @@ impl Function {
     /// axis counts from the end. Axes of one name are of one size in each call. In the trace the size is a symbol, and
     /// `shape()` of a tensor that depends on it is `None`. Fails where the function has clones.
     ///
-    /// A plan holds for sizes up to a bound, since it reserves memory: twice the size of the call that it is made for, or
-    /// less where that does not fit. A call beyond the bound plans anew.
+    /// A plan holds for sizes up to a bound, since it reserves memory: twice the size of the call that it is made for,
+    /// or less where that does not fit. A call beyond the bound plans anew.
     pub fn dynamic(mut self, index: usize, axis: i64, name: &str) -> Result<Function> {
         let axis = DynamicAxis::new(index, axis, name)?;
         self.own()?.dynamic.push(axis);

@@ -315,7 +315,7 @@ pub fn meaning(op: &str, attr: &str) -> &'static str {
         (_, "sorted") => "the result is sorted, and not in the order of first occurrence",
         (_, "antialias") => "weights spread where an axis shrinks",
         (_, "coordinate_transformation_mode") => {
-            "`half_pixel`, `half_pixel_symmetric`, `pytorch_half_pixel`, `align_corners`, `asymmetric` or `tf_crop_and_resize`"
+            "`half_pixel`, `half_pixel_symmetric`, `pytorch_half_pixel`, `align_corners`, `asymmetric`, `tf_half_pixel_for_nn` or `tf_crop_and_resize`"
         }
         (_, "cubic_coeff_a") => "the parameter of cubic interpolation",
         (_, "exclude_outside") => "elements outside the operand have no weight",

@@ -100,14 +100,14 @@ pub(crate) fn signing_request(der: &[u8]) -> bool {
     let (Some(authority), Ok(name)) = (authority(), PeerName::try_from("w".to_owned())) else {
         return false;
     };
-    let grant = CertificateClaims {
+    let claims = CertificateClaims {
         role: Role::Worker,
         name,
         token_id: TokenId::direct(),
         budget: crate::identity::Budget::default(),
         life: CERTIFICATE_LIFE,
     };
-    authority.issue(der, &grant, NOW, &Fixed).is_ok()
+    authority.issue(der, &claims, NOW, &Fixed).is_ok()
 }
 
 /// Reads a file that should hold a process's own identity.

@@ -34,8 +34,8 @@ pub use authority::former::former_holder;
 pub use certificate::membership::{MEMBERSHIP_OVER, membership_over};
 pub use certificate::revocation::RevocationList;
 pub use certificate::subject::{
-    BadSubject, CaHash, PeerIdentity, PeerName, Role, Serial, TokenId, certified_until, peer_ca,
-    peer_identity,
+    BadSubject, CaHash, PeerIdentity, PeerName, Role, Serial, TokenId, certified_until,
+    is_certified_by, peer_ca, peer_identity,
 };
 pub use connection::dial::{
     AcceptError, CLOSE_WRONG_ROLE, DIAL_TIMEOUT, DialError, InboundConnection, OutboundConnection,

@@ -61,7 +61,7 @@ impl Rig {
     ) -> OwnIdentity {
         let rng = self.world.rng.as_ref();
         let key = OwnKey::generate(rng).expect("key");
-        let grant = CertificateClaims {
+        let claims = CertificateClaims {
             role,
             name: name.parse().expect("name"),
             token_id,
@@ -69,7 +69,7 @@ impl Rig {
             life,
         };
         let request = key.csr().expect("request");
-        let certificate = self.ca.issue(&request, &grant, self.now(), rng);
+        let certificate = self.ca.issue(&request, &claims, self.now(), rng);
         let ca = self.ca.certificate().clone();
         OwnIdentity::new(key, certificate.expect("issued"), ca).expect("belongs")
     }

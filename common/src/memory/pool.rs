@@ -400,7 +400,8 @@ mod tests {
         let p = Pool::new(&l, Purpose::Leases, 50 << 10).unwrap();
         let a = p.with_room(DType::U8, &[20 << 10], 10 << 10).unwrap();
         assert_eq!((a.byte_len(), l.total_and_peak().0), (20 << 10, 80 << 10));
-        // The free part of the region cannot hold the elements with their room; the base can hold the elements.
+        // The ledger's free memory cannot hold the elements with their room, so there is no room; the base holds the
+        // elements.
         let b = p.with_room(DType::U8, &[45 << 10], 1).unwrap();
         assert_eq!((b.byte_len(), l.total_and_peak().0), (45 << 10, 80 << 10));
     }

@@ -556,8 +556,22 @@ where
     Req: tarpc::RequestName + Serialize + Send + 'static,
     Resp: for<'de> Deserialize<'de> + Send + 'static,
 {
+    open_client_within(world, connection, kind, MAX_FRAME).await
+}
+
+/// As [`open_client`], on a stream whose frames have at most `max_frame` bytes.
+async fn open_client_within<Req, Resp>(
+    world: &World,
+    connection: &quinn::Connection,
+    kind: StreamKind,
+    max_frame: usize,
+) -> Result<(DeadlineChannel<Req, Resp>, JoinHandle<()>)>
+where
+    Req: tarpc::RequestName + Serialize + Send + 'static,
+    Resp: for<'de> Deserialize<'de> + Send + 'static,
+{
     let (send, recv) = open_stream(connection, kind).await?;
-    let new = tarpc::client::new(client_config(), client_transport(send, recv, MAX_FRAME));
+    let new = tarpc::client::new(client_config(), client_transport(send, recv, max_frame));
     let dispatch = world.spawn(async move { drop(new.dispatch.await) });
     Ok((DeadlineChannel::from(new.client), dispatch))
 }
@@ -583,6 +597,22 @@ connect!(
     /// A client of [`Worker`] on a connection that either side dialled.
     connect_worker, WorkerClient, WorkerRequest, WorkerResponse, Worker
 );
+
+/// As [`connect_worker`], for calls of which neither the request nor the answer has more than `most` bytes: a longer
+/// answer ends the stream before it is kept.
+pub async fn connect_worker_within(
+    world: &World,
+    connection: &quinn::Connection,
+    most: usize,
+) -> Result<WorkerClient> {
+    let kind = StreamKind::Worker;
+    Ok(
+        open_client_within(world, connection, kind, most.min(MAX_FRAME))
+            .await?
+            .0
+            .into(),
+    )
+}
 
 /// Makes one result of the two of a call: transport failures become errors that name the worker that was called, or the
 /// coordinator where that is `None`.

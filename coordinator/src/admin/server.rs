@@ -146,8 +146,7 @@ async fn perform(service: &Arc<Service>, request: Request) -> Result<Answer> {
             Ok(Answer::Done)
         }
         Request::RetireCa { at_once } => {
-            service.authority.retire(at_once).await?;
-            tracing::info!("the former certificate authority is retired");
+            service.retire_ca(at_once).await?;
             Ok(Answer::Done)
         }
         Request::Backup => Ok(Answer::Backup(service.backup().await?)),

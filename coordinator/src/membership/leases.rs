@@ -25,9 +25,12 @@ use super::{
 };
 use crate::plan::PartMemory;
 
-/// Most leases that a restarted coordinator takes over from one worker, and that a returning driver may name: far more
-/// than fit into a worker's memory.
+/// Most leases that a restarted coordinator takes over from one worker, that a driver may hold, and that a returning
+/// driver may name: far more than fit into a worker's memory.
 pub(super) const HELD: usize = 1024;
+
+/// Most leases of the clients of one token.
+pub(super) const HELD_BY_TOKEN: usize = 8 * HELD;
 
 /// The stage of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +107,21 @@ impl Leases {
     /// Returns the number of leases that have not ended.
     pub fn living(&self) -> usize {
         self.0.values().filter(|l| !l.has_ended()).count()
+    }
+
+    /// The error of one lease more, if a driver or its token has as many as it may. Those that have ended count until their
+    /// workers have dropped them.
+    fn too_many(&self, driver: &Driver, token: &TokenId) -> Option<MembershipError> {
+        let count = |is: &dyn Fn(&Lease) -> bool| self.0.values().filter(|l| is(l)).count();
+        let of_token = |l: &Lease| l.size.as_ref().is_some_and(|(of, _)| of == token);
+        let error = |who, most| Some(MembershipError::TooManyLeases { who, most });
+        if count(&|l| l.driver == *driver) >= HELD {
+            return error(format!("client '{}'", driver.name), HELD);
+        }
+        if count(&of_token) >= HELD_BY_TOKEN {
+            return error(format!("the clients of token '{token}'"), HELD_BY_TOKEN);
+        }
+        None
     }
 
     fn of(&self, wanted: impl Fn(&Lease) -> bool) -> Vec<LeaseId> {
@@ -289,7 +307,8 @@ impl Membership {
     }
 
     /// Begins to install a plan. The caller then calls exactly one of [`Membership::installed`] and
-    /// [`Membership::abandon`]. Fails if a node of the plan is quarantined by now, or as [`Membership::plan`] does.
+    /// [`Membership::abandon`]. Fails if a node of the plan is quarantined by now, if the driver or its token has as many
+    /// leases as it may, or as [`Membership::plan`] does.
     pub(super) fn grant(
         &mut self,
         now: Moment,
@@ -302,7 +321,12 @@ impl Membership {
             self.quarantine.admit(&granted.plan.function)?;
         }
         let driver = self.drivers.on(driver).cloned();
+        let driver = driver.ok_or(MembershipError::NoSuchPlan)?;
         let plan = &granted.plan;
+        if let Some(error) = self.leases.too_many(&driver, &plan.token) {
+            self.plans.decided(id);
+            return Err(error);
+        }
         let workers = plan.participants.iter().take(plan.parts.len());
         for worker in workers.clone() {
             self.exposures.granted(worker, plan.function);
@@ -314,14 +338,14 @@ impl Membership {
             Lease {
                 plan: Some(id),
                 model: plan.model.clone(),
-                driver: driver.ok_or(MembershipError::NoSuchPlan)?,
+                driver,
                 holders: workers.cloned().collect(),
                 state: LeaseState::Installing { given_up: false },
                 size: Some((plan.token.clone(), sizes.collect())),
                 since: None,
             },
         );
-        self.plans.granted(id);
+        self.plans.decided(id);
         Ok(granted)
     }
 

@@ -24,11 +24,19 @@ const FINGERPRINTS: usize = 2;
 /// and went.
 const SUPERSEDED: usize = 8;
 
-/// Longest text in a registration, in bytes.
+/// Longest text of a worker that is kept, in bytes.
 pub(super) const LONGEST_TEXT: usize = 256;
 
 /// Most custom ops that a worker may have kernels for.
 const MOST_OPS: usize = 1024;
+
+/// Returns the text of a worker, cut to the length that is kept.
+pub fn shortened(text: &str) -> String {
+    let end = (0..=text.len().min(LONGEST_TEXT))
+        .rev()
+        .find(|at| text.is_char_boundary(*at));
+    text.get(..end.unwrap_or(0)).unwrap_or_default().to_owned()
+}
 
 /// The offer of a worker, after validation.
 #[derive(Debug, Clone, PartialEq)]
@@ -113,9 +121,9 @@ impl Offer {
     }
 }
 
-/// The service state of a living worker, as it last reported it.
+/// Whether a living worker takes new work, as it reported, or as the owner decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ReportedState {
+pub enum ServiceState {
     /// It takes new work.
     Serving,
     /// It takes no new work and will end.
@@ -133,7 +141,7 @@ pub enum Life {
     Alive {
         connection: ConnectionId,
         offer: Offer,
-        service: ReportedState,
+        service: ServiceState,
     },
     /// The worker's connection ended.
     Lost {
@@ -212,7 +220,7 @@ impl Member {
 
     /// Returns whether the process takes new work although its name is out of service.
     pub fn is_to_drain(&self) -> bool {
-        let serves = |service: &ReportedState| *service == ReportedState::Serving;
+        let serves = |service: &ServiceState| *service == ServiceState::Serving;
         self.drained && matches!(&self.life, Life::Alive { service, .. } if serves(service))
     }
 
@@ -228,7 +236,7 @@ impl Member {
         match &self.life {
             Life::Alive {
                 offer,
-                service: ReportedState::Serving,
+                service: ServiceState::Serving,
                 ..
             } if !self.drained => {
                 let barred = mutant!("wedged-once-unused-forever") && !self.remark.is_empty();
@@ -241,10 +249,10 @@ impl Member {
     pub fn state(&self) -> MemberState {
         match &self.life {
             Life::Alive { service, .. } => match service {
-                ReportedState::Wedged(_) => MemberState::Wedged,
-                ReportedState::Leaving => MemberState::Leaving,
-                ReportedState::Serving if self.drained => MemberState::Drained,
-                ReportedState::Serving => MemberState::Alive,
+                ServiceState::Wedged(_) => MemberState::Wedged,
+                ServiceState::Leaving => MemberState::Leaving,
+                ServiceState::Serving if self.drained => MemberState::Drained,
+                ServiceState::Serving => MemberState::Alive,
             },
             _ if self.drained => MemberState::Drained,
             Life::Lost { .. } | Life::Left | Life::Expected => MemberState::Lost,
@@ -260,7 +268,7 @@ impl Member {
     pub fn remark(&self) -> &str {
         match &self.life {
             Life::Alive {
-                service: ReportedState::Wedged(why),
+                service: ServiceState::Wedged(why),
                 ..
             } => why,
             Life::Expected if self.reserved_until.is_none() => {

@@ -43,7 +43,7 @@ use convoke_common::rpc::{LinkReport, MeasuredLink, MemberStatus, close};
 pub use drivers::Driver;
 pub use interface::events::{self, Event, Input};
 pub use interface::{Command, ConnectionId, Fingerprint, MembershipError, Moment};
-pub use member::Offer;
+pub use member::{Offer, shortened};
 pub use names::{Absence, KeptMember};
 pub use plans::{InstallOrder, Plan, PlanPart};
 pub use quarantine::{CountedDeath, Record};
@@ -54,7 +54,7 @@ use drivers::Drivers;
 use exposure::Exposures;
 use leases::Leases;
 use links::Links;
-use member::{Life, Member, ReportedState};
+use member::{Life, Member, ServiceState};
 use names::MEMBERS;
 use plans::Plans;
 use quarantine::Quarantine;
@@ -203,6 +203,11 @@ impl Membership {
             });
             return Err(MembershipError::Superseded { name });
         }
+        let reserved = |m: &Member| !m.is_alive() && m.reserved_until.is_some_and(|t| t > now);
+        if !known && self.members.get(&name).is_some_and(reserved) {
+            // The name was given to another worker a moment ago, which has yet to register.
+            return Err(MembershipError::NameTaken { name, holder: None });
+        }
         let leases_left = self.reserving(&name);
         if !known && leases_left > 0 {
             return Err(MembershipError::NameReserved {
@@ -212,7 +217,7 @@ impl Membership {
         }
         let is_gone = |m: &Member| matches!(m.life, Life::Lost { .. } | Life::Left);
         let was_gone = self.members.get(&name).is_some_and(is_gone);
-        let mut service = ReportedState::Serving;
+        let mut service = ServiceState::Serving;
         if let Some(Member {
             life:
                 Life::Alive {
@@ -372,8 +377,8 @@ impl Membership {
         })
     }
 
-    /// Returns the workers that placement may use, sorted by name, with the memory that is free there for `asker`: those
-    /// that take new work, except the incarnations `avoid`.
+    /// Returns the workers that placement may use, sorted by name, with the memory that is free there for `asker`:
+    /// those that take new work, except the incarnations `avoid`.
     pub fn model(
         &self,
         now: Moment,

@@ -115,8 +115,8 @@ impl Membership {
 
     /// Reserves a name for a joining worker: the one it wants, or the first free one of `w0`, `w1`, … A name that is
     /// taken, or whose last process may still hold leases, is given only to a worker that proved that it holds the
-    /// certificate `former`, if that certificate holds the name. Such a worker may be that last process, whose certificate
-    /// ended while it was out of reach.
+    /// certificate `former`, if that certificate holds the name. Such a worker may be that last process, whose
+    /// certificate ended while it was out of reach.
     pub(super) fn claim(
         &mut self,
         now: Moment,
@@ -177,6 +177,13 @@ impl Membership {
             fingerprints: member.fingerprints.clone(),
         };
         self.commands.push_back(keep);
+    }
+
+    /// Returns whether a worker holds its name: it is registered on this connection, or its certificate holds the name.
+    pub fn holds(&self, connection: ConnectionId, name: &str, shown: Fingerprint) -> bool {
+        let member = self.members.get(name);
+        member
+            .is_some_and(|m| m.connection() == Some(connection) || m.fingerprints.contains(&shown))
     }
 
     /// Notes that a worker got a new certificate for its name.

@@ -168,8 +168,8 @@ impl Plans {
         Some(kept.plan.clone())
     }
 
-    /// Notes that a plan was granted: from now on its lease counts.
-    pub fn granted(&mut self, id: PlanId) {
+    /// Notes that a plan was granted or refused: from now on only its lease counts.
+    pub fn decided(&mut self, id: PlanId) {
         if let Some(kept) = self.0.get_mut(&id) {
             kept.held_until = None;
         }

@@ -32,7 +32,7 @@ use convoke_graph::ids::FunctionId;
 use convoke_graph::program::ConstantId;
 
 use super::leases::Charge;
-use super::member::Member;
+use super::member::{Member, shortened};
 use super::{ConnectionId, Driver, Membership, Moment, Offer};
 use crate::place::{Holder, PresentConstants};
 use crate::plan::{PartConstants, PartMemory};
@@ -46,7 +46,11 @@ const REFUSED_FOR: Duration = Duration::from_secs(5);
 /// For how many tokens it is remembered that a worker had no room.
 const REFUSALS: usize = 64;
 
-/// The use of one worker's memory as others told the coordinator, beside its own records.
+/// Most tokens of which a worker's report may name the memory; there are no more tokens.
+const HOLDINGS: usize = 4096;
+
+/// What the coordinator knows of one worker's memory beside its own records: the use as the worker reported it, and the
+/// leases that the worker had no room for.
 #[derive(Debug, Default)]
 pub struct KnownUse {
     report: Option<Report>,
@@ -182,8 +186,12 @@ impl Membership {
         &mut self,
         connection: ConnectionId,
         asked: u64,
-        used: MemoryUse,
+        mut used: MemoryUse,
     ) {
+        used.holdings.truncate(HOLDINGS);
+        for holding in &mut used.holdings {
+            holding.member = shortened(&holding.member);
+        }
         let on = |m: &&mut Member| m.connection() == Some(connection);
         if let Some(member) = self.members.values_mut().find(on)
             && let Some(incarnation) = member.living().map(|offer| offer.incarnation)

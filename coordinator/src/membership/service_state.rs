@@ -2,23 +2,20 @@
 
 use convoke_common::Error;
 
-use super::member::{Life, Member, ReportedState};
+use super::member::{Life, Member, ServiceState, shortened};
 use super::{Command, ConnectionId, Membership, MembershipError, Moment};
 
 impl Membership {
-    fn stands(
+    fn set_service(
         &mut self,
         now: Moment,
         connection: ConnectionId,
-        service: ReportedState,
+        state: ServiceState,
     ) -> Option<String> {
         let name = self.heard(now, connection)?;
         let member = self.members.get_mut(&name)?;
-        if let Life::Alive {
-            service: stands, ..
-        } = &mut member.life
-        {
-            *stands = service;
+        if let Life::Alive { service, .. } = &mut member.life {
+            *service = state;
         }
         self.commands.push_back(Command::Population(self.serving()));
         Some(name)
@@ -26,13 +23,17 @@ impl Membership {
 
     /// Notes that the worker on this connection is leaving: it takes no new work, finishes its steps and ends.
     pub(super) fn leave(&mut self, now: Moment, connection: ConnectionId) {
-        self.stands(now, connection, ReportedState::Leaving);
+        self.set_service(now, connection, ServiceState::Leaving);
     }
 
     /// Notes that a kernel of the worker on this connection does not stop. The worker itself ends its steps and its
     /// process.
     pub(super) fn wedged(&mut self, now: Moment, connection: ConnectionId, why: &Error) {
-        self.stands(now, connection, ReportedState::Wedged(why.message.clone()));
+        self.set_service(
+            now,
+            connection,
+            ServiceState::Wedged(shortened(&why.message)),
+        );
     }
 
     /// Marks a living worker as lost: plans do not use it. Its leases go on, since other members may still reach it.
@@ -44,14 +45,14 @@ impl Membership {
             return;
         };
         member.remark = match service {
-            ReportedState::Wedged(why) => format!("its former process was wedged: {why}"),
+            ServiceState::Wedged(why) => format!("its former process was wedged: {why}"),
             _ => String::new(),
         };
         let incarnation = offer.incarnation;
         self.exposures.lost(name, incarnation);
         member.life = Life::Lost {
             offer: offer.clone(),
-            left: *service == ReportedState::Leaving,
+            left: *service == ServiceState::Leaving,
         };
         member.seen = now;
     }
@@ -75,9 +76,9 @@ impl Membership {
         member.drained = true;
         let connection = member.connection();
         if let Life::Alive { service, .. } = &mut member.life
-            && *service == ReportedState::Serving
+            && *service == ServiceState::Serving
         {
-            *service = ReportedState::Leaving;
+            *service = ServiceState::Leaving;
         }
         if let Some(connection) = connection {
             self.commands.push_back(Command::Drain { connection });
@@ -171,6 +172,18 @@ mod tests {
         // A report on an unknown connection has no effect.
         rig.core.wedged(rig.now, ConnectionId(77), &why);
         check(&rig, &["w0", "w1"], MemberState::Alive, remark);
+    }
+
+    #[test]
+    fn of_a_long_reason_the_beginning_is_kept() {
+        let mut rig = rig().workers(1);
+        let why = Error::new(Code::Wedged, format!("n{}", "ä".repeat(1 << 19)));
+        rig.core.wedged(rig.now, W0, &why);
+        let kept = format!("n{}", "ä".repeat(127));
+        check(&rig, &[], MemberState::Wedged, &kept);
+        rig.core.closed(rig.now, W0);
+        let remark = format!("its former process was wedged: {kept}");
+        check(&rig, &[], MemberState::Lost, &remark);
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod passes;
 pub mod place;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use convoke_common::grant::Participant;
@@ -222,37 +223,30 @@ fn divided_by_any(
     other.unwrap_or(first)
 }
 
-/// The plan in which the cluster's workers run large functions of control flow together, with the least memory of each for which
-/// the planner uses all of them. The search lies below what they offer; `None` where more memory than that would be needed, or
-/// nothing large is there.
+/// The plan in which the cluster's workers run large functions of control flow together, with the least memory of each
+/// for which the planner uses all of them. The search lies below what they offer; `None` where more memory than that
+/// would be needed, or nothing large is there.
 pub fn plan_together(
     function: Function,
     cluster: &ClusterModel,
     options: &PlanOptions,
 ) -> Result<Option<PlanSummary>> {
-    const STEPS: u32 = 8;
     let id = FunctionId([0; 32]);
     let made = optimise_in_place(function, options.numerics, &|_| true)?;
     let none = Error::new(Code::ClusterTooSmall, "");
     let workers = cluster.workers.len();
     let offered = cluster.workers.iter().map(|w| w.offered).min().unwrap_or(0);
-    let (mut least, mut most, mut best) = (offered / (2 * workers.max(1) as u64), offered, None);
-    for _ in 0..STEPS {
-        let memory = least.midpoint(most);
+    let divided = |memory| {
         let mut other = cluster.clone();
         for worker in &mut other.workers {
             (worker.memory, worker.budget, worker.offered) = (memory, memory, memory);
         }
-        match divided_by_any(&made.function, &other, options, &none) {
-            Ok(Some(divided)) if divided.placed.team.size() == workers => {
-                (best, most) = (Some(divided), memory);
-            }
-            // Fewer workers suffice with this much memory, or one worker alone holds each function.
-            Ok(_) => most = memory,
-            Err(_) => least = memory,
-        }
-    }
-    let Some(mut divided) = best else {
+        // Fewer workers may suffice.
+        let divided = divided_by_any(&made.function, &other, options, &none)?;
+        Ok(divided.filter(|d| d.placed.team.size() == workers))
+    };
+    let range = offered / (2 * workers.max(1) as u64)..offered;
+    let Some((_, mut divided)) = least_memory(range, divided)? else {
         return Ok(None);
     };
     let parts = partition(&divided.placed);
@@ -260,39 +254,55 @@ pub fn plan_together(
     Ok(Some(summarise(&divided.placed, &parts, summaries, vec![])))
 }
 
-/// The memory of each of the cluster's workers with which they run large functions of control flow together, if any does: the least
-/// to within a tenth.
+/// The memory of each of the cluster's workers with which they run large functions of control flow together, if any
+/// does: the least to within a tenth.
 fn least_together(
     function: &Function,
     cluster: &ClusterModel,
     options: &PlanOptions,
     error: &Error,
 ) -> Option<u64> {
-    // Only bodies that no worker holds alone are divided, so more memory does not always make a plan fit.
-    const STEPS: usize = 24;
     if cluster.workers.len() < 2 {
         return None;
     }
-    let fits = |bytes: &u64| {
+    let divided = |bytes| {
         let mut other = cluster.idle();
         for worker in &mut other.workers {
-            (worker.memory, worker.budget, worker.offered) = (*bytes, *bytes, *bytes);
+            (worker.memory, worker.budget, worker.offered) = (bytes, bytes, bytes);
         }
-        matches!(
-            divided_by_any(function, &other, options, error),
-            Ok(Some(_))
-        )
+        divided_by_any(function, &other, options, error)
     };
     let least = cluster.workers.iter().map(|w| w.offered).min()?;
-    let grown = |bytes: &u64| Some(bytes.saturating_add(bytes / 10));
-    std::iter::successors(Some(least.max(1 << 10)), grown)
-        .take(STEPS)
-        .find(fits)
+    let range = least..least.saturating_mul(10);
+    let found = least_memory(range, divided).ok()?;
+    found.map(|(bytes, _)| bytes)
+}
+
+/// Searches a range for the least memory with which `plan` has a plan: to within a hundredth of the range. Where `plan`
+/// has none without an error, there is more memory than it needs: only bodies that no worker holds alone are divided.
+fn least_memory<T>(
+    range: Range<u64>,
+    plan: impl Fn(u64) -> Result<Option<T>>,
+) -> Result<Option<(u64, T)>> {
+    const STEPS: u32 = 8;
+    let (mut least, mut most, mut best) = (range.start, range.end, None);
+    for _ in 0..STEPS {
+        let memory = least.midpoint(most);
+        match plan(memory) {
+            Ok(planned) => {
+                most = memory;
+                best = planned.map(|p| (memory, p)).or(best);
+            }
+            Err(e) if matches!(e.code, Code::ClusterTooSmall | Code::OutOfMemory) => least = memory,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(best)
 }
 
 /// Optimises and places a function. Nodes that only one branch of an `If` needs move into the branch, which runs on one
-/// worker as a whole. Where that does not fit, or leaves nothing to one of the workers that were asked for, it stays
-/// outside, and runs whichever branch is taken. A node that is pinned, or that a stage of the model's file places,
+/// worker as a whole. Where that does not fit, or leaves nothing to one of the workers that were asked for, they stay
+/// outside, and run whichever branch is taken. A node that is pinned, or that a stage of the model's file places,
 /// always stays.
 fn optimised_and_placed(
     function: Function,

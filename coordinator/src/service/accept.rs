@@ -18,10 +18,10 @@ use convoke_common::world::quic::{Connection, ConnectionError, RecvStream, SendS
 use convoke_common::{Code, Error};
 use tokio::time::{Instant, timeout};
 
-use super::Service;
 use super::connections::Peer;
 use super::joining::JoiningPeer;
 use super::members::{Caller, Member};
+use super::{RETIRED, Service};
 use crate::audit::{Entry, Event};
 use crate::membership::{ConnectionId, events};
 
@@ -122,6 +122,7 @@ async fn attend_newcomer(service: Arc<Service>, connection: Connection) {
         connection: connection.clone(),
         identity: None,
         watched: None,
+        renewed_by: None,
     };
     let _entered = ConnectionEntry {
         service: service.clone(),
@@ -172,6 +173,7 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
         connection: connection.clone(),
         identity: Some(identity.clone()),
         watched: Some(watched.clone()),
+        renewed_by: None,
     };
     let id = service.connections.enter(peer);
     let _entered = ConnectionEntry {
@@ -180,19 +182,21 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
     };
     let account = service.account_of(&identity);
     let remote = seen(&connection);
-    let caller = Arc::new(Caller {
-        id,
-        identity,
-        remote,
-    });
-    // A revocation closes the entered connections of its token. Check here for one that came between the handshake and
-    // the entry above.
+    let caller = Arc::new(Caller::new(id, identity, remote));
+    // A revocation closes the entered connections of its token, and the end of an authority those of its certificates.
+    // Check here for one that came between the handshake and the entry above.
     let revoked = service.authority.revoked();
-    if revoked.contains(&caller.identity.token_id) {
-        let why = "the token was revoked";
+    let refusal = if revoked.contains(&caller.identity.token_id) {
+        Some((close::REVOKED, "the token was revoked"))
+    } else if !service.authority.vouches_for(&connection, None) {
+        Some((close::REFUSED, RETIRED))
+    } else {
+        None
+    };
+    if let Some((code, why)) = refusal {
         let error = Error::new(Code::Unauthorized, why);
         service.connection_refused(&caller.identity, remote, error);
-        connection.close(close::REVOKED.into(), why.as_bytes());
+        connection.close(code.into(), why.as_bytes());
         return;
     }
     let ended = membership_over(service.world.wall.as_ref(), &caller.identity);

@@ -1,5 +1,6 @@
 //! Calls to workers, each on a stream of its own on the connection that the worker keeps.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,13 +11,15 @@ use convoke_common::identity::TokenId;
 use convoke_common::ids::Incarnation;
 use convoke_common::rpc::transport::call_context;
 use convoke_common::rpc::{
-    RETURN_BOUND, WorkerClient, WorkerStatus, answer, close, connect_worker,
+    LinkReport, RETURN_BOUND, WorkerClient, WorkerStatus, answer, close, connect_worker,
+    connect_worker_within,
 };
 use convoke_common::{Code, Error, Result};
+use convoke_graph::printable::Printable;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Service;
-use crate::membership::{ConnectionId, Input, MembershipError, events};
+use crate::membership::{ConnectionId, Input, MembershipError, events, shortened};
 
 /// How long a worker may take to measure its links to all peers of a round.
 const PROBE_BOUND: Duration = Duration::from_secs(60);
@@ -27,8 +30,21 @@ const MEMORY_BOUND: Duration = Duration::from_millis(200);
 /// How long all workers together may take to learn of a revoked token; the caller of the revocation waits for that.
 const REVOKE_BOUND: Duration = Duration::from_secs(5);
 
+/// Most bytes of a worker's report: of its state, of its memory, or of its links. Such answers are charged to nobody, and
+/// workers send them whenever they are asked. A report about thousands of peers or tokens has less.
+const REPORT_FRAME: usize = 4 << 20;
+
 /// How long a worker may be silent before another worker may take its name.
 const ALIVE_BOUND: Duration = Duration::from_secs(2);
+
+/// Returns a worker's reports of its links to the peers that it was asked about, one for each, with short texts.
+fn of_asked(mut links: Vec<LinkReport>, mut asked: BTreeSet<String>) -> Vec<LinkReport> {
+    links.retain(|link| asked.remove(&link.peer));
+    for link in &mut links {
+        link.failure = link.failure.as_deref().map(shortened);
+    }
+    links
+}
 
 impl Service {
     /// Returns a client of the worker on this connection.
@@ -40,6 +56,14 @@ impl Service {
         let lost = || Error::new(Code::PeerLost, format!("worker '{name}' was lost")).about(name);
         let peer = self.connections.get(connection).ok_or_else(lost)?;
         let connected = connect_worker(&self.world, &peer.connection).await;
+        connected.map_err(|e| e.about(name))
+    }
+
+    /// Returns a client of the worker on this connection, for calls that are answered by short reports.
+    async fn reporter(&self, name: &str, connection: ConnectionId) -> Result<WorkerClient> {
+        let lost = || Error::new(Code::PeerLost, format!("worker '{name}' was lost")).about(name);
+        let peer = self.connections.get(connection).ok_or_else(lost)?;
+        let connected = connect_worker_within(&self.world, &peer.connection, REPORT_FRAME).await;
         connected.map_err(|e| e.about(name))
     }
 
@@ -60,7 +84,7 @@ impl Service {
     ) -> Result<WorkerStatus> {
         let asked = async {
             let name = self.name_of(connection);
-            let worker = self.worker(&name, connection).await?;
+            let worker = self.reporter(&name, connection).await?;
             answer(Some(&name), worker.status(call_context(bound)).await)
         };
         let late = || Error::new(Code::DeadlineExceeded, "a worker did not answer in time");
@@ -81,7 +105,7 @@ impl Service {
             .await?;
         let answers = workers.into_iter().map(async |(name, connection)| {
             let answered = async {
-                let worker = self.worker(&name, connection).await?;
+                let worker = self.reporter(&name, connection).await?;
                 answer(Some(&name), worker.memory(call_context(MEMORY_BOUND)).await)
             };
             let used = timeout(MEMORY_BOUND, answered).await.ok()?.ok()?;
@@ -94,10 +118,22 @@ impl Service {
             .await
     }
 
+    /// Checks that a worker answers a call whose answer is short.
+    async fn is_alive(&self, connection: ConnectionId) -> Result<()> {
+        let asked = async {
+            let name = self.name_of(connection);
+            let worker = self.reporter(&name, connection).await?;
+            answer(Some(&name), worker.memory(call_context(ALIVE_BOUND)).await)
+        };
+        let late = |_| Error::new(Code::DeadlineExceeded, "a worker did not answer in time");
+        timeout(ALIVE_BOUND, asked).await.map_err(late)??;
+        self.core.apply(events::SignOfLife { connection }).await
+    }
+
     /// Frees the name of the worker on this connection if the worker does not answer: it then counts as lost. Returns
     /// whether the name is free.
     pub(super) async fn gives_up_name(&self, connection: ConnectionId) -> bool {
-        if self.account(connection, ALIVE_BOUND).await.is_ok() {
+        if self.is_alive(connection).await.is_ok() {
             return false;
         }
         tracing::info!(
@@ -120,7 +156,7 @@ impl Service {
         let until = Instant::now() + RETURN_BOUND;
         let mut freed = self.freed.subscribe();
         loop {
-            // Memory that is freed from here on ends the wait below; the query of the core itself does not.
+            // A lease that ends from here on ends the wait below; one that ended before does not.
             freed.mark_unchanged();
             let result = self.core.apply(input.clone()).await?;
             match &result {
@@ -142,8 +178,9 @@ impl Service {
     /// Asks a worker to measure its links to these peers, and records the result.
     pub(super) async fn probe(self: Arc<Self>, connection: ConnectionId, peers: Vec<Participant>) {
         let name = self.name_of(connection);
+        let asked: BTreeSet<String> = peers.iter().map(|p| p.name.clone()).collect();
         let measured = async {
-            let worker = self.worker(&name, connection).await?;
+            let worker = self.reporter(&name, connection).await?;
             answer(
                 Some(&name),
                 worker.probe(call_context(PROBE_BOUND), peers).await,
@@ -151,16 +188,18 @@ impl Service {
         };
         let stored = match measured.await {
             Ok(links) => {
-                for failure in links
-                    .iter()
-                    .filter_map(|l| Some((&l.peer, l.failure.as_ref()?)))
-                {
-                    tracing::warn!(
-                        worker = name,
-                        peer = failure.0,
-                        "the link is not measured, plans assume one of 10 Gbit/s: {}",
-                        failure.1
-                    );
+                let links = of_asked(links, asked);
+                for LinkReport { peer, failure, .. } in &links {
+                    let Some(failure) = failure else { continue };
+                    if let Some(others) = self.unmeasured_links.admit(Instant::now()) {
+                        tracing::warn!(
+                            worker = name,
+                            peer,
+                            others,
+                            "the link is not measured, plans assume one of 10 Gbit/s: {}",
+                            Printable(failure)
+                        );
+                    }
                 }
                 let reported = events::LinkReports {
                     connection,
@@ -196,5 +235,35 @@ impl Service {
         });
         futures::future::join_all(tell).await;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_each_peer_that_was_asked_about_one_short_report_is_taken() {
+        let report = |peer: &str, failure: Option<&str>| LinkReport {
+            peer: peer.into(),
+            round_trip: 1,
+            bandwidth: 1.0,
+            failure: failure.map(Into::into),
+        };
+        let long = "x".repeat(1 << 20);
+        let told = vec![
+            report("a", Some(&long)),
+            report(&long, Some("nobody asked")),
+            report("a", Some("again")),
+            report("b", None),
+        ];
+        let taken = of_asked(told, ["a", "b", "c"].map(String::from).into());
+        let taken = taken
+            .iter()
+            .map(|link| (&*link.peer, link.failure.as_deref()));
+        assert_eq!(
+            taken.collect::<Vec<_>>(),
+            [("a", long.get(..256)), ("b", None)]
+        );
     }
 }

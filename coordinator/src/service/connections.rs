@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use convoke_common::detection::WatchedConnection;
-use convoke_common::identity::{PeerIdentity, TokenId};
+use convoke_common::identity::{CaHash, PeerIdentity, TokenId};
 use convoke_common::members::{Bounds, Windows};
 use convoke_common::world::quic::Connection;
 
@@ -52,6 +52,9 @@ pub struct Peer {
     pub identity: Option<PeerIdentity>,
     /// The handle of the connection's monitor; newcomers are not monitored.
     pub watched: Option<WatchedConnection>,
+    /// The authority that signed the certificate which the peer was given over this connection; it shows that one from the next
+    /// handshake on.
+    pub renewed_by: Option<CaHash>,
 }
 
 #[derive(Debug, Default)]
@@ -92,6 +95,13 @@ impl Connections {
         self.book().open.get(&id).cloned()
     }
 
+    /// Notes that the peer was given a certificate over this connection.
+    pub fn renewed(&self, id: ConnectionId, by: CaHash) {
+        if let Some(peer) = self.book().open.get_mut(&id) {
+            peer.renewed_by = Some(by);
+        }
+    }
+
     /// Returns whether a tripwire to the peer is open.
     pub fn tripwire(&self, id: ConnectionId) -> bool {
         let watched = self.get(id).and_then(|peer| peer.watched);
@@ -114,6 +124,13 @@ impl Connections {
             .filter(|(_, peer)| of(peer))
             .map(|(id, _)| *id)
             .collect()
+    }
+
+    /// Returns the connections of all members.
+    pub fn of_members(&self) -> Vec<(ConnectionId, Peer)> {
+        let book = self.book();
+        let members = book.open.iter().filter(|(_, peer)| peer.identity.is_some());
+        members.map(|(id, peer)| (*id, peer.clone())).collect()
     }
 
     /// Returns the traffic of all connections so far.

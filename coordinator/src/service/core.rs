@@ -58,13 +58,13 @@ impl Core {
         (Core { calls: tx, clock }, Mailbox { calls: rx, clock })
     }
 
-    /// Applies an input to the core and returns the core's answer. The commands that the core then gives are begun before
-    /// the next input or query.
+    /// Applies an input to the core and returns the core's answer. The commands that the core then gives are begun
+    /// before the next input or query.
     pub async fn apply<I: Input>(&self, input: I) -> Result<I::Answer> {
         self.call(move |core, now| core.apply(now, input)).await
     }
 
-    /// Reads from the core, after the inputs before and the beginning of their commands.
+    /// Reads from the core, once all earlier inputs were applied and their commands were begun.
     pub async fn query<T: Send + 'static>(
         &self,
         query: impl FnOnce(&Membership, Moment) -> T + Send + 'static,

@@ -19,10 +19,16 @@ use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
 use super::Service;
+use super::connections::Peer;
 use crate::membership::{ConnectionId, InstallOrder, PlanPart, events};
 
 /// If a worker failed as a consequence of another failure, how long the cause may take to arrive.
 const CAUSE_BOUND: Duration = Duration::from_secs(2);
+
+/// Whether the connection to a peer has ended; `None` is a peer whose connection was over before it was asked for.
+fn has_ended(peer: Option<&Peer>) -> bool {
+    peer.is_none_or(|p| p.connection.close_reason().is_some())
+}
 
 impl Service {
     /// Installs a plan for its driver and returns the lease, which the caller has to release.
@@ -179,7 +185,7 @@ impl Service {
         };
         let parts = std::iter::once(&part.program).chain(parts);
         let programs: Vec<Arc<Program>> = parts.map(|p| p.program().clone()).collect();
-        let watched = self.connections.get(connection).and_then(|p| p.watched);
+        let peer = self.connections.get(connection);
         let mut answered = false;
         let installed = async {
             let worker = self.worker(&name, connection).await?;
@@ -199,9 +205,10 @@ impl Service {
         let installed = installed.await;
         installed.map_err(|e| match e.code {
             // The worker did not answer because its connection ended. The error is then a loss, as it is for the driver
-            // of a step, with the reason for the connection's end if that is known.
-            Code::Unreachable if !answered => {
-                let why = watched.and_then(|w| w.ended());
+            // of a step, with the reason for the connection's end if that is known. A worker whose connection stands is
+            // not lost: the error says what kept the call from it.
+            Code::Unreachable if !answered && has_ended(peer.as_ref()) => {
+                let why = peer.and_then(|p| p.watched).and_then(|w| w.ended());
                 let why = why.unwrap_or_else(|| "its connection ended".to_owned());
                 Error::lost(&name, why).said_by("the coordinator")
             }

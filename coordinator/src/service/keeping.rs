@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::identity::Role;
-use convoke_common::{Error, Result};
+use convoke_common::{Code, Error, Result};
 
 use super::Service;
 use crate::audit::{Entry, Event};
@@ -48,25 +48,30 @@ impl Service {
     pub async fn backup(&self) -> Result<String> {
         let world = self.world.clone();
         let copied = self.with_state(move |state| state_dir::backup(&world, state));
-        let copy = copied.await?.ok_or_else(|| {
-            Error::new(
-                convoke_common::Code::InvalidArgument,
-                "this coordinator keeps no state",
-            )
-        })?;
+        let copy = copied
+            .await?
+            .ok_or_else(|| Error::new(Code::InvalidArgument, "this coordinator keeps no state"))?;
         self.audit.record(Entry::of(Event::BackedUp));
         Ok(copy)
     }
 
-    /// Forgets a worker that is gone, and returns once that is on disk.
+    /// Forgets a worker that is gone, and returns once that is on disk. Fails if the disk does not take writes.
     pub async fn forget(&self, name: String) -> Result<()> {
         let forgotten = events::ForgottenName { name: name.clone() };
         self.core.apply(forgotten).await??;
         tracing::info!(worker = name, "forgotten");
         self.audit.record(of_worker(Event::Forgotten, &name));
-        self.with_state(move |state| Ok(state.remove_member(&name)?))
-            .await
-            .map(drop)
+        // The core takes this query only after it has removed the name from the disk. Removing it here might remove a
+        // worker that was given the name since.
+        self.core.query(|_, _| ()).await?;
+        let Some(state) = self.state.as_ref().filter(|state| state.is_in_trouble()) else {
+            return Ok(());
+        };
+        let path = state.path().display();
+        let msg = format!("'{name}' is forgotten, but {path} cannot be written");
+        let advice =
+            "make room on the disk of --state-dir, and forget it again if a restart brings it back";
+        Err(Error::new(Code::Io, msg).advise(advice))
     }
 
     /// From time to time tries a disk that failed again. Once it works, this writes which certificates hold the names

@@ -1,7 +1,7 @@
 //! The coordinator service as members see it: which member may call what.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use convoke_common::admission::warn_of_loopback;
@@ -16,12 +16,16 @@ use convoke_graph::graph::Function;
 use tarpc::context::Context;
 use tokio::time::Instant;
 
-use super::Service;
+use super::{RETIRED, Service};
 use crate::audit::{Entry, Event};
-use crate::membership::{ConnectionId, Driver, events};
+use crate::membership::{ConnectionId, Driver, Membership, events, shortened};
 
 /// How many characters of a peer's text a message repeats.
 const LONGEST_SHOWN: usize = 64;
+
+/// The least time between two renewals over one connection: a registered worker's is written to disk while the core waits.
+/// Members renew after days, and after they have joined anew.
+const RENEWAL_PACE: Duration = Duration::from_secs(1);
 
 /// The longest wait that a caller may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
@@ -33,9 +37,35 @@ pub struct Caller {
     pub identity: PeerIdentity,
     /// The caller's address as the coordinator sees it.
     pub remote: SocketAddr,
+    /// When it last asked for a renewal over this connection.
+    renewed: Mutex<Option<Instant>>,
 }
 
 impl Caller {
+    /// Returns the caller on a connection, which has asked for nothing yet.
+    pub fn new(id: ConnectionId, identity: PeerIdentity, remote: SocketAddr) -> Caller {
+        Caller {
+            id,
+            identity,
+            remote,
+            renewed: Mutex::default(),
+        }
+    }
+
+    /// Counts a renewal, or refuses it if the last one was a moment ago.
+    fn may_renew(&self, now: Instant) -> Result<()> {
+        let mut renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+        if renewed.is_some_and(|last| now.duration_since(last) < RENEWAL_PACE) {
+            let pace = RENEWAL_PACE.as_secs();
+            let name = &self.identity.name;
+            let msg = format!("'{name}' asked for another certificate within {pace} s");
+            let advice = format!("use the certificate that it got, or ask again in {pace} s");
+            return Err(Error::new(Code::Busy, msg).advise(advice));
+        }
+        *renewed = Some(now);
+        Ok(())
+    }
+
     /// Returns the caller as a driver with this incarnation.
     pub fn driver(&self, incarnation: Incarnation) -> Driver {
         let name = self.identity.name.to_string();
@@ -89,7 +119,8 @@ impl Coordinator for Member {
 
     async fn wedged(self, _: Context, why: Error) -> Result<()> {
         self.caller.must_be(Role::Worker, "be wedged")?;
-        tracing::warn!(worker = %self.caller.identity.name, %why, "is wedged");
+        let shown = shortened(&why.message);
+        tracing::warn!(worker = %self.caller.identity.name, why = shown, "is wedged");
         let wedge = events::Wedge {
             connection: self.caller.id,
             why,
@@ -128,16 +159,32 @@ impl Coordinator for Member {
 
     async fn renew(self, _: Context, csr: Vec<u8>) -> Result<JoinAnswer> {
         let (service, caller) = (self.service, self.caller);
+        caller.may_renew(Instant::now())?;
         let PeerIdentity {
             role,
             name,
             token_id,
+            fingerprint: shown,
             ..
         } = caller.identity.clone();
-        let budget = service.authority.budget(&token_id).await;
         // A caller whose connection is gone gets no answer anyway.
-        let peer = service.connections.get(caller.id);
-        let until = peer.and_then(|p| certified_until(&p.connection));
+        let gone = || Error::unreachable(None, "the connection ended");
+        let peer = service.connections.get(caller.id).ok_or_else(gone)?;
+        let connection = peer.connection;
+        let budget = service.authority.renewable(&token_id).await?;
+        if !service.authority.vouches_for(&connection, peer.renewed_by) {
+            let e = Error::new(Code::Unauthorized, RETIRED);
+            return Err(e.advise("join anew with a token that was made since"));
+        }
+        let until = certified_until(&connection);
+        let by = service.authority.ca_hash();
+        if role == Role::Worker {
+            let (id, name) = (caller.id, name.to_string());
+            let holds = move |core: &Membership| core.holds(id, &name, shown);
+            if !service.core.query(move |core, _| holds(core)).await? {
+                return Err(former_holder(&caller.identity));
+            }
+        }
         let (joined, fingerprint) = service
             .authority
             .issue(
@@ -156,6 +203,7 @@ impl Coordinator for Member {
             };
             service.core.apply(renewed).await?;
         }
+        service.connections.renewed(caller.id, by);
         tracing::info!(%name, %role, "certificate renewed");
         let entry = caller.entry(Event::Renewed);
         service.audit.record_of(&caller.identity, entry);
@@ -224,6 +272,15 @@ impl Coordinator for Member {
     async fn status(self, _: Context) -> Result<ClusterStatus> {
         self.service.status().await
     }
+}
+
+/// The error of a worker whose name another process has by now.
+fn former_holder(identity: &PeerIdentity) -> Error {
+    let msg = format!(
+        "the certificate of '{}' does not hold that name any more",
+        identity.name
+    );
+    Error::new(Code::Unauthorized, msg).advise("start it again: it joins anew with its token")
 }
 
 /// Refuses a peer that runs another release: the numerics profile and the wire format may differ between any two.
@@ -324,7 +381,33 @@ fn reachable(advertise: &str, remote: IpAddr) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use convoke_common::identity::{Budget, Serial, TokenId};
+
     use super::*;
+
+    #[test]
+    fn renewals_over_one_connection_are_paced() {
+        let identity = PeerIdentity {
+            role: Role::Worker,
+            name: "w".parse().unwrap(),
+            token_id: TokenId::direct(),
+            budget: Budget::default(),
+            serial: Serial::from_random([1; 16]),
+            fingerprint: [0; 32],
+        };
+        let remote = SocketAddr::from(([10, 0, 0, 7], 7071));
+        let caller = Caller::new(ConnectionId(1), identity, remote);
+        let first = Instant::now();
+        caller.may_renew(first).unwrap();
+        let just_before = first + RENEWAL_PACE - Duration::from_nanos(1);
+        for early in [first, just_before] {
+            let error = caller.may_renew(early).unwrap_err();
+            assert_eq!(error.code, Code::Busy);
+            assert!(error.advice.contains("ask again in 1 s"), "{error}");
+        }
+        caller.may_renew(first + RENEWAL_PACE).unwrap();
+        caller.may_renew(first + RENEWAL_PACE).unwrap_err();
+    }
 
     #[test]
     fn an_address_without_a_host_is_where_we_see_it() {

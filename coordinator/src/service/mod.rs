@@ -47,10 +47,10 @@ use tokio::sync::watch;
 use self::core::Core;
 use crate::audit::Audit;
 use crate::authority::Authority;
-use crate::membership::{Command, Membership, Moment, events};
+use crate::membership::{Command, ConnectionId, Membership, Moment, events};
 use crate::state::{State, StoredState};
 use crate::tasks::{Tasks, blocking};
-use connections::Connections;
+use connections::{Connections, Peer};
 use joining::Joins;
 use planning::PlanningLimits;
 use planning::queue::LoadQueue;
@@ -58,6 +58,9 @@ use releasing::{ReleaseGuard, Releases};
 
 /// Bytes that the requests and the kept plans of all members together may take.
 const REQUESTS: u64 = 512 << 20;
+
+/// Why a connection ends whose certificate the authority that is left did not sign.
+const RETIRED: &str = "the authority that signed this certificate was retired";
 
 /// The state that all parts of the service share.
 pub struct Service {
@@ -72,11 +75,12 @@ pub struct Service {
     /// Memory of requests while they are served, and of kept plans, by token.
     ledger: Ledger,
     joins: Joins,
-    /// Limits of the log lines about refusals, and about failed steps.
+    /// Limits of the log lines about refusals, failed steps and links that could not be measured.
     refused_joins: LineLimit,
     refused_registrations: LineLimit,
     refused_connections: LineLimit,
     failed_steps: LineLimit,
+    unmeasured_links: LineLimit,
     /// How many workers take new work.
     population: watch::Sender<u32>,
     planning: PlanningLimits,
@@ -120,6 +124,7 @@ impl Service {
             refused_registrations: LineLimit::default(),
             refused_connections: LineLimit::default(),
             failed_steps: LineLimit::default(),
+            unmeasured_links: LineLimit::default(),
             population: watch::Sender::new(0),
             planning: PlanningLimits::default(),
             queue: Arc::default(),
@@ -229,5 +234,26 @@ impl Service {
                 .close(connection, close::REVOKED, "the token was revoked");
         }
         self.push_revoked(id.clone()).await
+    }
+
+    /// Retires the former authority, and closes the connections of members that have no certificate but of it.
+    pub async fn retire_ca(self: &Arc<Self>, at_once: bool) -> Result<()> {
+        let retired = self.authority.retire(at_once).await;
+        // This also follows an error, since the former authority may be gone nevertheless.
+        let inside = self.clone();
+        let closed = blocking(&self.world, move || {
+            let members = inside.connections.of_members().into_iter();
+            let is_current = |p: &Peer| inside.authority.vouches_for(&p.connection, p.renewed_by);
+            let former = members.filter(|(_, peer)| !is_current(peer));
+            let former: Vec<ConnectionId> = former.map(|(id, _)| id).collect();
+            for id in &former {
+                inside.connections.close(*id, close::REFUSED, RETIRED);
+            }
+            former.len()
+        });
+        let connections = closed.await?;
+        retired?;
+        tracing::info!(connections, "the former certificate authority is retired");
+        Ok(())
     }
 }

@@ -176,11 +176,15 @@ impl TestMember {
             script,
             seen: self.seen.clone(),
         };
-        let (connection, inside) = (self.connection.clone(), world.clone());
+        let (connection, inside, deaf) =
+            (self.connection.clone(), world.clone(), worker.script.deaf);
         world.spawn(async move {
             while let Ok((send, mut recv)) = connection.accept_bi().await {
                 let mut kind = [0; 1];
                 recv.read_exact(&mut kind).await.unwrap();
+                if deaf {
+                    continue;
+                }
                 let worker = worker.clone();
                 inside.spawn(serve_stream(send, recv, worker.serve(), MAX_FRAME));
             }
@@ -233,6 +237,8 @@ pub struct Script {
     pub install: Option<Error>,
     /// Whether `install` asks for the program, also where it is sent.
     pub forgetful: bool,
+    /// Whether the worker ends every stream at once, while its connection stands.
+    pub deaf: bool,
     /// Whether `install` never answers.
     pub hangs: bool,
     /// The semaphore of which each `release` takes a permit before it answers.

@@ -92,8 +92,8 @@ struct Inner {
     trouble: Option<String>,
 }
 
-/// Bytes of the file that are kept in memory. The whole state takes less; left to itself, redb keeps up to a gigabyte of
-/// the pages that each write leaves behind.
+/// Bytes of the file that are kept in memory. The whole state takes less; left to itself, redb keeps up to a gigabyte
+/// of the pages that each write leaves behind.
 const CACHE: usize = 1 << 20;
 
 fn open(file: &Arc<dyn StoreFile>) -> Result<Database, redb::Error> {

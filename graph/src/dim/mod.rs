@@ -15,6 +15,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::nesting::GrowingVec;
 
 mod bounds;
+mod solve;
+
+pub use solve::Solved;
+
+/// The most terms of sums and products that [`Dim::plus`], [`Dim::times`] and [`Dim::sum`] compute. More would be replaced
+/// by a symbol anyway, unless they are divided again.
+const MOST_TERMS: usize = 256;
 
 /// A dimension, or one element of a tensor of dimensions.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -148,13 +155,55 @@ impl Dim {
         Some(Dim::from_terms(out))
     }
 
-    /// The larger of two dimensions; symbols are taken to be at least one.
+    /// The number of terms of the sum.
+    fn len(&self) -> usize {
+        match self {
+            Dim::Const(_) => 1,
+            Dim::Poly(p) => p.0.len(),
+        }
+    }
+
+    /// The sum of two dimensions; `None` where it can have more than `MOST_TERMS` terms.
+    pub fn plus(&self, other: &Dim) -> Option<Dim> {
+        (self.len().saturating_add(other.len()) <= MOST_TERMS).then(|| self + other)
+    }
+
+    /// The product of two dimensions; `None` where it can have more than `MOST_TERMS` terms.
+    pub fn times(&self, other: &Dim) -> Option<Dim> {
+        (self.len().saturating_mul(other.len()) <= MOST_TERMS).then(|| self * other)
+    }
+
+    /// The sum of many dimensions, in time that is linear in their terms; `None` where they have more than `MOST_TERMS`
+    /// different terms.
+    pub fn sum<'a>(dims: impl IntoIterator<Item = &'a Dim>) -> Option<Dim> {
+        let mut sum: BTreeMap<Vec<Atom>, i64> = BTreeMap::new();
+        for d in dims {
+            let (constant, terms) = match d {
+                Dim::Const(c) => (*c, [].as_slice()),
+                Dim::Poly(p) => (0, p.0.as_slice()),
+            };
+            let none = (vec![], constant);
+            for (atoms, c) in terms.iter().chain((constant != 0).then_some(&none)) {
+                match sum.get_mut(atoms) {
+                    Some(total) => *total = total.saturating_add(*c),
+                    None => drop(sum.insert(atoms.clone(), *c)),
+                }
+            }
+            if sum.len() > MOST_TERMS {
+                return None;
+            }
+        }
+        Some(Dim::from_terms(sum))
+    }
+
+    /// The larger of two dimensions.
     pub fn larger(&self, other: &Dim) -> Dim {
         match (self.as_const(), other.as_const()) {
             (Some(a), Some(b)) => Dim::Const(a.max(b)),
             _ if self == other => self.clone(),
-            (Some(a), None) if a <= 1 && other.as_symbol().is_some() => other.clone(),
-            (None, Some(b)) if b <= 1 && self.as_symbol().is_some() => self.clone(),
+            // max(max(x, y), x) is max(x, y).
+            _ if self.is_max_of(other) => self.clone(),
+            _ if other.is_max_of(self) => other.clone(),
             // max(min(x, y), x) is x.
             _ if self.is_min_of(other) => other.clone(),
             _ if other.is_min_of(self) => self.clone(),
@@ -169,16 +218,47 @@ impl Dim {
         }
     }
 
-    fn is_min_of(&self, other: &Dim) -> bool {
-        match self {
-            Dim::Poly(p) => match p.0.as_slice() {
-                [(atoms, 1)] => {
-                    matches!(atoms.as_slice(), [Atom::Min(a, b)] if a == other || b == other)
-                }
-                _ => false,
-            },
-            Dim::Const(_) => false,
+    /// The symbol or operation that the dimension consists of.
+    fn as_atom(&self) -> Option<&Atom> {
+        let Dim::Poly(p) = self else { return None };
+        match p.0.as_slice() {
+            [(atoms, 1)] if atoms.len() == 1 => atoms.first(),
+            _ => None,
         }
+    }
+
+    fn is_min_of(&self, other: &Dim) -> bool {
+        matches!(self.as_atom(), Some(Atom::Min(a, b)) if a == other || b == other)
+    }
+
+    fn is_max_of(&self, other: &Dim) -> bool {
+        matches!(self.as_atom(), Some(Atom::Max(a, b)) if a == other || b == other)
+    }
+
+    /// Whether the dimension is 1, or the length of one element of an axis that may be empty.
+    pub fn is_one_or_none(&self) -> bool {
+        self.is(1) || self.as_const().is_none() && self.at_most().is_some_and(|n| n <= 1)
+    }
+
+    /// Where this is `e - min(e, n)`, which is what an axis of length `e` keeps without `n` elements, or `max(e, 0)`: `e` and
+    /// `n`, which is zero then.
+    pub fn as_shortened(&self) -> Option<(Dim, i64)> {
+        if let Some(Atom::Max(a, b)) = self.as_atom() {
+            let e = if a.is(0) { b } else { a };
+            return (a.is(0) || b.is(0)).then(|| (e.clone(), 0));
+        }
+        let Dim::Poly(p) = self else { return None };
+        p.0.iter().find_map(|(atoms, c)| {
+            let ([Atom::Min(a, b)], -1) = (atoms.as_slice(), *c) else {
+                return None;
+            };
+            let whole = self + &a.smaller(b);
+            let n = match (a, b) {
+                (Dim::Const(n), e) | (e, Dim::Const(n)) if *e == whole => *n,
+                _ => return None,
+            };
+            Some((whole, n))
+        })
     }
 
     /// The smaller of two dimensions.
@@ -189,6 +269,24 @@ impl Dim {
             // The usual "slice to the end" marker is larger than any dimension.
             (Some(a), None) if a >= i64::from(i32::MAX) => other.clone(),
             (None, Some(b)) if b >= i64::from(i32::MAX) => self.clone(),
+            // min(min(x, y), x) is min(x, y).
+            _ if self.is_min_of(other) => self.clone(),
+            _ if other.is_min_of(self) => other.clone(),
+            (Some(n), None) | (None, Some(n)) => {
+                let d = if self.as_const().is_some() {
+                    other
+                } else {
+                    self
+                };
+                // min(min(x, 2), 3) is min(x, 2).
+                let (d, n) = match d.as_atom() {
+                    Some(Atom::Min(Dim::Const(m), d) | Atom::Min(d, Dim::Const(m))) => {
+                        (d, n.min(*m))
+                    }
+                    _ => (d, n),
+                };
+                Dim::from_atom(Atom::Min(Dim::Const(n), d.clone()))
+            }
             _ => {
                 let (a, b) = if self <= other {
                     (self, other)
@@ -430,6 +528,46 @@ mod tests {
         let clamped = s().smaller(&Dim::Const(9));
         assert_eq!(clamped.larger(&s()), s());
         assert_eq!(s().larger(&clamped), s());
+    }
+
+    #[test]
+    fn a_value_of_zero_counts_in_a_maximum() {
+        let b: Bindings = [("s".into(), 0)].into();
+        for d in [s().larger(&Dim::Const(1)), Dim::Const(1).larger(&s())] {
+            assert_eq!(d.eval(&b), Some(1), "{d}");
+        }
+    }
+
+    #[test]
+    fn minima_of_minima_are_flat() {
+        let least = s().smaller(&Dim::Const(2));
+        assert_eq!(least.smaller(&Dim::Const(3)), least);
+        assert_eq!(Dim::Const(1).smaller(&least), s().smaller(&Dim::Const(1)));
+        assert_eq!(least.smaller(&s()), least);
+        let rest = &s() - &least;
+        assert_eq!(rest.as_shortened(), Some((s(), 2)));
+        assert_eq!(
+            (&s() - &Dim::sym("t").smaller(&Dim::Const(2))).as_shortened(),
+            None
+        );
+    }
+
+    #[test]
+    fn sums_and_products_stop_at_a_number_of_terms() {
+        let long = |of: &str| {
+            let symbols: Vec<Dim> = (0..64).map(|i| Dim::sym(&format!("{of}{i}"))).collect();
+            Dim::sum(&symbols).expect("few terms")
+        };
+        let (a, b, c) = (long("a"), long("b"), Dim::sym("c"));
+        assert_eq!(a.plus(&b), Some(&a + &b));
+        assert_eq!(a.times(&c), Some(&a * &c));
+        assert_eq!(a.times(&b), None);
+        assert_eq!(
+            Dim::sum([&a, &b, &Dim::Const(3), &b]),
+            Some(&(&(&a + &b) + &b) + &Dim::Const(3))
+        );
+        let many: Vec<Dim> = (0..300).map(|i| Dim::sym(&format!("s{i}"))).collect();
+        assert_eq!(Dim::sum(&many), None);
     }
 
     #[test]

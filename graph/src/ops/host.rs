@@ -153,7 +153,8 @@ pub(super) fn fits(dtype: crate::DType, v: i128) -> bool {
     (lo..=hi).contains(&v)
 }
 
-/// An integer arithmetic function on elements of one dtype: it gives the exact result, or `None` where that is unknown.
+/// An integer arithmetic function on elements of one dtype: it gives the exact result, or `None` where that is unknown or
+/// may not fit the dtype.
 pub(super) type Arith = fn(&Dim, &Dim, crate::DType) -> Option<Dim>;
 
 fn arith(
@@ -168,12 +169,25 @@ fn arith(
             let v = exact((*a).into(), (*b).into()).filter(|v| fits(dtype, *v))?;
             Some(Dim::Const(i64::try_from(v).ok()?))
         }
-        _ => symbolic(),
+        _ => symbolic().filter(|d| holds(dtype, d)),
     }
 }
 
+/// Whether elements of `dtype` can have every value of `d`. Those of 32 and 64 bits are taken to, because exporters
+/// compute lengths in them.
+pub(super) fn holds(dtype: crate::DType, d: &Dim) -> bool {
+    let most = match dtype {
+        I32 | I64 => return true,
+        // Elements are kept as i64, as lengths are.
+        U64 => Some(i64::MAX),
+        _ => d.at_most(),
+    };
+    let fits = |v: i64| fits(dtype, v.into());
+    d.at_least().is_some_and(fits) && most.is_some_and(fits)
+}
+
 pub(super) fn add(a: &Dim, b: &Dim, t: crate::DType) -> Option<Dim> {
-    arith(a, b, t, i128::checked_add, || Some(a + b))
+    arith(a, b, t, i128::checked_add, || a.plus(b))
 }
 
 pub(super) fn sub(a: &Dim, b: &Dim, t: crate::DType) -> Option<Dim> {
@@ -181,7 +195,7 @@ pub(super) fn sub(a: &Dim, b: &Dim, t: crate::DType) -> Option<Dim> {
 }
 
 pub(super) fn mul(a: &Dim, b: &Dim, t: crate::DType) -> Option<Dim> {
-    arith(a, b, t, i128::checked_mul, || Some(a * b))
+    arith(a, b, t, i128::checked_mul, || a.times(b))
 }
 
 /// Division that truncates towards zero, as integer `Div` does.
@@ -293,6 +307,20 @@ mod tests {
         assert_eq!(add(&c(i64::MAX), &c(1), I64), None);
         assert_eq!(mul(&c(70_000), &c(70_000), I32), None);
         assert_eq!(sub(&c(1), &c(2), U8), None);
+        let (s, few) = (Dim::sym("s"), Dim::sym("s").smaller(&c(100)));
+        for (a, dtype, followed) in [
+            (&s, I64, true),
+            (&s, I32, true),
+            (&s, U64, true),
+            (&s, U32, false),
+            (&s, U8, false),
+            (&few, U8, true),
+            (&few, I8, false),
+        ] {
+            let twice = add(a, a, dtype);
+            assert_eq!(twice, followed.then(|| a + a), "{a} in {dtype}");
+        }
+        assert_eq!(sub(&s, &c(1), U64), None);
     }
 
     #[test]
@@ -305,6 +333,7 @@ mod tests {
         assert_eq!(less(&s, &(&s + &c(1))), Some(true));
         assert_eq!(less(&s, &c(0)), Some(false));
         assert_eq!(max(&s, &c(0), I64), Some(s.clone()));
+        assert_eq!(max(&s, &c(1), I64), Some(s.larger(&c(1))));
         assert_eq!(min(&s, &(&s - &c(1)), I64), Some(&s - &c(1)));
     }
 }

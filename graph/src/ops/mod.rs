@@ -48,9 +48,9 @@ use families::FAMILIES;
 pub use families::{
     BinaryOp, ControlOp, ConvOp, FusedOp, HandleOp, ITERATIONS, IndexOp, LearnOp, MOST_NESTED,
     MatMulOp, MovementOp, NormOp, PoolOp, PositionOp, QuantisedOp, RandomOp, RecurrentOp, ReduceOp,
-    ResizeOp, ScanOp, ShapeOp, SignalOp, SliceOp, TextOp, UnaryOp, VisionOp, check_bodies,
-    float_function, iterations, known_iterations, parameter_default, split_loop, split_scan,
-    typed_bodies,
+    ResizeOp, ScanOp, ShapeOp, SignalOp, SliceOp, TextOp, UnaryOp, VisionOp, asks_body,
+    check_bodies, float_function, iterations, known_iterations, parameter_default, split_loop,
+    split_scan, typed_bodies,
 };
 pub use infer::{HostValues, fold_host, infer_op, infer_types};
 pub use kind::Op;

@@ -173,8 +173,19 @@ pub(super) fn broadcast_dim(a: &Dim, b: &Dim) -> Result<Dim, OpError> {
         ))),
         (Dim::Const(_), _) => Ok(a.clone()),
         (_, Dim::Const(_)) => Ok(b.clone()),
-        _ => Ok(a.larger(b)),
+        // What has no elements or one takes the length of the other.
+        _ => Ok(match (at_most_one(a), at_most_one(b)) {
+            (true, true) => a.smaller(b),
+            (true, false) => b.clone(),
+            (false, true) => a.clone(),
+            (false, false) => a.larger(b),
+        }),
     }
+}
+
+/// Whether a dimension is known to be zero or one.
+pub(super) fn at_most_one(d: &Dim) -> bool {
+    d.at_most().is_some_and(|n| n <= 1)
 }
 
 /// The numpy broadcast of two shapes.
@@ -209,9 +220,17 @@ pub(super) fn check_broadcasts_to(from: &[Dim], to: &[Dim], name: &str) -> Resul
     )))
 }
 
-/// The product of dimensions.
-pub(super) fn product(dims: &[Dim]) -> Dim {
-    dims.iter().fold(Dim::Const(1), |p, d| &p * d)
+/// A length that an expression gives where it is not negative, and zero otherwise.
+pub(super) fn not_negative(d: Dim) -> Dim {
+    match d.at_least() >= Some(0) {
+        true => d,
+        false => d.larger(&Dim::Const(0)),
+    }
+}
+
+/// The product of dimensions; `None` where it is too long an expression.
+pub(super) fn product(dims: &[Dim]) -> Option<Dim> {
+    dims.iter().try_fold(Dim::Const(1), |p, d| p.times(d))
 }
 
 /// Checks that a list called `name` has `n` entries.
@@ -254,6 +273,11 @@ mod tests {
         assert_eq!(
             broadcast(std::slice::from_ref(&s), std::slice::from_ref(&t)),
             Ok(shape(&[s.larger(&t)]))
+        );
+        let last = s.smaller(&c(1));
+        assert_eq!(
+            broadcast(std::slice::from_ref(&last), std::slice::from_ref(&t)),
+            Ok(shape(std::slice::from_ref(&t)))
         );
         assert_eq!(broadcast(&[], std::slice::from_ref(&s)), Ok(vec![s]));
         assert!(broadcast(&[c(2)], &[c(3)]).is_err());

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::artifact::{ArtifactError, ArtifactMeta};
 use crate::codec::{self, CodecError};
-use crate::dim::{Bindings, Dim};
+use crate::dim::{Bindings, Dim, Solved};
 use crate::graph::{Attrs, Literal, TensorType, Value};
 use crate::ids::{FunctionId, ParticipantIx, ProgramId};
 
@@ -348,6 +348,15 @@ pub enum AxesError {
     },
 }
 
+/// Why sizes do not say the symbols of the declared shapes, with the place of a shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsolved {
+    /// No lengths of the symbols make the shape this one.
+    Differs(usize),
+    /// Symbols of the shape do not follow from sizes.
+    Open(usize),
+}
+
 impl Axes {
     /// The bindings of each symbol to its bound.
     pub fn at_bounds(&self) -> Bindings {
@@ -377,6 +386,31 @@ impl Axes {
         Ok(out)
     }
 
+    /// Binds the symbols that stand in no declared shape alone, but in expressions such as `2*n`, once [`Axes::unify`] has
+    /// bound all others. Each declared shape stands beside the given one. Fails with the place of a pair that disagrees, or
+    /// whose symbols do not follow.
+    pub fn solve(pairs: &[(&[Dim], &[usize])], into: &mut Bindings) -> Result<(), Unsolved> {
+        loop {
+            let mut open = None;
+            let before = into.len();
+            for (at, (declared, given)) in pairs.iter().enumerate() {
+                for (dim, size) in declared.iter().zip(*given) {
+                    match dim.solve(i64::try_from(*size).unwrap_or(i64::MAX), into) {
+                        Solved::Fits => {}
+                        Solved::Symbol(symbol, length) => drop(into.insert(symbol, length)),
+                        Solved::Differs => return Err(Unsolved::Differs(at)),
+                        Solved::Open => open = Some(Unsolved::Open(at)),
+                    }
+                }
+            }
+            match open {
+                None => return Ok(()),
+                Some(open) if into.len() == before => return Err(open),
+                Some(_) => {}
+            }
+        }
+    }
+
     /// Binds the symbols of a declared shape to the sizes of a given one. Returns `false` where the two disagree.
     pub fn unify(declared: &[Dim], given: &[usize], into: &mut Bindings) -> bool {
         declared.len() == given.len()
@@ -395,6 +429,23 @@ pub fn bytes_under(ty: &TensorType, bindings: &Bindings) -> Option<u64> {
     let n = elements_under(ty, bindings)?;
     let bytes = ty.dtype.bytes_for(usize::try_from(n).ok()?)?;
     Some(bytes as u64)
+}
+
+/// Bytes that `ty` never exceeds while each symbol lies between zero and its value in `most`; `None` while a dimension is
+/// unbound, or where the size overflows.
+pub fn most_bytes(ty: &TensorType, most: &Bindings) -> Option<u64> {
+    let n = most_elements(ty, most)?;
+    let bytes = ty.dtype.bytes_for(usize::try_from(n).ok()?)?;
+    Some(bytes as u64)
+}
+
+/// The elements that a tensor never exceeds while each symbol lies between zero and its value in `most`; `None` if an axis is
+/// unbound or the number is too large.
+pub fn most_elements(ty: &TensorType, most: &Bindings) -> Option<u64> {
+    ty.shape.iter().try_fold(1u64, |n, d| {
+        let most = d.at_most_within(most)?;
+        n.checked_mul(u64::try_from(most.max(0)).ok()?)
+    })
 }
 
 /// The elements of a tensor under bindings; `None` if an axis is unbound or the number is too large.

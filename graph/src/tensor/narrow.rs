@@ -77,8 +77,8 @@ impl Tensor {
         }
     }
 
-    /// The numbers of an f32 tensor in the narrow float dtype `to`, rounded as ONNX's Cast rounds. Fails where this tensor or `to`
-    /// has another dtype.
+    /// The numbers of an f32 tensor in the narrow float dtype `to`, rounded as ONNX's Cast rounds. Fails where this
+    /// tensor or `to` has another dtype.
     pub fn rounded(&self, to: DType) -> Result<Tensor, TensorError> {
         match narrow_of(to) {
             Some(Narrow::Float(float)) => {

@@ -18,12 +18,13 @@ use crate::error::ModelError;
 /// An input's description, as far as it is known when a model is loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GivenInput {
-    /// Calls give the input a tensor of this rank. It decides for an input whose rank the model does not declare, and for one
-    /// that has a constant of the model as its default, which otherwise is that constant; it has no effect on others.
+    /// Calls give the input a tensor of this rank. It decides for an input whose rank the model does not declare, and
+    /// for one that has a constant of the model as its default, which otherwise is that constant; it has no effect on
+    /// others.
     Tensor(usize),
-    /// Calls give the input a tensor of this shape. As for [`GivenInput::Tensor`]. Besides, all calls must give that many
-    /// elements where the input is a list whose elements are a shape or axes that decide the rank of a tensor; and those sizes of
-    /// axes that decide the rank of a tensor in another way.
+    /// Calls give the input a tensor of this shape. As for [`GivenInput::Tensor`]. Besides, all calls must give that
+    /// many elements where the input is a list whose elements are a shape or axes that decide the rank of a tensor; and
+    /// those sizes of axes that decide the rank of a tensor in another way.
     Shape(Vec<usize>),
     /// The optional input is left out.
     Nothing,
@@ -171,9 +172,9 @@ pub(super) fn given_sizes(
     agreed.filter_map(|(s, size)| Some((s, size?))).collect()
 }
 
-/// Fails where something is given for an input that cannot hold it, and where the tensor of a sequence, or a list of a map, has
-/// the name of another input. A sequence whose tensors are inputs of the model by themselves is no mistake: callers tell
-/// sequences by the names of the tensors.
+/// Fails where something is given for an input that cannot hold it, and where the tensor of a sequence, or a list of a
+/// map, has the name of another input. A sequence whose tensors are inputs of the model by themselves is no mistake:
+/// callers tell sequences by the names of the tensors.
 fn check_given(
     inputs: &[&ValueInfoProto],
     given: &BTreeMap<String, GivenInput>,
@@ -197,7 +198,8 @@ fn check_given(
         let ty = types.get(name.as_str()).copied();
         match (given, ty) {
             (GivenInput::Sequence(_), None) if types.contains_key(&*sequence_name(name, 0)) => {}
-            // No input has this name. The error of a call that gives it says which inputs there are.
+            // The lists of a map have a rank that nothing changes. Where no input has the name, a call that gives it fails, and says
+            // which inputs there are.
             (GivenInput::Tensor(_) | GivenInput::Shape(_), None) => {}
             (_, None) => return wrong("the model has no such input".into()),
             (GivenInput::Tensor(_) | GivenInput::Shape(_), Some(ty))

@@ -61,8 +61,8 @@ pub struct LoadOptions {
     pub inputs: BTreeMap<String, GivenInput>,
     /// Whether optional inputs that are not named are left out instead.
     pub without_others: bool,
-    /// The width of the blocks of a model that ONNX Runtime's optimizer wrote at its highest level, where the file leaves it
-    /// open.
+    /// The width of the blocks of a model that ONNX Runtime's optimizer wrote at its highest level, where the file
+    /// leaves it open.
     pub block_width: Option<BlockWidth>,
     /// Called while files are hashed.
     pub progress: Option<OnProgress>,
@@ -103,8 +103,8 @@ pub struct ImportedModel {
 
 /// Imports the model at `path`.
 ///
-/// An input `x` of the type map(K, V) becomes two inputs, the list `x.keys` of K and the list `x.values` of V, whose lengths
-/// are the same. The keys must be distinct, in any order.
+/// An input `x` of the type map(K, V) becomes two inputs, the list `x.keys` of K and the list `x.values` of V, whose
+/// lengths are the same. The keys must be distinct, in any order.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelError> {
     let file = DataFile::open(path)?;
     let skeleton = skeleton::read(&file)?;
@@ -179,9 +179,9 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<ImportedModel, ModelEr
     })
 }
 
-/// Imports the graph with its open dimensions. Where sizes are given that the model then does not run for, their symbols are
-/// fixed to them, if it can be imported so; all symbols are where the model cannot be imported otherwise. Returns the sizes that were
-/// fixed as well.
+/// Imports the graph with its open dimensions. Where sizes are given that the model then does not run for, their
+/// symbols are fixed to them, if it can be imported so; all symbols are where the model cannot be imported otherwise.
+/// Returns the sizes that were fixed as well.
 fn imported<'a>(
     file: &'a DataFile,
     skeleton: &'a skeleton::Skeleton,

@@ -1,7 +1,7 @@
 //! The outputs of a model, which are made of the results of its function.
 //!
-//! A sequence whose length the run decides is two results, the elements and the shapes of its tensors, as `nested::packed` says; an optional
-//! value has one more in front of them, whether it is there.
+//! A sequence whose length the run decides is two results, the elements and the shapes of its tensors, as
+//! `nested::packed` says; an optional value has one more in front of them, whether it is there.
 
 use convoke_graph::Tensor;
 
@@ -14,7 +14,7 @@ pub struct OutputForm {
     pub name: String,
     /// Whether the run decides if it holds something.
     pub optional: bool,
-    /// Whether it is a sequence whose length the run decides. They are named `NAME[0]`, `NAME[1]` and so on.
+    /// Whether it is a sequence whose length the run decides. Its tensors are named `NAME[0]`, `NAME[1]` and so on.
     pub sequence: bool,
 }
 

@@ -108,8 +108,8 @@ pub(super) struct Scope<'a> {
     pub level: usize,
     /// Whether names of the enclosing scope are visible.
     pub open: bool,
-    /// The domain and name of the model-local function that is being expanded, if the scope is that of one.
-    pub function: Option<(&'a str, &'a str)>,
+    /// The domain, name and overload of the model-local function that is being expanded, if the scope is that of one.
+    pub function: Option<(&'a str, &'a str, &'a str)>,
 }
 
 /// The normalized name of a domain: `ai.onnx` becomes the empty string, the other name of the default domain.

@@ -242,7 +242,8 @@ impl Core {
         self.broken.is_some()
     }
 
-    /// The loss of a participant that another one, `reporter`, has noticed: the driver itself sees nothing wrong with it.
+    /// The loss of a participant that another one, `reporter`, has noticed: the driver itself sees nothing wrong with
+    /// it.
     fn told_by(&self, reporter: Option<ParticipantIx>, error: Error) -> Error {
         match reporter.filter(|from| *from < self.workers) {
             Some(from) => error.said_by(self.name(from)),
@@ -277,8 +278,8 @@ impl Core {
         named(&self.names, error).filter(|ix| *ix != from)
     }
 
-    /// The participants that an error and the errors attached to it are about; `about` is that of the error itself where
-    /// it does not say so.
+    /// The participants that an error and the errors attached to it are about; `about` is that of the error itself
+    /// where it does not say so.
     fn culprits(&self, about: Option<ParticipantIx>, error: &Error) -> BTreeSet<ParticipantIx> {
         let first = about.or_else(|| named(&self.names, error));
         let attached = error.attached.iter();

@@ -280,8 +280,9 @@ impl Driver {
             _permit: permit,
         });
         step_event!("begin", key);
-        // A result may have arrived already; it counts once the step has begun.
-        let mut early = Vec::new();
+        // The step begins before its results are awaited: a result counts only once the step has begun, and one that
+        // arrived before is stored in its slot until then.
+        self.shell.drive(Event::Begin { n, results: slots });
         for slot in 0..slots as u32 {
             if let Ok(s) = self.lease.table.slot(n, slot)
                 && let RegisterOutcome::Ready(delivered) = s.register(n)
@@ -289,12 +290,8 @@ impl Driver {
                 if delivered.is_ok() {
                     step_event!("taken", key, slot = slot);
                 }
-                early.push((slot, delivered));
+                self.shell.store(n, slot, delivered);
             }
-        }
-        self.shell.drive(Event::Begin { n, results: slots });
-        for (slot, delivered) in early {
-            self.shell.store(n, slot, delivered);
         }
         for (feed, tensor) in self.program.feeds.iter().zip(inputs) {
             for (to, slot) in &feed.to {
@@ -420,5 +417,71 @@ impl Drop for CancelOnDrop<'_> {
                 error,
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke_common::world::NoCompute;
+    use convoke_graph::DType;
+    use convoke_graph::graph::TensorType;
+    use convoke_graph::program::DriverSlot;
+
+    use super::*;
+    use crate::fuzzing::{LEASE, axes, participants, peer, pool, worker};
+    use crate::slot::{Meeting, PublishOutcome};
+
+    /// How many results a step has: so many that results arrive while others are not awaited yet.
+    const RESULTS: u32 = 4096;
+    const STEPS: u64 = 64;
+
+    /// Delivers each result of these steps as soon as it is awaited.
+    fn deliver(driver: &Driver) {
+        let tensor = Tensor::zeros(DType::F32, &[2]).unwrap();
+        for n in 0..STEPS {
+            for i in 0..RESULTS {
+                let slot = loop {
+                    match driver.lease.table.slot(n, i) {
+                        Ok(slot) if slot.meeting() == Meeting::ReceiverWaits => break slot,
+                        _ => std::hint::spin_loop(),
+                    }
+                };
+                slot.claim(n).unwrap();
+                let published = slot.publish(n, Ok(tensor.clone()));
+                assert_eq!(published, PublishOutcome::Awaited);
+                driver.shell.arrived(n, i);
+            }
+        }
+    }
+
+    #[tokio::test]
+    #[allow(clippy::disallowed_methods, reason = "a race needs threads of its own")]
+    async fn results_that_arrive_while_a_step_begins_are_counted() {
+        let world = World::real(Arc::new(NoCompute));
+        let hub = Hub::new(peer(2));
+        let workers = [0, 1].map(|ix| worker(ix, vec![]).unwrap());
+        workers.iter().for_each(|w| Link::join_local(&hub, w));
+        let links = [0, 1].map(|ix| hub.link(&peer(ix)).unwrap());
+        let slot = DriverSlot {
+            from: 0,
+            ty: TensorType::fixed(DType::F32, &[2]),
+        };
+        let program = DriverProgram {
+            feeds: vec![],
+            fetches: vec![],
+            slots: vec![slot; RESULTS as usize],
+        };
+        let (window, pool) = (STEPS as u32, pool().unwrap());
+        let (of, axes, links) = (participants(), axes(), links.to_vec());
+        let driver = Driver::new(&world, hub, LEASE, of, program, axes, window, links, pool);
+        let delivering = driver.clone();
+        let delivered = std::thread::spawn(move || deliver(&delivering));
+        for n in 0..STEPS {
+            let call = driver.call(vec![], vec![3], None);
+            let resolved = tokio::time::timeout(Duration::from_secs(20), call).await;
+            let resolved = resolved.unwrap_or_else(|_| panic!("step {n} hangs"));
+            resolved.unwrap();
+        }
+        delivered.join().unwrap();
     }
 }

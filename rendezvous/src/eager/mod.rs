@@ -42,8 +42,8 @@ pub trait EagerService: Send + Sync {
     /// Takes over the tensor of an admitted transfer that comes by reference, over a local link: its memory is counted
     /// here from now on.
     fn adopt(&self, h: &TensorHeader, tensor: Tensor) -> Result<Tensor>;
-    /// A receiver that is answered once [`EagerService::claim`] can decide whether a transfer is expected, and dropped if it
-    /// never will; `None` if it can decide now.
+    /// A receiver that is answered once [`EagerService::claim`] can decide whether a transfer is expected, and dropped
+    /// if it never will; `None` if it can decide now.
     fn foreseen(&self, from: &Peer, h: &TensorHeader) -> Option<oneshot::Receiver<()>>;
     /// Takes a transfer that has arrived.
     fn arrived(&self, from: &Peer, key: StepKey, tensor: Tensor);

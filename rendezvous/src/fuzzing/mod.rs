@@ -106,7 +106,7 @@ pub(crate) fn peer(ix: usize) -> Peer {
     }
 }
 
-fn participants() -> Vec<Participant> {
+pub(crate) fn participants() -> Vec<Participant> {
     let participant = |p: Peer| Participant {
         name: p.name,
         incarnation: p.incarnation,
@@ -116,19 +116,19 @@ fn participants() -> Vec<Participant> {
 }
 
 /// The axes that a step binds.
-fn axes() -> Axes {
+pub(crate) fn axes() -> Axes {
     Axes {
         bounds: vec![("n".into(), 64)],
     }
 }
 
-fn pool() -> Option<Pool> {
+pub(crate) fn pool() -> Option<Pool> {
     let ledger = Ledger::new("me", MOST_LEASED as u64);
     Pool::new(&ledger, Purpose::Leases, 1 << 14).ok()
 }
 
 /// A worker that holds one lease with two workers and a driver.
-fn worker(me: u16, recvs: Vec<RecvSpec>) -> Option<Arc<Hub>> {
+pub(crate) fn worker(me: u16, recvs: Vec<RecvSpec>) -> Option<Arc<Hub>> {
     let hub = Hub::new(peer(usize::from(me)));
     let (participants, pool, idle) = (participants(), pool()?, Arc::new(Idle));
     let lease = Lease::new(LEASE, me, participants, axes(), 2, recvs, pool, idle);

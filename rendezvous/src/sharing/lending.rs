@@ -36,7 +36,7 @@ enum OpenLoan {
     Slot(StagingBuffer),
 }
 
-/// The tensors that this end lends to the peer.
+/// The loans of this end: tensors and staging buffers.
 #[derive(Default)]
 pub(super) struct LendingState {
     /// The segments that were given to the peer, by number.
@@ -91,10 +91,16 @@ impl LinkSharing {
         }
     }
 
-    fn lend_in(&self, segment: Arc<Segment>, offset: u64, out: Outgoing) -> Option<CarryResult> {
+    pub(super) fn lend_in(
+        &self,
+        segment: Arc<Segment>,
+        offset: u64,
+        out: Outgoing,
+    ) -> Option<CarryResult> {
         let number = segment.number();
         let mut lending = locked(&self.lending);
-        if lending.over {
+        // The peer may have parted since the caller asked: nobody sends a tensor that begins to wait after that.
+        if lending.over || !self.reaches() {
             return Some(Err(out));
         }
         match lending.segments.get_mut(&number) {

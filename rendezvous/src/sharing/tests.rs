@@ -2,6 +2,7 @@
 
 use convoke_common::ids::StepKey;
 use convoke_common::world::NoCompute;
+use convoke_graph::Tensor;
 use convoke_graph::block::Block;
 use convoke_graph::segment::PeerSegment;
 use convoke_graph::tensor::byte_size;
@@ -264,4 +265,32 @@ async fn a_sender_that_stalls_is_given_up() {
     // A piece that still arrives is returned.
     pair.tell(part(0, 0, 8)).unwrap();
     assert_eq!(pair.answers(), 3);
+}
+
+#[test]
+fn no_tensor_waits_for_a_segment_once_the_peer_takes_no_more() {
+    let shared = pair(1).shared;
+    shared.reach.send_replace(Reach::Together);
+    let tensor = |len| Tensor::from_block(DType::U8, &[len], Block::shared(len).unwrap());
+    let out = |tensor: &Tensor| Outgoing {
+        key: StepKey { lease: LEASE, n: 0 },
+        slot: 0,
+        tensor: tensor.clone(),
+        priority: 0,
+        cancel: Default::default(),
+        sent: Box::new(|| {}),
+    };
+    let [known, new] = [64, 128].map(tensor);
+    assert!(
+        shared.lend(out(&known)).is_none(),
+        "it waits for its segment"
+    );
+    let back = shared.part();
+    assert!(matches!(back[..], [Err(_)]));
+    // Both senders found the peer there, and come to the lock after it parted.
+    for tensor in [&known, &new] {
+        let (segment, offset) = tensor.segment().unwrap();
+        let lent = shared.lend_in(segment.clone(), offset, out(tensor));
+        assert!(matches!(lent, Some(Err(_))), "it is sent over the wire");
+    }
 }

@@ -21,7 +21,7 @@ pub const BESIDE: [Row; 6] = [
 /// Rows that only seeds of swarms draw: what an operator does, or has to mend.
 pub const OPERATIONS: [Row; 4] = [Row::Drain, Row::Forget, Row::Deadly, Row::Expire];
 
-/// Rows of disks that neither fill up nor fail, which only seeds of swarms draw as well.
+/// Rows of disks that neither fill up nor fail, which also only seeds of swarms draw.
 pub const DISKS: [Row; 2] = [Row::DiskSlow, Row::DiskFlips];
 
 /// Whether only seeds of swarms draw faults of this row.
@@ -140,6 +140,19 @@ impl Harm {
         matches!(self, Harm::Crash | Harm::PowerCut | Harm::Forget)
     }
 
+    /// Whether this harm takes nobody from anybody: it slows work down, or keeps a disk from what steps do not need. A
+    /// handshake that it meets takes longer, and succeeds.
+    pub fn is_mild(self) -> bool {
+        match self {
+            Harm::Duplicate(_) | Harm::Slow(_) => true,
+            Harm::DiskFull | Harm::DiskFails => true,
+            Harm::DiskSlow(_) | Harm::DiskFlips(_) => true,
+            Harm::Delay(most) | Harm::Reorder(most) => most <= 50,
+            Harm::Loss(rate) => rate <= 10_000,
+            _ => false,
+        }
+    }
+
     /// The row of the table that this harm is counted in.
     pub fn row(self, target: Target) -> Row {
         match (self, target) {
@@ -212,8 +225,8 @@ fn days_last(days: u16) -> u32 {
 /// echoes in a row are lost now and then, which looks like a peer that is gone.
 const MENDED: u32 = 50_000;
 
-/// Draws a fault of one of the [`drawn`] rows, or of one in [`BESIDE`], [`OPERATIONS`] or [`DISKS`]: its target, its harm, and the milliseconds that
-/// it lasts.
+/// Draws a fault of one of the [`drawn`] rows, or of one in [`BESIDE`], [`OPERATIONS`] or [`DISKS`]: its target, its
+/// harm, and the milliseconds that it lasts.
 pub fn draw(row: Row, d: &mut Draw) -> (Target, Harm, u32) {
     let worker = Target::Worker(d.below(8) as u16);
     let client = Target::Client(d.below(4) as u16);

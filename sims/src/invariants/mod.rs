@@ -8,6 +8,8 @@ mod outcome;
 mod recovery;
 mod rest;
 mod shares;
+#[cfg(test)]
+mod testing;
 mod time;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,7 @@
 //! The oracle against mathematics, and against the product's own kernels, with which it has to agree in every bit.
 
+use std::collections::BTreeSet;
+
 use convoke_graph::graph::{Attr, Attrs, Function, Literal, Node, RunsAt, TensorType};
 use convoke_graph::{DType, Tensor};
 use convoke_worker::cpu::evaluate as product;
@@ -27,6 +29,8 @@ fn check(name: &str, f: fn(f32) -> f32, exact: fn(f64) -> f64, ulps: f64, of: f6
         if got == rounded || got.is_nan() && want.is_nan() {
             continue;
         }
+        // Nothing is away from an infinite number by less than some units.
+        assert!(want.is_finite(), "{name}({x:e}) is {got:e}, not {want:e}");
         let unit = want.abs().max(of) * f64::from(f32::EPSILON);
         let away = (f64::from(got) - want).abs();
         let beyond = rounded.is_infinite() && got >= f32::MAX;
@@ -73,14 +77,32 @@ fn sums_have_their_order() {
     assert_eq!(y, of(&[1, 1], &[1.]));
 }
 
-/// The oracle and the evaluation by the product's kernels agree about every op that workloads have.
+/// Collects the ops of a function and of the bodies of its nodes.
+fn ops_of(f: &Function, found: &mut BTreeSet<String>) {
+    for node in &f.nodes {
+        found.insert(node.op.to_string());
+        node.attrs
+            .functions()
+            .for_each(|(_, body)| ops_of(body, found));
+    }
+}
+
+/// The ops that the oracle knows: the texts in its source that begin with a capital letter.
+fn known_ops() -> BTreeSet<String> {
+    let texts = include_str!("ops.rs").split('"').skip(1).step_by(2);
+    let ops = texts.filter(|text| text.starts_with(|c: char| c.is_ascii_uppercase()));
+    ops.map(str::to_owned).collect()
+}
+
+/// The oracle and the evaluation by the product's kernels agree about every op that the oracle knows.
 #[test]
 fn the_oracle_has_the_bits_of_the_kernels() {
-    let mut d = Draw::new(2);
+    let (mut d, mut ops) = (Draw::new(2), BTreeSet::new());
     for n in 0..400 {
         let mut spec = ModelSpec::draw(&mut d);
         spec.tables = if n % 100 == 0 { 2 } else { 0 };
         let model = spec.build();
+        ops_of(&model.function, &mut ops);
         for sprung in [false, spec.trap.is_some()] {
             // The kernels would really allocate what a sprung size asks for.
             if sprung && spec.trap == Some(crate::workload::Trap::Memory) {
@@ -103,6 +125,7 @@ fn the_oracle_has_the_bits_of_the_kernels() {
             }
         }
     }
+    assert_eq!(ops, known_ops());
 }
 
 /// A function of one node over one constant.

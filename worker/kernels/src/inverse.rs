@@ -9,7 +9,8 @@ use crate::multiversion::multiversion;
 use crate::split::tiles2;
 
 fn inverse_any<W: Real>(exec: &Exec, n: usize, work: &mut [W], y: &mut [W]) -> Result {
-    if n == 0 {
+    // Where there is no matrix, `n * n` may be any number.
+    if n == 0 || y.is_empty() {
         return Ok(exec.check()?);
     }
     let size = n * n;
@@ -23,13 +24,32 @@ fn inverse_any<W: Real>(exec: &Exec, n: usize, work: &mut [W], y: &mut [W]) -> R
         grain,
         |_, y, work| {
             for (y, a) in y.chunks_exact_mut(size).zip(work.chunks_exact_mut(size)) {
-                if eliminate(exec, n, a, y).is_none() || substitute(exec, n, a, y).is_none() {
+                if invert(exec, n, a, y).is_none() {
                     return;
                 }
             }
         },
     )?;
     Ok(exec.check()?)
+}
+
+/// Writes the inverse of `a` to `y`; `None` where the step was cancelled.
+fn invert<W: Real>(exec: &Exec, n: usize, a: &mut [W], y: &mut [W]) -> Option<()> {
+    // What a NaN reaches would depend on the pivots.
+    let mut any = false;
+    for a in a.chunks(ELEMENTS) {
+        exec.check().ok()?;
+        any |= a.iter().any(|x| Real::is_nan(*x));
+    }
+    if !any {
+        eliminate(exec, n, a, y)?;
+        return substitute(exec, n, a, y);
+    }
+    for y in y.chunks_mut(ELEMENTS) {
+        exec.check().ok()?;
+        y.fill(W::NAN);
+    }
+    Some(())
 }
 
 multiversion! {
@@ -117,7 +137,7 @@ compiled! {
 }
 
 /// The inverses y of the `[n, n]` matrices in `work`, which are overwritten. A pivot of zero is divided by as it is, which makes
-/// elements that are not finite; rounding may hide that a matrix is singular.
+/// elements that are not finite; rounding may hide that a matrix is singular. All elements are NaN where one of the matrix is.
 pub fn inverse<W: InverseKernels>(exec: &Exec, n: usize, work: &mut [W], y: &mut [W]) -> Result {
     W::inverses(exec, n, work, y)
 }
@@ -147,6 +167,8 @@ mod tests {
     #[test]
     fn rows_are_swapped_and_singular_matrices_have_no_finite_inverse() {
         let mut y = [7.0f64; 4];
+        inverse(&exec(), 2, &mut [0.0, 1.0, f64::NAN, 1.0], &mut y).unwrap();
+        assert_eq!(bits(&y), bits(&[f64::NAN; 4]));
         inverse(&exec(), 2, &mut [0.0, 2.0, 4.0, 0.0], &mut y).unwrap();
         assert_eq!(y, [0.0, 0.25, 0.5, 0.0]);
         // These are the results of ONNX Runtime.
@@ -158,6 +180,11 @@ mod tests {
             inverse(&exec(), 2, &mut singular, &mut y).unwrap();
             assert_eq!(format!("{y:?}"), format!("{want:?}"));
         }
+    }
+
+    #[test]
+    fn matrices_of_any_size_may_be_none() {
+        inverse::<f32>(&exec(), 1 << 32, &mut [], &mut []).unwrap();
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! This is the one place where a mutable slice is divided among threads.
 
 use crate::{Cancelled, Exec};
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -13,8 +14,14 @@ pub const GRAIN: usize = 16 * 1024;
 /// virtual lanes.
 pub(crate) const PIECE: usize = 1 << 16;
 
+thread_local! {
+    /// The work of short loops of this thread since one of them checked a cancel flag, in parts of [`PIECE`].
+    static UNCHECKED: Cell<usize> = const { Cell::new(0) };
+}
+
 /// Ranges of `piece` items that cover `0..items`, until the step is cancelled, for a loop within one tile whose length
-/// nothing bounds. A kernel that uses them ends with [`Exec::check`], since a tile that stopped early left garbage.
+/// nothing bounds. Short loops count together, since there may be many of them within another loop; once the step is cancelled, all
+/// that follow are empty. A kernel that uses them ends with [`Exec::check`], since a tile that stopped early left garbage.
 #[inline(always)]
 pub(crate) fn pieces(
     exec: &Exec,
@@ -22,9 +29,26 @@ pub(crate) fn pieces(
     piece: usize,
 ) -> impl Iterator<Item = Range<usize>> {
     let starts = (0..items).step_by(piece);
-    let goes_on = |start: &usize| *start == 0 || exec.check().is_ok();
+    let goes_on = move |start: &usize| match *start {
+        0 => short(exec, items.min(piece), piece),
+        _ => exec.check().is_ok(),
+    };
     let until = move |start: usize| start..(start + piece).min(items);
     starts.take_while(goes_on).map(until)
+}
+
+/// Counts a loop of `items` items of which `piece` are due a check; false where the step was cancelled.
+#[inline(always)]
+fn short(exec: &Exec, items: usize, piece: usize) -> bool {
+    let unchecked = UNCHECKED.get() + items * (PIECE / piece.min(PIECE));
+    let goes_on = unchecked < PIECE || exec.check().is_ok();
+    UNCHECKED.set(match (unchecked < PIECE, goes_on) {
+        (true, _) => unchecked,
+        (_, true) => 0,
+        // What follows looks again at once.
+        (_, false) => PIECE,
+    });
+    goes_on
 }
 
 /// Counts the work of a loop within one tile, and looks at the cancel flag whenever there was `piece` of it. A kernel that
@@ -181,7 +205,25 @@ where
 mod tests {
     use super::*;
     use crate::testing::{each_exec, exec};
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn many_short_loops_stop_together() {
+        let cancel = AtomicBool::new(false);
+        let exec = Exec::single(&cancel);
+        let run = |loops: usize, items, piece| -> usize {
+            let of_one = |_| pieces(&exec, items, piece).map(|r| r.len()).sum::<usize>();
+            (0..loops).map(of_one).sum()
+        };
+        assert_eq!(run(1000, 1000, PIECE), 1_000_000);
+        cancel.store(true, Ordering::Relaxed);
+        assert!(run(1000, 1000, PIECE) <= PIECE);
+        assert_eq!(run(1000, 1000, PIECE), 0, "what follows looks again");
+        cancel.store(false, Ordering::Relaxed);
+        assert_eq!(run(1000, 10, PIECE / 64), 10_000);
+        cancel.store(true, Ordering::Relaxed);
+        assert!(run(1000, 10, PIECE / 64) <= PIECE / 64);
+    }
 
     #[test]
     fn tiles_cover_the_output_once() {

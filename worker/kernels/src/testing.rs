@@ -25,7 +25,7 @@ pub fn exec() -> Exec<'static> {
 }
 
 /// Calls `test` with executors of 1, 2, 3 and 7 threads.
-pub fn each_exec(test: impl Fn(&Exec)) {
+pub fn each_exec(mut test: impl FnMut(&Exec)) {
     test(&exec());
     for pool in POOLS.iter() {
         test(&Exec::pooled(pool, &RUNNING));

@@ -3,6 +3,9 @@
 //! The nodes of all trees are in one list. A branch is the number of a node or, from -1 downwards, of a leaf: -1 is leaf 0,
 //! -2 is leaf 1. A leaf has any number of weights, each of one target.
 //!
+//! A comparison by != holds with NaN, whatever [`NAN_IS_TRUE`] says, as in ONNX Runtime. ONNX says that a NaN leads to the
+//! second branch without that bit.
+//!
 //! Invariants
 //! 1. A branch leads to a later node or to a leaf. Each step of a walk checks that, so that every walk ends and reads
 //!    nothing outside, whatever the lists hold.

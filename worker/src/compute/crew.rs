@@ -33,8 +33,8 @@ thread_local! {
     static AFTERWARDS: RefCell<Vec<Box<dyn FnOnce()>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `what`, which is brief, once the job that the calling thread interprets is over and its crew has no job; or at once where
-/// the thread has none.
+/// Runs `what`, which is brief, once the job that the calling thread interprets is over, before the thread begins another one; or at
+/// once where the thread has none. No turn is counted for it.
 pub(crate) fn afterwards(what: impl FnOnce() + 'static) {
     match CURRENT.with_borrow(Option::is_some) {
         true => AFTERWARDS.with_borrow_mut(|all| all.push(Box::new(what))),

@@ -15,7 +15,7 @@
 //!
 //! Invariants
 //! 1. At most as many crews have a turn as the worker has threads. Only a job that was cancelled ends without a turn:
-//!    the rest of such a job is brief.
+//!    the rest of such a job is brief. So is what a job leaves to be done after it, which counts for no turn.
 //! 2. There are at most `MOST_LANES` crews, and few jobs of one account have begun at once ([`FairQueue`]).
 //! 3. A check point costs one load as long as no job waits.
 

@@ -1,6 +1,6 @@
 //! A function evaluated node by node on the calling thread: the reference that executors are compared with.
 //!
-//! The reference shares only [`resolve`] with the executors.
+//! Only tests call it. It shares only [`resolve`] with the executors.
 
 use std::sync::atomic::AtomicBool;
 

@@ -70,6 +70,7 @@ impl Dice {
             "VALID",
             "CRD",
             "Relu",
+            "nearest",
             "?",
         ];
         match kind {
@@ -181,13 +182,34 @@ impl Dice {
                     vec![1, 3 * d],
                 ]
             }
-            "DeformConv" => vec![
-                vec![a, 2, 3, 4],
-                vec![2, 2, 2, 2],
-                vec![a, 8, 2, 3],
-                vec![2],
-                vec![a, 4, 2, 3],
-            ],
+            "DeformConv" => match b {
+                0 => vec![
+                    vec![a, 2, 4],
+                    vec![2, 2, 2],
+                    vec![a, 2, 3],
+                    vec![2],
+                    vec![a, 2, 3],
+                ],
+                1 => vec![
+                    vec![a, 2, 3, 4],
+                    vec![2, 2, 2, 2],
+                    vec![a, 8, 2, 3],
+                    vec![2],
+                    vec![a, 4, 2, 3],
+                ],
+                _ => vec![
+                    vec![a, 2, 2, 2, 2],
+                    vec![2, 2, 1, 1, 2],
+                    vec![a, 6, 2, 2, 1],
+                    vec![2],
+                    vec![a, 2, 2, 2, 1],
+                ],
+            },
+            "GridSample" => match b {
+                0 => vec![vec![a, c, 2], vec![a, d, 1]],
+                1 => vec![vec![a, c, 2, 2], vec![a, d, 2, 2]],
+                _ => vec![vec![a, c, 1, 2, 1, 2, 1], vec![a, 1, 2, 1, d, 1, 5]],
+            },
             "MatMulNBits" => vec![vec![a, 3], vec![2, 2, 1], vec![4], vec![2], vec![2]],
             "MatMulNBitsInt8" => vec![vec![a, 3], vec![2, 1, 8], vec![2], vec![2], vec![2]],
             "PackCodes" => vec![vec![2, a]],

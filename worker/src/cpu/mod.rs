@@ -43,6 +43,7 @@ use smallvec::SmallVec;
 
 pub(crate) use call::{FamilyAnswer, KernelBody, OpLaunch, Spec, write};
 pub(crate) use control::{Runs, Values, functions};
+pub use families::{ChainRole, chain_role};
 pub(crate) use families::{shape_between, shape_range};
 pub use operands::{MOST_SLOTS, OperandPlace, OperandRef, Operands, Register};
 
@@ -428,6 +429,8 @@ mod tests {
                     // Bits can only be read as elements of their own size.
                     let attrs = match def.name {
                         "BitCast" => attrs(def).with("to", Attr::DType(*dtype)),
+                        // Only the nearest elements are taken of any dtype.
+                        "GridSample" => attrs(def).with("mode", Attr::Str("nearest".into())),
                         // It requires either its pattern or separators.
                         "Tokenizer" => attrs(def).with("tokenexp", Attr::Str("a".into())),
                         _ => attrs(def),

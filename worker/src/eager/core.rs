@@ -15,11 +15,13 @@
 //! 5. Transfers that arrive without having been announced are bounded, in number and by the size of tensors that travel
 //!    on a lane.
 
+mod failure;
 mod transfers;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_graph::Tensor;
@@ -29,6 +31,7 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 use smallvec::SmallVec;
 
+pub(super) use self::failure::{Counted, Failure};
 use self::transfers::{EarlyTransfer, ExpectedTransfer};
 use super::prepared::{PreparedOp, ShapeFacts};
 use crate::cpu::{Inputs, Outputs};
@@ -48,7 +51,7 @@ const OP: u64 = 256;
 const OPERAND: u64 = 160;
 /// Bytes of a send that waits for its tensor.
 const GIVE: u64 = 64;
-/// Bytes of an announced transfer.
+/// Bytes of an announced transfer, and of a tensor on its way to a peer.
 const TRANSFER: u64 = 256;
 
 /// The number of a handle.
@@ -60,7 +63,7 @@ enum HandleState {
         dropped: bool,
     },
     Ready(Tensor),
-    Failed(Arc<Error>),
+    Failed(Arc<Failure>),
 }
 
 struct Handle {
@@ -133,11 +136,13 @@ pub(super) enum Effect {
         peer: u32,
         transfer: u64,
         tensor: Tensor,
+        /// Counts the tensor's place in queues, until the link has let go of it.
+        counted: Counted,
     },
     Abort {
         peer: u32,
         transfer: u64,
-        error: Arc<Error>,
+        error: Arc<Failure>,
     },
     /// A step that waited for a handle goes on.
     Step(TensorCallback, HandleOutcome),
@@ -164,7 +169,11 @@ pub(super) struct Core {
     resolved: u64,
     reports: Vec<Report>,
     failures: usize,
-    /// Bytes of the ops that wait or are ready, and of the sends that wait for their tensors.
+    /// Bytes of the errors in the reports.
+    reported: u64,
+    /// Bytes of the errors that handles have, and of tensors on their way to peers.
+    counted: Arc<AtomicU64>,
+    /// Bytes of the ops that wait or are ready, of the sends that wait for their tensors, and of the errors in the reports.
     kept: u64,
 }
 
@@ -174,8 +183,11 @@ enum HandleUse {
     Fill(Tensor),
 }
 
-/// A handle's tensor, or the error that explains its absence.
+/// A handle's tensor, or the error that explains its absence, for a step.
 pub(crate) type HandleOutcome = Result<Tensor, Arc<Error>>;
+
+/// The same for what the session keeps.
+pub(super) type Settled = Result<Tensor, Arc<Failure>>;
 
 impl Core {
     /// The number of the next handle.
@@ -194,7 +206,18 @@ impl Core {
         self.handles.len() as u64 * HANDLE
             + self.expected.len() as u64 * TRANSFER
             + reports as u64
+            + self.counted.load(Ordering::Relaxed)
             + self.kept
+    }
+
+    /// Makes an error that handles may share.
+    pub fn failure(&self, error: Error) -> Arc<Failure> {
+        Failure::new(error, &self.counted)
+    }
+
+    /// Counts a tensor that is on its way to a peer, until what this returns is dropped.
+    pub fn on_its_way(&self) -> Counted {
+        Counted::new(TRANSFER, &self.counted)
     }
 
     fn make(&mut self, origin: u32, count: usize) -> Id {
@@ -267,7 +290,7 @@ impl Core {
             Operand::Handle(id) => match self.handles.get(id).map(|h| &h.state) {
                 Some(HandleState::Failed(e)) => Some(e.clone()),
                 Some(_) if *id < first => None,
-                _ => Some(Arc::new(unknown(*id))),
+                _ => Some(self.failure(unknown(*id))),
             },
             _ => None,
         });
@@ -332,32 +355,32 @@ impl Core {
                     let handle = first + i as u64;
                     if prepared.report {
                         let shape = t.shape().into();
-                        self.reports.push(Report::Shape { handle, shape });
+                        self.report(Report::Shape { handle, shape });
                     }
                     self.settle(handle, Ok(t));
                 }
             }
-            Err(error) => self.failed(first, prepared.outputs, error),
+            Err(error) => self.failed(first, prepared.outputs, self.failure(error)),
         }
     }
 
     /// Issues an op that cannot be run: its outputs fail.
-    pub fn refuse(&mut self, origin: u32, outputs: usize, error: Error) {
+    pub fn refuse(&mut self, origin: u32, outputs: usize, error: Arc<Failure>) {
         let first = self.make(origin, outputs);
         self.failed(first, outputs, error);
     }
 
     /// Fails the outputs of an op that has failed by itself, and reports that.
-    fn failed(&mut self, first: Id, outputs: usize, error: Error) {
+    fn failed(&mut self, first: Id, outputs: usize, error: Arc<Failure>) {
         self.tell_failure(first, &error);
-        self.fail_outputs(first, outputs, Arc::new(error));
+        self.fail_outputs(first, outputs, error);
     }
 
     fn tell_failure(&mut self, handle: Id, error: &Error) {
         if self.failures < MOST_FAILED {
             self.failures += 1;
             let error = Box::new(error.clone());
-            self.reports.push(Report::Failed { handle, error });
+            self.report(Report::Failed { handle, error });
         }
     }
 
@@ -371,7 +394,7 @@ impl Core {
         Err(Error::new(Code::ProtocolViolation, msg))
     }
 
-    fn fail_outputs(&mut self, first: Id, outputs: usize, error: Arc<Error>) {
+    fn fail_outputs(&mut self, first: Id, outputs: usize, error: Arc<Failure>) {
         self.resolved += 1;
         for id in first..first + outputs as u64 {
             self.settle(id, Err(error.clone()));
@@ -379,8 +402,8 @@ impl Core {
     }
 
     /// Resolves a handle, and all that fails with it. There is no recursion, since chains are long.
-    fn settle(&mut self, id: Id, settled: HandleOutcome) {
-        let mut todo: Vec<(Id, HandleOutcome)> = vec![(id, settled)];
+    fn settle(&mut self, id: Id, settled: Settled) {
+        let mut todo: Vec<(Id, Settled)> = vec![(id, settled)];
         while let Some((id, settled)) = todo.pop() {
             let Some(handle) = self.handles.get_mut(&id) else {
                 continue;
@@ -401,21 +424,24 @@ impl Core {
                 match waiter {
                     Waiter::Give { peer, transfer } => {
                         self.kept -= GIVE;
-                        self.effects.push(match &settled {
+                        let effect = match &settled {
                             Ok(tensor) => Effect::Send {
                                 peer,
                                 transfer,
                                 tensor: tensor.clone(),
+                                counted: self.on_its_way(),
                             },
                             Err(error) => Effect::Abort {
                                 peer,
                                 transfer,
                                 error: error.clone(),
                             },
-                        });
+                        };
+                        self.effects.push(effect);
                     }
                     Waiter::Step(then) => {
-                        self.effects.push(Effect::Step(then, settled.clone()));
+                        let settled = settled.clone().map_err(|e| e.error.clone());
+                        self.effects.push(Effect::Step(then, settled));
                     }
                     Waiter::Run { op, first, operand } => {
                         // An op that has failed by another operand is gone from its entry.
@@ -433,8 +459,8 @@ impl Core {
         &mut self,
         op: usize,
         operand: usize,
-        settled: &HandleOutcome,
-        todo: &mut Vec<(Id, HandleOutcome)>,
+        settled: &Settled,
+        todo: &mut Vec<(Id, Settled)>,
     ) {
         match settled {
             Ok(t) => {
@@ -479,14 +505,16 @@ impl Core {
             }
             Some(HandleState::Ready(tensor)) => {
                 let tensor = tensor.clone();
+                let counted = self.on_its_way();
                 return self.effects.push(Effect::Send {
                     peer,
                     transfer,
                     tensor,
+                    counted,
                 });
             }
             Some(HandleState::Failed(error)) => error.clone(),
-            None => Arc::new(unknown(id)),
+            None => self.failure(unknown(id)),
         };
         self.effects.push(Effect::Abort {
             peer,
@@ -506,7 +534,7 @@ impl Core {
         if self.handles.contains_key(&id) {
             self.resolved += 1;
             let error = Error::new(Code::Cancelled, "the step that was to fill it failed");
-            self.settle(id, Err(Arc::new(error)));
+            self.settle(id, Err(self.failure(error)));
         }
     }
 
@@ -520,7 +548,7 @@ impl Core {
         if waits {
             self.resolved += 1;
             let (handle, shape) = (id, tensor.shape().into());
-            self.reports.push(Report::Shape { handle, shape });
+            self.report(Report::Shape { handle, shape });
             self.settle(id, Ok(tensor));
         }
         waits
@@ -542,7 +570,7 @@ impl Core {
                 return waiters.push(Waiter::Step(then));
             }
             Some(HandleState::Ready(tensor)) => Ok(tensor.clone()),
-            Some(HandleState::Failed(error)) => Err(error.clone()),
+            Some(HandleState::Failed(failure)) => Err(failure.error.clone()),
             None => Err(Arc::new(unknown(id))),
         };
         if donate {
@@ -573,6 +601,7 @@ impl Core {
     pub fn reports(&mut self) -> Vec<Report> {
         let mut reports = std::mem::take(&mut self.reports);
         self.failures = 0;
+        self.kept -= std::mem::take(&mut self.reported);
         if self.resolved > 0 {
             reports.push(Report::Resolved(std::mem::take(&mut self.resolved)));
         }
@@ -581,6 +610,11 @@ impl Core {
 
     /// Adds a report for the client.
     pub fn report(&mut self, report: Report) {
+        if let Report::Failed { error, .. } | Report::Undelivered { error, .. } = &report {
+            let bytes = failure::footprint(error);
+            self.kept += bytes;
+            self.reported += bytes;
+        }
         self.reports.push(report);
     }
 

@@ -162,8 +162,9 @@ impl PreparedOp {
     }
 
     fn predict(&self, inputs: &[Option<&Tensor>]) -> Option<Duration> {
-        // The time of a loop depends on its data.
-        if self.attrs.functions().next().is_some() {
+        // The time of a loop depends on its data, and that of an op on strings on their lengths.
+        let is_strings = |t: &Option<&Tensor>| t.is_some_and(|t| t.dtype() == DType::Str);
+        if self.attrs.functions().next().is_some() || inputs.iter().any(is_strings) {
             return None;
         }
         let operands = self.concrete(inputs);

@@ -38,7 +38,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use self::peers::NamedPeer;
-use super::core::{Core, Id, Run, TensorCallback};
+use super::core::{Core, Failure, Id, Run, TensorCallback};
 use super::prepared::{PreparedOp, ShapeFacts};
 use crate::compute::Crew;
 use crate::cpu::{Launch, Operands, Outputs};
@@ -74,7 +74,7 @@ struct Refusal {
     operands: usize,
     outputs: usize,
     origin: u32,
-    error: Error,
+    error: Arc<Failure>,
 }
 
 /// The state of the session's job.
@@ -122,7 +122,7 @@ impl SessionState {
 }
 
 /// The definition of an op that is refused whenever it is run.
-fn refusal(d: &Definition, error: Error) -> DefinedOp {
+fn refusal(d: &Definition, error: Arc<Failure>) -> DefinedOp {
     DefinedOp::Refused(Arc::new(Refusal {
         operands: d.operands.len(),
         outputs: usize::from(d.outputs),
@@ -244,6 +244,7 @@ impl Session {
                                 Some(e) => {
                                     let e =
                                         self.issued(&state, e, prepared.op.name, prepared.origin);
+                                    let e = state.core.failure(e);
                                     state.core.refuse(prepared.origin, prepared.outputs, e);
                                 }
                             }
@@ -280,7 +281,7 @@ impl Session {
                     Ok(charge) => (self.define(state, d), Some(charge)),
                     Err(error) => {
                         let error = self.issued(state, error, &op, d.origin);
-                        (refusal(&d, error), None)
+                        (refusal(&d, state.core.failure(error)), None)
                     }
                 };
                 let _charge = charge;
@@ -316,6 +317,7 @@ impl Session {
                 Ok(own) => state.core.literal(own, origin),
                 Err(error) => {
                     let error = self.issued(state, error, PUT, origin);
+                    let error = state.core.failure(error);
                     state.core.refuse(origin, 1, error);
                 }
             },
@@ -356,7 +358,7 @@ impl Session {
                 origin: state.place(asked.origin),
                 ..self.engine.place()
             });
-            refusal(&asked, error)
+            refusal(&asked, state.core.failure(error))
         };
         PreparedOp::new(d).map_or_else(refused, |p| DefinedOp::Ready(Arc::new(p)))
     }

@@ -115,7 +115,7 @@ impl Bench {
             } => Some((transfer, Ok(tensor))),
             Effect::Abort {
                 transfer, error, ..
-            } => Some((transfer, Err(error))),
+            } => Some((transfer, Err(error.error.clone()))),
             Effect::Step(then, settled) => {
                 then(settled);
                 None
@@ -264,6 +264,7 @@ fn what_cannot_run_is_a_failed_handle() {
     let mut b = Bench::new();
     let refused = b.core.next();
     let error = Error::new(Code::UnsupportedOp, "no kernel");
+    let error = b.core.failure(error);
     b.core.refuse(1, 2, error);
     assert_eq!(b.core.next(), refused + 2);
     let after = b.run(&[refused + 1]);
@@ -291,6 +292,47 @@ fn failures_that_are_told_besides_are_bounded() {
     let first = told(&mut b);
     assert!((1..1000).contains(&first));
     assert_eq!(told(&mut b), first);
+}
+
+#[test]
+fn an_error_counts_once_however_many_handles_have_it() {
+    let mut b = Bench::new();
+    let base = b.core.footprint();
+    let long = Error::new(Code::UnsupportedOp, "x".repeat(100_000));
+    let error = b.core.failure(long);
+    let first = b.core.next();
+    for _ in 0..100 {
+        b.core.refuse(1, 10, error.clone());
+    }
+    drop(error);
+    let reported = b.core.footprint();
+    drop(b.core.reports());
+    let kept = b.core.footprint();
+    assert!(reported > kept + 10_000, "reports have copies");
+    let handles = kept - base - 1000 * 256;
+    assert!((1000..10_000).contains(&handles), "{handles}");
+    (first..first + 1000).for_each(|id| b.core.free(id));
+    assert_eq!(b.core.footprint(), base);
+}
+
+#[test]
+fn a_tensor_counts_until_its_link_has_let_go_of_it() {
+    let mut b = Bench::new();
+    let x = b.literal(1.);
+    let late = b.run(&[x]);
+    b.ready();
+    let base = b.core.footprint();
+    for transfer in 0..1000 {
+        b.core.give(x, 1, transfer);
+        b.core.give(late, 1, 1000 + transfer);
+    }
+    assert!(b.core.footprint() >= base + 2000 * 64);
+    b.finish(late, Ok(tensor(2.)));
+    drop(b.core.reports());
+    let sending = b.core.effects();
+    assert!(b.core.footprint() >= base + 2000 * 256);
+    drop(sending);
+    assert_eq!(b.core.footprint(), base);
 }
 
 #[test]
@@ -379,7 +421,7 @@ fn numbers_of_a_lost_session_are_nobodys() {
 fn a_session_has_so_many_handles() {
     let mut core = Core::default();
     let many = || {
-        core.refuse(1, 255, boom());
+        core.refuse(1, 255, core.failure(boom()));
         drop(core.reports());
         core.check_bounds()
     };

@@ -79,8 +79,13 @@ async fn run_all(mut reached: mpsc::Receiver<BoxFuture<'static, ()>>) {
 }
 
 impl DrivenBody {
-    /// Runs the body once, at the worker of this name.
-    async fn run(&self, worker: &str, params: Values) -> Result<Values, KernelFailure> {
+    /// Runs the body once, at the worker of this name, within a step whose axes have the sizes `around`.
+    async fn run(
+        &self,
+        worker: &str,
+        around: &Bindings,
+        params: Values,
+    ) -> Result<Values, KernelFailure> {
         let feeds = &self.driver.program().feeds;
         let mut sizes = Bindings::new();
         for (feed, t) in feeds.iter().zip(&params) {
@@ -91,7 +96,9 @@ impl DrivenBody {
             }
         }
         let bounds = self.axes.bounds.iter();
-        let axes = bounds.map(|(axis, _)| sizes.get(axis).copied().unwrap_or(0));
+        // An axis may stand in no operand alone.
+        let size = |axis| sizes.get(axis).or_else(|| around.get(axis));
+        let axes = bounds.map(|(axis, _)| size(axis).copied().unwrap_or(0));
         let made = self.driver.call(params.into_vec(), axes.collect(), None);
         made.await
             .map(Values::from_vec)
@@ -134,7 +141,7 @@ impl Executor {
         let task = async move {
             // This keeps the lease: a step ends with `Done` even when its lease is released meanwhile.
             let _lease = lease;
-            let ran = cancel.run_until_cancelled(me.run_functions(node, inputs, &flag));
+            let ran = cancel.run_until_cancelled(me.run_functions(n, node, inputs, &flag));
             let ended = ran.await.unwrap_or(Err(KernelFailure::Cancelled));
             me.answered(n, node, ended);
         };
@@ -150,6 +157,7 @@ impl Executor {
 
     async fn run_functions(
         &self,
+        n: u64,
         node: u32,
         inputs: Inputs,
         flag: &AtomicBool,
@@ -174,7 +182,8 @@ impl Executor {
         let bodies = bodies.ok_or_else(malformed)?;
         let exec = || Exec::single(flag);
         let worker = &*self.engine.worker;
-        let run = |function: usize, params: Values| bodies[function].run(worker, params);
+        let around = self.bindings(n).unwrap_or_default();
+        let run = |function: usize, params: Values| bodies[function].run(worker, &around, params);
         runs.run(&types, inputs, exec, &self.pool, run).await
     }
 

@@ -155,7 +155,7 @@ impl Executor {
         Err(Error::new(Code::InvalidInput, msg))
     }
 
-    fn bindings(&self, n: u64) -> Option<Arc<Bindings>> {
+    pub(super) fn bindings(&self, n: u64) -> Option<Arc<Bindings>> {
         self.lease()?.bindings(n)
     }
 

@@ -42,7 +42,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use convoke_common::error::{Code, Error};
-use convoke_common::ids::StepKey;
+use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::memory::Pool;
 use convoke_common::world::Share;
 use convoke_graph::Tensor;
@@ -120,6 +120,8 @@ pub struct Executor {
     bodies: OnceLock<DrivenBodies>,
     /// Drops the lease; called when its driver is done with it or lost.
     driver_gone: Box<dyn Fn() + Send + Sync>,
+    /// Set once the lease was released.
+    released: AtomicBool,
 }
 
 impl Executor {
@@ -150,6 +152,7 @@ impl Executor {
             queue: OnceLock::new(),
             bodies: OnceLock::new(),
             driver_gone,
+            released: AtomicBool::new(false),
         })
     }
 
@@ -207,6 +210,13 @@ impl Executor {
     pub fn abort_all(&self, error: &Error) {
         let live: Vec<u64> = live(&self.runs).map(|r| r.n).collect();
         live.into_iter().for_each(|n| self.fail(n, error.clone()));
+    }
+
+    /// Ends every step in flight, and each whose start is still on its way, since the lease was released.
+    pub fn release(&self, lease: LeaseId) {
+        // A step that starts meanwhile is in flight first and looks at the flag then, so that one of the two finds it.
+        self.released.store(true, Ordering::SeqCst);
+        self.abort_all(&released(lease));
     }
 
     /// Ends a step by this worker's own error, which is sent to every participant.
@@ -354,7 +364,7 @@ impl Executor {
         self.finish(n, after);
     }
 
-    /// Fails where the worker takes no new work, or where a link has ended: the lease keeps the links that it was
+    /// Fails where the worker takes no new work, the lease was released, or a link has ended: the lease keeps the links that it was
     /// installed with. Checked after the step counts as running, so that whatever ends later finds the step and aborts
     /// it.
     fn usable(&self, lease: &Lease) -> Result<(), Error> {
@@ -362,6 +372,9 @@ impl Executor {
         let finishes = |e: &Error| lease.is_of_body() && e.code == Code::WorkerLeaving;
         if let Some(refusal) = self.engine.gate.refusal().filter(|e| !finishes(e)) {
             return Err(self.engine.refused(refusal));
+        }
+        if self.released.load(Ordering::SeqCst) {
+            return Err(released(lease.id));
         }
         match self.links.iter().flatten().find(|l| l.is_closed()) {
             None => Ok(()),
@@ -372,4 +385,8 @@ impl Executor {
     fn place(&self) -> convoke_common::Site {
         self.engine.place()
     }
+}
+
+fn released(lease: LeaseId) -> Error {
+    Error::new(Code::LeaseRetired, format!("{lease} was released"))
 }

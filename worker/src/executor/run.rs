@@ -278,6 +278,11 @@ impl Flow {
         for result in code.results(i) {
             self.lost(code, result.value, result.register, error);
         }
+        // Nothing will answer, so what would have arrived is lost now.
+        for (_, value) in code.later(i) {
+            self.left -= 1;
+            self.lost(code, *value, code.home(*value).unwrap_or(NONE), error);
+        }
     }
 
     /// Marks a value as lost: instructions that wait for it go on without it, and peers that wait for it are to be

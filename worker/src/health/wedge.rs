@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep_until};
 /// How long ended work may take to quiesce before its worker counts as wedged.
 pub const WEDGED: Duration = Duration::from_secs(5);
 
-/// The end of a wedged worker.
+/// The advice about a wedged worker: how it ends and returns.
 pub const RETURNS: &str =
     "its process ends and returns by itself where a supervisor runs it; else restart it";
 

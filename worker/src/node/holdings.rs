@@ -278,12 +278,11 @@ impl Holdings {
     /// Ends the steps of a lease that was released, and has its frames refused from now on.
     fn retire(&self, lease: &InstalledLease) {
         let id = lease.lease.id;
-        let error = Error::new(Code::LeaseRetired, format!("{id} was released"));
         if mutant!("release-keeps-memory") {
             std::mem::forget(lease.lease.clone());
         }
         for part in lease.each() {
-            part.executor.abort_all(&error);
+            part.executor.release(id);
         }
         self.unlist(lease);
         tracing::info!(lease = %id, "released");

@@ -94,7 +94,8 @@ impl StreamService for ServedPeer {
                     true => Err("stream_second_lane"),
                 }
             }
-            (StreamKind::Tripwire | StreamKind::Probe, _) => Ok(()),
+            // The coordinator asks workers alone to measure their links.
+            (StreamKind::Probe, Role::Worker) | (StreamKind::Tripwire, _) => Ok(()),
             _ => Err(FORBIDDEN),
         }
     }

@@ -167,7 +167,8 @@ fn await_frames(hosts: &[Host], wait: Duration) {
         tv_sec: wait.as_secs() as libc::time_t,
         tv_nsec: wait.subsec_nanos().into(),
     };
-    // SAFETY: the array and the time outlive the call, and its length is the array's. An error means that a signal came.
+    // SAFETY: the array and the time outlive the call, and its length is the array's. An error means that a signal
+    // came.
     unsafe {
         libc::ppoll(
             polled.as_mut_ptr(),

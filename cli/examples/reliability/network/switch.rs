@@ -1,7 +1,8 @@
 //! A switch between hosts that delays, reorders and loses frames, or passes them at a limited rate.
 //!
 //! ```text
-//! host (tap0) ──frame──> Switch::take ──> in flight, by the time at which it arrives ──> Switch::due ──frame──> host (tap0)
+//! host (tap0) ──frame──> Switch::take ──> in flight, by the time at which it arrives
+//!                                             └──> Switch::due ──frame──> host (tap0)
 //! ```
 //!
 //! The kernel's own `netem` is not there on every machine, and needs a module. This needs TAP devices only.

@@ -17,8 +17,8 @@ const FETCHES: usize = 200;
 const CALLERS: usize = 8;
 /// Calls of all callers in a turn.
 const CALLS: usize = 160;
-/// The dependent products of a call, and the rows and columns of their operands: no product is large enough to be split over
-/// threads.
+/// The dependent products of a call, and the rows and columns of their operands: no product is large enough to be split
+/// over threads.
 const PRODUCTS: usize = 64;
 const SIDE: usize = 32;
 
@@ -60,8 +60,8 @@ pub async fn pipelined(x: &Tensor, rounds: u32) -> Result<Samples> {
     .await
 }
 
-/// Measures calls of a function whose ops are too small for several threads, by several callers at once and by one, in calls
-/// per second.
+/// Measures calls of a function whose ops are too small for several threads, by several callers at once and by one, in
+/// calls per second.
 pub async fn calls_at_once(
     cluster: &Cluster,
     device: &Device,

@@ -34,12 +34,12 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// The size of each axis: as it was given, else that of the inputs, else the least power of two with which the model
-    /// runs.
+    /// The size of each axis: as it was given, else that of the inputs, else the least power of two with which the
+    /// model runs.
     ///
     /// # Errors
-    /// An axis that the model has not, inputs that are none of the model's or disagree on a size, and sizes with which it does
-    /// not run, if all are given.
+    /// An axis that the model has not, inputs that are none of the model's or disagree on a size, and sizes with which
+    /// it does not run, if all are given.
     pub fn new(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Sizes, Failure> {
         let mut symbols = BTreeSet::new();
         for param in &function.params {
@@ -108,7 +108,7 @@ fn given(
             "the model has no dynamic axis '{}'; {known}",
             unknown.symbol
         );
-        return Err(Failure::Usage(msg));
+        return Err(Error::new(Code::InvalidArgument, msg).into());
     }
     let mut sizes = Bindings::new();
     for (name, array) in arrays.inputs() {

@@ -84,7 +84,7 @@ pub async fn generate(args: GenerateArgs, json: bool) -> Result<(), Failure> {
         },
     };
     let text = GrowingText::after(&tokenizer, &request.prompt);
-    let report = with_cluster(&args.cluster, async |cluster| {
+    let report = with_cluster(&args.cluster, json, async |cluster| {
         run(cluster, &args, request, text, json).await
     })
     .await?;

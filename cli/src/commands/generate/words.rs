@@ -146,7 +146,7 @@ pub fn encoded(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Failure> {
 /// The tokens at which a text ends: those of the flags, and those of the files beside the model.
 pub fn stops(args: &GenerateArgs, tokenizer: &Tokenizer) -> Result<Vec<u32>, Failure> {
     let mut stops = configured(&args.load.model)?;
-    let known = |id: &u32| *id < u32::try_from(tokenizer.get_vocab_size(true)).unwrap_or(u32::MAX);
+    let known = |id: &u32| tokenizer.id_to_token(*id).is_some();
     for text in &args.stop {
         let id = tokenizer.token_to_id(text);
         let id = id.or_else(|| text.parse().ok().filter(known));
@@ -210,13 +210,15 @@ fn configured(model: &Path) -> Result<Vec<u32>, Failure> {
 /// A text that grows by tokens. A character that takes several tokens comes with the last of them.
 pub struct GrowingText<'t> {
     tokenizer: &'t Tokenizer,
-    /// The last tokens that are shown, which decide for some tokenizers whether a space comes next, and those that are not.
+    /// The tokens of the last piece that was shown, which decide for some tokenizers whether a space comes next, and those that
+    /// are not shown. A piece ends with a whole character: some tokenizers turn all bytes of a run into nothing legible where it
+    /// begins within one.
     tokens: Vec<u32>,
     /// How many of the tokens are shown.
     shown: usize,
 }
 
-/// How many tokens that are shown are decoded again with the next ones.
+/// How many tokens of a prompt are decoded again with the first one after it, and more where they are bytes.
 const CONTEXT: usize = 8;
 /// How many tokens may wait for the rest of a character, which has four bytes at most.
 const MOST_HELD: usize = 8;
@@ -227,7 +229,15 @@ const NO_CHARACTER: char = '\u{fffd}';
 impl<'t> GrowingText<'t> {
     /// The text after a prompt.
     pub fn after(tokenizer: &'t Tokenizer, prompt: &[u32]) -> GrowingText<'t> {
-        let tokens = prompt[prompt.len().saturating_sub(CONTEXT)..].to_vec();
+        let is_byte = |id: u32| {
+            let token = tokenizer.id_to_token(id);
+            token.is_some_and(|token| token.starts_with("<0x"))
+        };
+        let mut first = prompt.len().saturating_sub(CONTEXT);
+        while first > 0 && is_byte(prompt[first]) && is_byte(prompt[first - 1]) {
+            first -= 1;
+        }
+        let tokens = prompt[first..].to_vec();
         GrowingText {
             tokenizer,
             shown: tokens.len(),
@@ -240,27 +250,31 @@ impl<'t> GrowingText<'t> {
         self.tokens.push(token);
         let part = self.rest()?;
         let held = self.tokens.len() - self.shown;
-        if part.ends_with(NO_CHARACTER) && held < MOST_HELD {
+        if part.is_empty() || part.ends_with(NO_CHARACTER) && held < MOST_HELD {
             return Ok(String::new());
         }
-        self.tokens
-            .drain(..self.tokens.len().saturating_sub(CONTEXT));
+        self.tokens.drain(..self.shown);
         self.shown = self.tokens.len();
         Ok(part)
     }
 
     /// The text of the tokens that are not shown, complete or not.
     pub fn rest(&self) -> Result<String, Failure> {
-        let decoded = |tokens: &[u32]| {
-            guarded(|| self.tokenizer.decode(tokens, true)).map_err(|e| {
-                bad(format!("the tokens cannot be made text: {e}"))
-                    .advise("use the tokenizer that belongs to the model")
-            })
-        };
-        let (before, all) = (decoded(&self.tokens[..self.shown])?, decoded(&self.tokens)?);
-        let same = before.chars().zip(all.chars()).take_while(|(a, b)| a == b);
-        let same: usize = same.map(|(c, _)| c.len_utf8()).sum();
-        Ok(all[same..].to_owned())
+        let (shown, held) = self.tokens.split_at(self.shown);
+        let (before, all) = (self.decoded(shown)?, self.decoded(&self.tokens)?);
+        match all.strip_prefix(&before) {
+            Some(rest) => Ok(rest.to_owned()),
+            // An incomplete character makes what was shown of the same run illegible, too.
+            None => self.decoded(held),
+        }
+    }
+
+    fn decoded(&self, tokens: &[u32]) -> Result<String, Failure> {
+        guarded(|| self.tokenizer.decode(tokens, true)).map_err(|e| {
+            bad(format!("the tokens cannot be made text: {e}"))
+                .advise("use the tokenizer that belongs to the model")
+                .into()
+        })
     }
 }
 
@@ -294,6 +308,50 @@ mod tests {
             came.iter().all(|part| !part.contains(NO_CHARACTER)),
             "{came:?}"
         );
+    }
+
+    /// A tokenizer that writes characters that it does not know as the tokens of their bytes, as those of Llama 2 and Mistral do.
+    /// Token 256 + i is the i-th of `words`.
+    fn with_bytes(words: &[&str]) -> Tokenizer {
+        let bytes = (0..=255u32).map(|b| (format!("<0x{b:02X}>"), b));
+        let words = (256u32..).zip(words).map(|(id, w)| (w.to_string(), id));
+        let vocab: std::collections::BTreeMap<String, u32> = bytes.chain(words).collect();
+        let json = serde_json::json!({
+            "model": {"type": "BPE", "vocab": vocab, "merges": [], "byte_fallback": true},
+            "decoder": {"type": "Sequence", "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+            ]},
+        });
+        Tokenizer::from_bytes(serde_json::to_vec(&json).unwrap()).unwrap()
+    }
+
+    fn bytes_of(text: &str) -> Vec<u32> {
+        text.bytes().map(u32::from).collect()
+    }
+
+    #[test]
+    fn runs_of_bytes_stay_legible() {
+        let t = with_bytes(&["▁x", "▁y"]);
+        for text in ["தமிழ்", "龘龘龘龘龘", "é", "🦀🦀🦀🦀"] {
+            let tokens = [&[257][..], &bytes_of(text), &[256]].concat();
+            assert_eq!(parts(&t, &tokens).concat(), format!("y{text} x"));
+            // A prompt that ends in such a run, also within a word that is longer than what is decoded again.
+            let prompt = [&[257][..], &bytes_of(text)].concat();
+            let mut after = GrowingText::after(&t, &prompt);
+            let next = [bytes_of("龘"), vec![256]].concat();
+            let came: String = next.iter().map(|t| after.push(*t).unwrap()).collect();
+            assert_eq!(came, "龘 x", "after {text}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_ends_within_a_character_shows_that_alone_as_illegible() {
+        let t = with_bytes(&[]);
+        let came = parts(&t, &bytes_of("龘龘")[..5]).concat();
+        assert_eq!(came, "龘\u{fffd}\u{fffd}");
     }
 
     #[test]

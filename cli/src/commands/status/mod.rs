@@ -16,7 +16,7 @@ use crate::commands::cluster;
 use crate::commands::token::coordinator_dir;
 use crate::process::health;
 use crate::process::machine;
-use crate::process::signals::Signals;
+use crate::process::signals::{Signals, end_unnoticed};
 use crate::text::failure::Failure;
 use crate::text::output;
 use text::text;
@@ -31,6 +31,7 @@ const BOUND: Duration = Duration::from_secs(10);
 /// Shows the status of the cluster, or with `--health` checks whether all is well.
 pub async fn status(args: StatusArgs, json: bool) -> Result<(), Failure> {
     let mut signals = Signals::hear()?;
+    end_unnoticed(json)?;
     if args.health {
         let error = match signals.or(healthy(&args)).await {
             Ok(()) => None,

@@ -29,7 +29,7 @@ pub(super) struct Header {
 pub(super) enum StoredText {
     /// This many characters of four bytes, `U`.
     Wide(usize),
-    /// So many bytes, `S`.
+    /// This many bytes, `S`.
     Bytes(usize),
 }
 
@@ -205,7 +205,8 @@ fn dtype(descr: &str) -> Result<DType, Failure> {
         return Ok(DType::BF16);
     }
     match kind {
-        // Numpy has no floats of eight bits and no integers of fewer either. The file names the type of one of them only.
+        // Numpy has no floats of eight bits and no integers of fewer either. The file names the type of one of them
+        // only.
         "V1" => return Ok(DType::U8),
         "f1" => return Ok(DType::F8E5M2),
         _ => {}

@@ -52,8 +52,8 @@ impl Npz {
     /// Opens a file and reads the headers of its arrays.
     ///
     /// # Errors
-    /// Fails where the file cannot be read, is not a `.npz`, has more than [`MOST_MEMBERS`] members, holds two arrays of
-    /// one name, or holds an array that cannot be read.
+    /// Fails where the file cannot be read, is not a `.npz`, has more than [`MOST_MEMBERS`] members, holds two arrays
+    /// of one name, or holds an array that cannot be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Npz, NumpyError> {
         let path = path.as_ref();
         let (file, size) = open(path)?;

@@ -100,6 +100,26 @@ fn what_is_written_is_read_back() {
     assert!(matches!(e, NumpyError::Duplicate { array, .. } if array == "f2"));
 }
 
+#[test]
+#[allow(clippy::disallowed_methods, reason = "a pipe needs a reader")]
+fn an_archive_goes_into_a_pipe() {
+    use std::os::fd::AsRawFd;
+
+    let all = read_npz(data("stored.npz")).unwrap();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let read = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        reader.read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
+    check_writable(&path).unwrap();
+    write_npz(&path, &all).unwrap();
+    drop(writer);
+    let file = Scratch::new("piped.npz", &read.join().unwrap());
+    assert_eq!(read_npz(&file.0).unwrap(), all);
+}
+
 /// What `np.save` writes of an array of `ml_dtypes.bfloat16`.
 #[test]
 fn elements_of_two_bytes_without_a_type_are_bf16() {

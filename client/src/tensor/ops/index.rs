@@ -84,7 +84,7 @@ impl Tensor {
     ///
     /// - `self`: operand indices, numbers
     /// - `depth`: operand depth, numbers
-    /// - `values`: operand values, numbers, bool
+    /// - `values`: operand values, any dtype
     /// - `axis`: the axis, from the end where negative; by default -1
     #[track_caller]
     pub fn one_hot_op<'a>(

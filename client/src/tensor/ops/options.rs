@@ -252,8 +252,8 @@ pub struct Resize {
     pub antialias: Option<bool>,
     /// The axes that scales, sizes and roi are for; by default all axes.
     pub axes: Vec<i64>,
-    /// `half_pixel`, `half_pixel_symmetric`, `pytorch_half_pixel`, `align_corners`, `asymmetric` or
-    /// `tf_crop_and_resize`; by default `half_pixel`.
+    /// `half_pixel`, `half_pixel_symmetric`, `pytorch_half_pixel`, `align_corners`, `asymmetric`,
+    /// `tf_half_pixel_for_nn` or `tf_crop_and_resize`; by default `half_pixel`.
     pub coordinate_transformation_mode: Option<String>,
     /// The parameter of cubic interpolation; by default -0.75.
     pub cubic_coeff_a: Option<f32>,

@@ -13,7 +13,7 @@ use crate::tensor::{Tensor, call};
 impl Tensor {
     /// X with axes brought to other lengths, by factors `scales` or to `sizes`, by interpolation.
     ///
-    /// - `self`: operand X, numbers, bool
+    /// - `self`: operand X, any dtype
     /// - `roi`: operand roi, floats, may be left out
     /// - `scales`: operand scales, f32, may be left out
     /// - `sizes`: operand sizes, i64, may be left out

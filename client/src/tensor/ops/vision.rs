@@ -11,8 +11,8 @@ use crate::tensor::{Tensor, call};
 
 /// Ops of vision models.
 impl Tensor {
-    /// X \[N, C, H, W\] convolved with W, each element of which is read with an offset of its own: \[N, M,
-    /// ..\].
+    /// X \[N, C, ..\] of one to three spatial axes convolved with W, each element of which is read with an
+    /// offset of its own: \[N, M, ..\].
     ///
     /// - `self`: operand X, floats
     /// - `w`: operand W, floats
@@ -51,7 +51,7 @@ impl Tensor {
     /// The elements of X \[N, C, ..\] at the places of `grid` \[N, .., axes\], in \[-1, 1\] and from the
     /// last axis on: \[N, C, ..\].
     ///
-    /// - `self`: operand X, floats
+    /// - `self`: operand X, any dtype
     /// - `grid`: operand grid, floats
     /// - `with`: further attributes
     #[track_caller]

@@ -301,7 +301,7 @@ impl ClusterCa {
     pub fn issue(
         &self,
         request: &[u8],
-        grant: &CertificateClaims,
+        claims: &CertificateClaims,
         now: u64,
         rng: &dyn Rng,
     ) -> Result<CertificateDer<'static>, IdentityError> {
@@ -321,7 +321,7 @@ impl ClusterCa {
                 reason: "its key is not Ed25519",
             });
         }
-        let params = leaf(grant, now, Serial::from_random(rng.bytes()))?;
+        let params = leaf(claims, now, Serial::from_random(rng.bytes()))?;
         let certificate = params
             .signed_by(&request.public_key, &self.issuer)
             .map_err(IdentityError::crypto("sign the certificate"))?;
@@ -337,7 +337,7 @@ impl ClusterCa {
         name: PeerName,
     ) -> Result<OwnIdentity, IdentityError> {
         let key = OwnKey::generate(world.rng.as_ref())?;
-        let grant = CertificateClaims {
+        let claims = CertificateClaims {
             role,
             name,
             token_id: TokenId::direct(),
@@ -345,13 +345,13 @@ impl ClusterCa {
             life: CERTIFICATE_LIFE,
         };
         let now = world.wall.unix_seconds();
-        let certificate = self.issue(&key.csr()?, &grant, now, world.rng.as_ref())?;
+        let certificate = self.issue(&key.csr()?, &claims, now, world.rng.as_ref())?;
         OwnIdentity::of_chain(key, certificate, self.authorities().into_iter())
     }
 }
 
 fn leaf(
-    grant: &CertificateClaims,
+    claims: &CertificateClaims,
     now: u64,
     serial: Serial,
 ) -> Result<CertificateParams, IdentityError> {
@@ -360,24 +360,24 @@ fn leaf(
             .map_err(IdentityError::crypto("write the certificate's subject"))
     };
     let uri = to_uri(
-        grant.role,
-        &grant.name,
-        &grant.token_id,
-        &grant.budget,
+        claims.role,
+        &claims.name,
+        &claims.token_id,
+        &claims.budget,
         serial,
     );
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params
         .distinguished_name
-        .push(DnType::CommonName, grant.name.as_str());
+        .push(DnType::CommonName, claims.name.as_str());
     params.serial_number = Some(SerialNumber::from_slice(&serial.to_bytes()));
     params.subject_alt_names = vec![SanType::URI(text(uri)?)];
     params.is_ca = IsCa::ExplicitNoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     params.use_authority_key_identifier_extension = true;
-    match grant.role {
+    match claims.role {
         // Other members dial coordinators and workers.
         Role::Coordinator | Role::Worker => {
             let name = SanType::DnsName(text(SERVER_NAME.to_owned())?);
@@ -388,7 +388,7 @@ fn leaf(
         }
         Role::Client => {}
     }
-    set_validity(&mut params, now, grant.life);
+    set_validity(&mut params, now, claims.life);
     Ok(params)
 }
 
@@ -399,7 +399,7 @@ mod tests {
     use crate::identity::testing::rig;
     use crate::world::testing::Scratch;
 
-    fn grant(role: Role) -> CertificateClaims {
+    fn claims(role: Role) -> CertificateClaims {
         CertificateClaims {
             role,
             name: "w-1".parse().expect("name"),
@@ -417,7 +417,7 @@ mod tests {
             let csr = key.csr().expect("request");
             let issue = || {
                 rig.ca
-                    .issue(&csr, &grant(role), rig.now(), rig.world.rng.as_ref())
+                    .issue(&csr, &claims(role), rig.now(), rig.world.rng.as_ref())
             };
             let certificate = issue().expect("issued");
             let identity = PeerIdentity::from_certificate(&certificate).expect("readable");
@@ -438,7 +438,7 @@ mod tests {
             .and_then(|key| key.csr())
             .expect("request");
         let refused = |request: &[u8]| {
-            let error = rig.ca.issue(request, &grant(Role::Worker), rig.now(), rng);
+            let error = rig.ca.issue(request, &claims(Role::Worker), rig.now(), rng);
             assert!(matches!(error, Err(IdentityError::BadRequest { .. })));
         };
         let mut flipped = csr.clone();

@@ -3,10 +3,13 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use serde::{Deserialize, Serialize};
+use webpki::KeyUsage;
 
+use crate::identity::certificate::verify::verify_leaf;
 use crate::identity::files::validity;
 use crate::identity::token::budget::Budget;
 
@@ -307,6 +310,24 @@ pub fn peer_identity(connection: &quinn::Connection) -> Option<PeerIdentity> {
 pub fn certified_until(connection: &quinn::Connection) -> Option<u64> {
     let chain = chain(connection)?;
     validity(chain.first()?).ok().map(|(_, end)| end)
+}
+
+/// Whether one of these authorities itself signed the certificate that the other end of a connection showed. The
+/// certificate may have expired meanwhile; whether its token is still valid is for the caller to judge.
+pub fn is_certified_by(
+    connection: &quinn::Connection,
+    authorities: &[CertificateDer<'static>],
+) -> bool {
+    let Some(leaf) = chain(connection).and_then(|chain| chain.into_iter().next()) else {
+        return false;
+    };
+    let signed = |ca: &CertificateDer<'static>| {
+        let (_, end) = validity(&leaf).ok()?;
+        let (_, last) = validity(ca).ok()?;
+        let then = UnixTime::since_unix_epoch(Duration::from_secs(end.min(last)));
+        verify_leaf(&leaf, ca, &[], then, KeyUsage::client_auth()).ok()
+    };
+    authorities.iter().any(|ca| signed(ca).is_some())
 }
 
 /// The CA certificate with this hash that a server showed: a newcomer keeps it after joining.

@@ -180,6 +180,11 @@ impl TokenStore {
         revoked.map(|(id, _)| id.clone()).collect()
     }
 
+    /// Whether a token was revoked; `None` if there is no such token.
+    pub fn is_revoked(&self, id: &TokenId) -> Option<bool> {
+        self.tokens.get(id).map(|record| record.revoked)
+    }
+
     /// Revokes a token; revoking it twice is no error.
     pub fn revoke(&mut self, id: &TokenId) -> Result<(), TokenError> {
         let record = self.tokens.get_mut(id).ok_or(TokenError::Unknown)?;

@@ -89,8 +89,8 @@ pub trait Compute: Send + Sync {
         true
     }
 
-    /// The members whose jobs run, and the members whose jobs wait, each list beginning with the one that has run or
-    /// waited longest.
+    /// The leases and sessions whose jobs run, then those whose jobs wait; within each kind the one that has run or
+    /// waited longest comes first.
     fn turns(&self) -> Vec<ComputeUse> {
         vec![]
     }

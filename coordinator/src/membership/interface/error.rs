@@ -61,6 +61,9 @@ pub enum MembershipError {
     /// The lease ended while it was being installed.
     #[error("the lease was given up by its driver while it was installed")]
     GivenUp,
+    /// A client, or the clients of a token, hold as many leases as they may.
+    #[error("{who}: there are {most} leases, and may be no more")]
+    TooManyLeases { who: String, most: usize },
     /// The last holder of the name cannot be reached, and may still serve its leases.
     #[error(
         "the name '{name}' is reserved: its last process is out of the coordinator's reach and may still hold leases ({leases})"
@@ -115,6 +118,9 @@ impl From<MembershipError> for Error {
                 Code::Unauthorized,
                 "only the client that installed it may release it",
             ),
+            M::TooManyLeases { .. } => {
+                (Code::Busy, "unload functions that are not needed any more")
+            }
             M::GivenUp => (Code::Cancelled, "plan and install again"),
             M::NameReserved { .. } => (
                 Code::InvalidArgument,

@@ -1,8 +1,9 @@
 //! The inputs that change the membership: one for each thing that a member, the owner or the clock does.
 //!
 //! Each input is plain data and has an answer of its own type. An [`Event`] is any of them. A shell may write down each
-//! event with its time, as bytes; whoever applies the same events at the same times to a fresh core gets the same state and
-//! the same commands. Random numbers and dates are therefore fields of the inputs that need them: the core makes none.
+//! event with its time, as bytes; whoever applies the same events at the same times to a fresh core gets the same state
+//! and the same commands. Random numbers and dates are therefore fields of the inputs that need them: the core makes
+//! none.
 //!
 //! A row of the table below is an input: its fields, its answer, and the method of the core that gives it.
 
@@ -172,8 +173,8 @@ inputs! {
 
     // Quarantine.
 
-    /// The owner forgives the deaths in the nodes of this name. The answer is the number of functions in which such a node
-    /// was refused.
+    /// The owner forgives the deaths in the nodes of this name. The answer is the number of functions in which such a
+    /// node was refused.
     QuarantineLift { node: String } -> Result<u32, MembershipError> = |core, _| core.lift(&node);
 
     // Drivers.

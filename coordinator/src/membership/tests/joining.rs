@@ -108,6 +108,37 @@ fn a_living_holder_keeps_its_name_from_others() {
 }
 
 #[test]
+fn a_name_that_was_just_given_away_waits_for_its_newcomer() {
+    let mut rig = rig().workers(1);
+    rig.core.closed(rig.now, ConnectionId(0));
+    let name: convoke_common::identity::PeerName = "w0".parse().unwrap();
+    rig.core.claim(rig.now, Some(&name), None).unwrap();
+    // Until the newcomer has its certificate, that of the former holder is the one that holds the name.
+    assert!(rig.core.holds(ConnectionId(5), "w0", [1; 32]));
+    rig.core.issued("w0", [9; 32], None);
+    rig.commands();
+    assert!(!rig.core.holds(ConnectionId(5), "w0", [1; 32]));
+    assert!(!rig.core.holds(ConnectionId(5), "w7", [9; 32]));
+    let taken = MembershipError::NameTaken {
+        name: "w0".into(),
+        holder: None,
+    };
+    assert_eq!(rig.register(5, "w0", 1, 1), Err(taken));
+    assert_eq!(rig.commands(), []);
+    rig.register(6, "w0", 9, 9).unwrap();
+    // Two renewals later the certificate of the connection is the one before the last, and holds the name all the same.
+    rig.core.renewed(ConnectionId(6), [10; 32]);
+    rig.core.renewed(ConnectionId(6), [11; 32]);
+    assert!(rig.core.holds(ConnectionId(6), "w0", [9; 32]));
+    assert!(!rig.core.holds(ConnectionId(7), "w0", [9; 32]));
+    // A newcomer that does not register in time loses its claim.
+    rig.core.closed(rig.now, ConnectionId(6));
+    rig.core.claim(rig.now, Some(&name), None).unwrap();
+    rig.now += Duration::from_secs(11);
+    rig.register(8, "w0", 1, 12).unwrap();
+}
+
+#[test]
 fn who_had_a_certificate_that_holds_a_name_gets_the_name_again() {
     let mut rig = rig().workers(1);
     let name: convoke_common::identity::PeerName = "w0".parse().unwrap();

@@ -238,3 +238,28 @@ fn nobody_is_two_drivers_or_anothers() {
         Err(MembershipError::NotDriver { lease: LEASE })
     );
 }
+
+#[test]
+fn a_driver_holds_no_more_leases_than_it_may_name_when_it_returns() {
+    let mut rig = rig().workers(2).granted();
+    rig.core.installed(LEASE).unwrap();
+    let grant = |rig: &mut Rig, n: u64| {
+        let granted = rig.core.grant(rig.now, CLIENT, PLAN, LeaseId(n));
+        granted.map(drop)
+    };
+    for n in 1..HELD as u64 {
+        grant(&mut rig, 1000 + n).unwrap();
+    }
+    let refused = grant(&mut rig, 9000).unwrap_err();
+    let error = convoke_common::Error::from(refused);
+    assert_eq!(error.code, convoke_common::Code::Busy, "{error}");
+    assert!(error.message.contains("1024 leases"), "{error}");
+    assert_eq!(rig.core.leases().len(), HELD);
+    // A lease counts until its workers have dropped it.
+    rig.core.release(CLIENT, LEASE).unwrap();
+    assert!(grant(&mut rig, 9000).is_err());
+    for n in [0, 1] {
+        rig.core.dropped(ConnectionId(n), &[LEASE]);
+    }
+    grant(&mut rig, 9000).unwrap();
+}

@@ -118,8 +118,8 @@ fn replay(history: &[(Moment, Event)], end: Moment) -> Outcome {
     replayed.outcome()
 }
 
-/// Workers join, are told apart, measure links, are lost, return, leave and are forgotten; clients plan, install, release
-/// and leave; a node is quarantined.
+/// Workers join, are told apart, measure links, are lost, return, leave and are forgotten; clients plan, install,
+/// release and leave; a node is quarantined.
 fn history() -> Recorder {
     let [w0, w1, w2] = [0, 1, 2].map(ConnectionId);
     let [next_w0, next_w1] = [10, 11].map(ConnectionId);

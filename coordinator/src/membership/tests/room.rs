@@ -233,3 +233,22 @@ fn a_worker_that_leaves_may_have_made_room() {
     rig.core.left(rig.now, ConnectionId(0));
     assert_ne!(rig.core.freed(), freed);
 }
+
+#[test]
+fn of_a_long_report_the_beginning_is_kept() {
+    let mut rig = rig().workers(1);
+    let holding = |n: usize| TokenHolding {
+        token: token(&format!("{n:08x}")),
+        member: "m".repeat(1 << 10),
+        limit: 0,
+        used: [(Purpose::Handles, MIB)].into(),
+    };
+    let report = MemoryUse {
+        used: BTreeMap::new(),
+        holdings: (0..5000).map(holding).collect(),
+    };
+    rig.report(0, report);
+    let holders = rig.model(&[]).workers.remove(0).holders;
+    assert_eq!(holders.len(), 4096);
+    assert!(holders.iter().all(|holder| holder.member.len() == 256));
+}

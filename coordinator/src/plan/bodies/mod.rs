@@ -5,8 +5,8 @@
 //! function ── take out what is too large ──> body, body, …    each placed and partitioned as a function of its own
 //!     └────────────────────────────────────> the rest         placed in the memory that the bodies leave
 //! ```
-//! The worker that runs the node is the owner of its bodies, and the driver of their steps. A body may have bodies that are
-//! too large as well; all bodies of a plan are numbered, from 1.
+//! The worker that runs the node is the owner of its bodies, and the driver of their steps. A body may have bodies that
+//! are too large as well; all bodies of a plan are numbered, from 1.
 //!
 //! Invariants
 //! 1. If a function fits with each of its bodies on one worker, supposing that all memory is free for the caller, its
@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::partition::{Partition, cut_edges, extent, partition};
 use crate::passes::control_op;
-use crate::place::{ClusterModel, PartsUsage, Placement, bytes_of, human, inner_bytes, place};
+use crate::place::{At, ClusterModel, PartsUsage, Placement, bytes_of, human, inner_bytes, place};
 use crate::plan::hashed;
 use outline::{constants, forget_unread, outline};
 
@@ -92,8 +92,8 @@ impl DividedFunction {
         }
     }
 
-    /// Places an optimised function, after taking out the bodies that need more than one `share`th of the largest worker. `None`
-    /// if there are none of that kind; where the rest does not fit either, `too_small` is the error.
+    /// Places an optimised function, after taking out the bodies that need more than one `share`th of the largest
+    /// worker. `None` if there are none of that kind; where the rest does not fit either, `too_small` is the error.
     pub fn divide(
         function: Function,
         cluster: &ClusterModel,
@@ -141,8 +141,8 @@ impl DividedFunction {
         }))
     }
 
-    /// Partitions the bodies. Then the predictions of the function around them, which was partitioned before, become those
-    /// of all parts.
+    /// Partitions the bodies. Then the predictions of the function around them, which was partitioned before, become
+    /// those of all parts.
     pub fn finish(&mut self, id: FunctionId) -> Result<Vec<(PlannedBody, BodySummary)>> {
         let mut planned = Vec::with_capacity(self.bodies.len());
         for body in &self.bodies {
@@ -312,8 +312,8 @@ impl Dividing<'_> {
         let (bounds, constant) = (axes.at_bounds(), constants(f));
         let read: BTreeSet<_> = node.inputs.iter().flatten().collect();
         let read = read.into_iter().filter(|v| constant[v.ix()]);
-        let weights = read.filter_map(|v| bytes_of(f.ty(*v), &bounds));
-        let inner = inner_bytes(node, &bounds);
+        let weights = read.filter_map(|v| bytes_of(f.ty(*v), At::Most(&bounds)));
+        let inner = inner_bytes(node, At::Most(&bounds));
         let inner = inner.saturating_mul(u64::from(self.options.in_flight.max(1)));
         weights.fold(inner, u64::saturating_add)
     }
@@ -409,7 +409,7 @@ impl Dividing<'_> {
 fn weights(body: &Function, axes: &Axes) -> u64 {
     let bounds = axes.at_bounds();
     let literals = body.literals.iter();
-    let bytes = literals.filter_map(|(v, _)| bytes_of(body.ty(*v), &bounds));
+    let bytes = literals.filter_map(|(v, _)| bytes_of(body.ty(*v), At::Most(&bounds)));
     bytes.fold(0, u64::saturating_add)
 }
 

@@ -24,8 +24,8 @@ pub fn constants(f: &Function) -> Vec<bool> {
     constant
 }
 
-/// Takes the functions of node `at` out, with the attribute that each was. The node keeps their types, and names them by
-/// numbers from `first` on; it reads no constants any longer, which the functions then have themselves.
+/// Takes the functions of node `at` out, with the attribute that each was. The node keeps their types, and names them
+/// by numbers from `first` on; it reads no constants any longer, which the functions then have themselves.
 pub fn outline(f: &mut Function, at: usize, first: u32) -> Result<Vec<(String, Function)>> {
     let unexpected = || Error::internal("a node whose functions cannot be taken out");
     let node = &f.nodes[at];
@@ -56,7 +56,7 @@ pub fn outline(f: &mut Function, at: usize, first: u32) -> Result<Vec<(String, F
     Ok(made)
 }
 
-/// Removes the constants that nothing reads, which is so of those that only functions of nodes read that were taken out.
+/// Removes the constants that nothing reads any more, such as those that only a removed body read.
 pub fn forget_unread(f: &mut Function) {
     let mut read = vec![false; f.values.len()];
     f.results.iter().for_each(|(_, v)| read[v.ix()] = true);

@@ -144,10 +144,10 @@ fn what_fits_nowhere_is_told_as_before() {
 fn what_would_fit_counts_workers_that_run_a_body_together() {
     let e = planned(&looped(), &cluster(3, 400 << 10)).unwrap_err();
     assert!(
-        e.advice.contains("or 3 workers that offer 533 KiB each"),
+        e.advice.contains("or 3 workers that offer 513 KiB each"),
         "{e}"
     );
-    assert!(planned(&looped(), &cluster(3, 533 << 10)).is_ok());
+    assert!(planned(&looped(), &cluster(3, 513 << 10)).is_ok());
     assert!(planned(&looped(), &cluster(3, 480 << 10)).is_err());
     let alone = planned(&looped(), &cluster(1, 400 << 10)).unwrap_err();
     assert!(!alone.advice.contains("together"), "{alone}");

@@ -158,8 +158,8 @@ fn warnings(placed: &Placement) -> Vec<String> {
     warnings
 }
 
-/// Why only `used` workers run some of the `nodes` of a step. `pinned` says whether there are pins, and `staged` whether the
-/// model's file divides it into stages.
+/// Why only `used` workers run some of the `nodes` of a step. `pinned` says whether there are pins, and `staged`
+/// whether the model's file divides it into stages.
 fn idle_because(nodes: usize, used: usize, pinned: bool, staged: bool) -> String {
     let placing = match (pinned, staged) {
         _ if nodes == 0 => return "no node of the model runs in a step".into(),

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use convoke_common::mutant;
-use convoke_graph::DType;
-use convoke_graph::graph::{Attr, Attrs, Function, Literal, ValueId};
+use convoke_graph::graph::{Attr, Attrs, Function, Literal, TensorType, ValueId};
 use convoke_graph::ops;
+use convoke_graph::{DType, Dim};
 
 use super::edit::Edit;
 
@@ -14,7 +14,7 @@ use super::edit::Edit;
 pub fn run(f: Function) -> (Function, Option<String>) {
     let mut e = Edit::new(f);
     merge_literals(&mut e);
-    // The latest node of each hash over op and operands, and for each node the one before it with the same hash. The
+    // The latest node of each hash over op, attributes and operands, and for each node the one before it with the same hash. The
     // map is only looked up, so its order does not matter.
     let mut latest: HashMap<u64, usize> = HashMap::new();
     let mut earlier: Vec<Option<usize>> = vec![None; e.f.nodes.len()];
@@ -45,38 +45,66 @@ pub fn run(f: Function) -> (Function, Option<String>) {
 }
 
 fn merge_literals(e: &mut Edit) {
-    let mut ranges: BTreeMap<(u32, u64, u64, DType), Vec<ValueId>> = BTreeMap::new();
-    let mut inline: BTreeMap<(DType, Vec<u8>), Vec<ValueId>> = BTreeMap::new();
+    // The first literal of each type and content.
+    let mut ranges: BTreeMap<((u32, u64, u64), DType, &[Dim]), ValueId> = BTreeMap::new();
+    let mut inline: BTreeMap<(Vec<u8>, DType, &[Dim]), ValueId> = BTreeMap::new();
     let mut equal = Vec::new();
     for (v, l) in &e.f.literals {
-        let dtype = e.f.ty(*v).dtype;
-        let candidates = match l {
+        let TensorType { dtype, shape } = e.f.ty(*v);
+        let first = match l {
             Literal::Range {
                 artifact,
                 offset,
                 len,
-            } => ranges.entry((*artifact, *offset, *len, dtype)).or_default(),
+            } => {
+                let key = ((*artifact, *offset, *len), *dtype, shape.as_slice());
+                *ranges.entry(key).or_insert(*v)
+            }
             Literal::Inline(t) => {
-                let alike = dtype == DType::F32 && mutant!("constants-merged");
+                let alike = *dtype == DType::F32 && mutant!("constants-merged");
                 let bytes = if alike { vec![] } else { t.bytes().to_vec() };
-                inline.entry((dtype, bytes)).or_default()
+                let key = (bytes, *dtype, shape.as_slice());
+                *inline.entry(key).or_insert(*v)
             }
         };
-        match candidates.iter().find(|c| e.f.ty(**c) == e.f.ty(*v)) {
-            Some(first) => equal.push((*v, *first)),
-            None => candidates.push(*v),
+        if first != *v {
+            equal.push((*v, first));
         }
     }
     equal.into_iter().for_each(|(from, to)| e.forward(from, to));
 }
 
-/// Hashes what [`same`] compares, except attributes, which cannot be hashed.
+/// Hashes what [`same`] compares.
 fn hash(e: &Edit, node: usize) -> u64 {
     let mut h = DefaultHasher::new();
     let n = &e.f.nodes[node];
     n.op.hash(&mut h);
     (0..n.inputs.len()).for_each(|i| e.operand(node, i).hash(&mut h));
+    for (name, attr) in &n.attrs.0 {
+        name.hash(&mut h);
+        hash_attr(attr, &mut h);
+    }
     h.finish()
+}
+
+/// Hashes an attribute: those that are equal to [`same_attrs`] have equal hashes.
+fn hash_attr(attr: &Attr, h: &mut DefaultHasher) {
+    std::mem::discriminant(attr).hash(h);
+    match attr {
+        Attr::Int(v) => v.hash(h),
+        Attr::Float(v) => v.to_bits().hash(h),
+        Attr::Str(v) => v.hash(h),
+        Attr::Ints(v) => v.hash(h),
+        Attr::Floats(v) => v.iter().for_each(|v| v.to_bits().hash(h)),
+        Attr::Strs(v) => v.hash(h),
+        Attr::Tensor(v) => {
+            (v.dtype() as usize, v.shape()).hash(h);
+            v.bytes().hash(h);
+        }
+        Attr::DType(v) => (*v as usize).hash(h),
+        // A function without an id equals no other.
+        Attr::Function(v) => v.id().ok().hash(h),
+    }
 }
 
 fn same(e: &Edit, a: usize, b: usize) -> bool {

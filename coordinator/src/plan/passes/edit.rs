@@ -5,13 +5,12 @@
 //! 2. Every look-up is constant time, so a pass over all nodes is linear.
 //! 3. [`Edit::finish`] keeps topological order: a new node stands before the node it was made for.
 
-use std::collections::HashSet;
-use std::sync::Arc;
-
 use convoke_graph::csr::Csr;
 use convoke_graph::graph::{Function, Literal, Node, RunsAt, TensorType, ValueId};
 use convoke_graph::ops::Op;
 use convoke_graph::tensor::Tensor;
+
+use super::names::Names;
 
 const NONE: u32 = u32::MAX;
 
@@ -34,7 +33,7 @@ pub struct Edit {
     rewrites: bool,
     /// New nodes, each with the index of the node that it is inserted before.
     inserted: Vec<(u32, Node)>,
-    names: HashSet<Arc<str>>,
+    names: Names,
 }
 
 impl Edit {
@@ -51,7 +50,7 @@ impl Edit {
             forward: (0..n as u32).collect(),
             rewrites: false,
             inserted: Vec::new(),
-            names: HashSet::new(),
+            names: Names::default(),
             f,
         };
         for (i, (v, _)) in e.f.literals.iter().enumerate() {
@@ -175,16 +174,10 @@ impl Edit {
     /// Adds a value whose name is `name`, or `name.2`, `name.3`, … if other values have that name.
     pub fn value(&mut self, name: &str, ty: TensorType, constant: bool) -> ValueId {
         if self.names.is_empty() {
-            self.names = self.f.values.iter().map(|v| v.name.clone()).collect();
+            let names = self.f.values.iter().map(|v| v.name.clone());
+            self.names.extend(names);
         }
-        let mut unique: Arc<str> = name.into();
-        let mut n = 2;
-        while self.names.contains(&unique) {
-            unique = format!("{name}.{n}").into();
-            n += 1;
-        }
-        self.names.insert(unique.clone());
-        let id = self.f.add_value(unique, ty);
+        let id = self.f.add_value(self.names.unique(name), ty);
         self.def.push(NONE);
         self.literal.push(NONE);
         self.constant.push(constant);

@@ -1,14 +1,15 @@
 //! Optimisation: passes from function to function, all before placement.
 //!
 //! ```text
-//! prune, fold, transpose, identity, cse -> init -> rewrite, batch norm, coded -> sink, bodies -> fuse, pack -> cse, prune
+//! prune, fold, transpose, identity, cse -> init -> rewrite, batch norm, coded -> sink, bodies -> fuse, pack
+//!     -> cse, prune
 //! ```
 //!
 //! Invariants
 //! 1. No pass reads a weight: nodes that depend on weights alone move to the init part, which the worker that owns the
 //!    weights runs.
-//! 2. Only `rewrite`, `batch_norm` and `coded` change values, each only where the caller's choice of [`Numerics`] includes
-//!    it. Every other pass keeps every bit.
+//! 2. Only `rewrite`, `batch_norm` and `coded` change values, each only where the caller's choice of [`Numerics`]
+//!    includes it. Every other pass keeps every bit.
 //!    They run before nodes move into branches or out of loops, so that no value depends on where a node ends up.
 //! 3. Names, types and order of parameters and results stay.
 //! 4. Each pass is linear in the graph, and is given and yields a function that verifies.
@@ -21,6 +22,7 @@ mod fold;
 mod fuse;
 mod identity;
 mod init;
+mod names;
 mod pack;
 mod prune;
 mod sink;

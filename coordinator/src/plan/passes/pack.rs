@@ -1,6 +1,6 @@
-//! Lays out constant operands of matrix products, convolutions and recurrent layers, codes among them, once, at install, in the form that
-//! the kernels read. A weight of a product or convolution stays in its dtype: the kernels widen 16-bit weights themselves.
-//! A weight with several users of one form is packed once.
+//! Lays out constant operands of matrix products, convolutions and recurrent layers, codes among them, once, at
+//! install, in the form that the kernels read. A weight of a product or convolution stays in its dtype: the kernels
+//! widen 16-bit weights themselves. A weight with several users of one form is packed once.
 
 use std::collections::BTreeMap;
 

@@ -49,8 +49,8 @@ pub fn run(mut f: Function) -> (Function, Option<String>) {
     (f, report)
 }
 
-/// Returns how many outputs a node has at least. Their number has a meaning if an op has any number of them (Split), and if
-/// functions within the node fix it.
+/// Returns how many outputs a node has at least. Their number has a meaning if an op has any number of them (Split),
+/// and if functions within the node fix it.
 fn fewest_outputs(node: &Node) -> usize {
     let op = ops::lookup(&node.op).filter(|op| op.outputs.1 < usize::MAX);
     let op = op.filter(|_| node.attrs.functions().next().is_none());

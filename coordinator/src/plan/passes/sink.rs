@@ -5,8 +5,8 @@
 //!                                      ->     y = If(cond, x, w)  then: Relu(MatMul(x, w))  else: …
 //! ```
 //! A node moves with all its consumers, never into the body of a loop, which runs often. Constants stay, since they are
-//! computed once; so do nodes that the caller keeps in their place, ops that are not pure, and ops of control flow, whose
-//! functions would be nested deeper.
+//! computed once; so do nodes that the caller keeps in their place, ops that are not pure, and ops of control flow,
+//! whose functions would be nested deeper.
 
 use std::collections::HashMap;
 

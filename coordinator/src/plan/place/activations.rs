@@ -1,8 +1,9 @@
-//! Predicts how much memory of each participant one step's tensors take, with the allocator that the workers' pools use.
+//! Predicts how much memory of each participant one step's tensors take, with the allocator that the workers' pools
+//! use.
 //!
 //! Invariant: a fed tensor exists from the start of the step; a received tensor from the time it was written until its
-//! last reader on the participant; a sent tensor until the end, since its link may still be reading it. A tensor that the
-//! caller's session lends takes no memory of the step on its own worker.
+//! last reader on the participant; a sent tensor until the end, since its link may still be reading it. A tensor that
+//! the caller's session lends takes no memory of the step on its own worker.
 
 use convoke_graph::offsets::Offsets;
 
@@ -11,8 +12,8 @@ use super::work::{NONE, SizesInBytes, Work};
 /// The offset of a flow that takes no memory.
 const NOWHERE: u64 = u64::MAX;
 
-/// Returns the most bytes of one step's tensors at once on each participant, including gaps between them. `order` has the
-/// positions in the order in which they run.
+/// Returns the most bytes of one step's tensors at once on each participant, including gaps between them. `order` has
+/// the positions in the order in which they run.
 pub fn activations(
     work: &Work,
     bytes: SizesInBytes<'_>,

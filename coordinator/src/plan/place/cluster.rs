@@ -47,7 +47,7 @@ pub struct WorkerModel {
 /// The constants that leases have at a worker.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PresentConstants {
-    /// The bytes of all leases.
+    /// The constants of all leases.
     pub all: Arc<BTreeSet<ConstantId>>,
     /// Those that the client's token is charged for already.
     pub own: Arc<BTreeSet<ConstantId>>,
@@ -265,7 +265,7 @@ impl ClusterModel {
     }
 }
 
-/// The workers of a plan; participant `i` is participant `i`.
+/// The workers of a plan; `workers[i]` is participant `i`.
 #[derive(Debug, Clone)]
 pub struct Team {
     /// Index of each participant in [`ClusterModel::workers`].

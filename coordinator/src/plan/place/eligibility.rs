@@ -48,8 +48,8 @@ impl TeamEligibility<'_> {
         }
     }
 
-    /// Returns `pinned` with each constrained position that is not pinned yet pinned to the first participant that can run
-    /// it.
+    /// Returns `pinned` with each constrained position that is not pinned yet pinned to the first participant that can
+    /// run it.
     pub fn settle(&self, pinned: &[u16]) -> Vec<u16> {
         let mut settled = pinned.to_vec();
         for (p, set) in self.of.iter().enumerate().filter(|(_, set)| **set != ANY) {

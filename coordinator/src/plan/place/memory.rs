@@ -110,8 +110,8 @@ impl PartsUsage {
     }
 }
 
-/// Predicts the usage of each participant. `order` has the positions in the order in which they run, and `homes` the participant
-/// that holds each of [`Work::const_results`].
+/// Predicts the usage of each participant. `order` has the positions in the order in which they run, and `homes` the
+/// participant that holds each of [`Work::const_results`].
 pub fn usage(
     work: &Work,
     team: &Team,
@@ -211,7 +211,8 @@ pub fn peaks(
     .collect()
 }
 
-/// Returns the bytes of tensors that each participant receives and sends in a step, with the axes at their expected sizes.
+/// Returns the bytes of tensors that each participant receives and sends in a step, with the axes at their expected
+/// sizes.
 fn crossing(work: &Work, participants: usize, participant: &[u16]) -> Vec<[u64; 2]> {
     let mut all = vec![[0u64; 2]; participants];
     for (v, bytes) in work.flow_bytes.iter().enumerate() {

@@ -40,7 +40,7 @@ pub use memory::{InitDependencies, PartsUsage, Usage, needed};
 pub use pins::{Pins, PlacedStage, check as check_pins, is_pinned};
 pub use schedule::Schedule;
 pub use too_small::{human, no_room};
-pub use work::{MOST_BYTES, NONE, Work, bytes_of};
+pub use work::{At, MOST_BYTES, NONE, Work, bytes_of};
 
 use cluster::Presence;
 use eligibility::Eligibility;
@@ -81,8 +81,8 @@ impl Placement {
         kept.into_iter().map(of).collect()
     }
 
-    /// Returns what each participant would need if the workers of the cluster had what `parts` keep there, by their index,
-    /// and no other constants, with the peak of its process.
+    /// Returns what each participant would need if the workers of the cluster had what `parts` keep there, by their
+    /// index, and no other constants, with the peak of its process.
     pub fn usage_after(&self, parts: &[PartsUsage], in_flight: u32) -> Vec<(Usage, u64)> {
         let mut team = self.team.clone();
         for (worker, i) in team.workers.iter_mut().zip(&self.team.indices) {

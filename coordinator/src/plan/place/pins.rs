@@ -73,16 +73,35 @@ pub fn check(f: &Function, pins: &[(String, String)]) -> Result<()> {
     match pins.iter().find(|(pattern, _)| unknown(pattern)) {
         Some((pattern, _)) => {
             let msg = format!("the pin '{pattern}' matches no node");
-            let advice = "`convoke plan` lists node names; `*` matches anything";
+            let alike = alike(f, pattern);
+            let names = match alike.is_empty() {
+                true => "no node's name begins as it does".to_owned(),
+                false => format!("names that begin as it does: {}", printable::list(alike)),
+            };
+            let advice = format!("{names}; `*` matches anything");
             Err(Error::new(Code::InvalidArgument, msg).advise(advice))
         }
         None => Ok(()),
     }
 }
 
+/// The names of at most three nodes: those that begin most like a pattern.
+fn alike<'f>(f: &'f Function, pattern: &str) -> Vec<&'f str> {
+    let common = |name: &str| {
+        let letters = pattern.chars().zip(name.chars());
+        letters.take_while(|(a, b)| a == b).count()
+    };
+    let names = f.nodes.iter().map(|n| &*n.name);
+    let mut names: Vec<&str> = names.filter(|name| common(name) > 0).collect();
+    // Among names that are equally alike, the model's first come first.
+    names.sort_by_cached_key(|name| std::cmp::Reverse(common(name)));
+    names.truncate(3);
+    names
+}
+
 impl Pins {
-    /// Resolves pins and stages for the positions of `work`; the first pattern that matches a node applies, and its stage
-    /// where none does. Fails if no device of the cluster is in a pin's set.
+    /// Resolves pins and stages for the positions of `work`; the first pattern that matches a node applies, and its
+    /// stage where none does. Fails if no device of the cluster is in a pin's set.
     pub fn resolve(
         f: &Function,
         work: &Work,
@@ -234,8 +253,9 @@ impl Pin {
     }
 }
 
-/// Chooses a worker for each stage: the one that the stage's device names, else the next one in order that no stage names.
-/// Where a plan may use fewer workers than that would be, stages share them, and those that are named come first.
+/// Chooses a worker for each stage: the one that the stage's device names, else the next one in order that no stage
+/// names. Where a plan may use fewer workers than that would be, stages share them, and those that are named come
+/// first.
 fn staged(cluster: &ClusterModel, options: &PlanOptions) -> Vec<PlacedStage> {
     let named = options.stages.iter().map(|stage| {
         let devices: DeviceSpec = stage.device.as_ref()?.parse().ok()?;

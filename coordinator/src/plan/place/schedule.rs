@@ -16,7 +16,8 @@ pub struct Schedule {
     pub busy_ns: Vec<u64>,
     /// Nanoseconds from the start of a position to the end of the step along the longest path.
     pub priority: Vec<u64>,
-    /// The positions in the order in which they start.
+    /// The positions in the order in which the workers' programs have them: the most urgent first. What a position waits for is at
+    /// least as urgent, so that it comes before. Where a tensor comes late from another worker, what waits for it starts later.
     pub order: Vec<u32>,
 }
 
@@ -26,11 +27,10 @@ pub fn simulate(work: &Work, team: &Team, participant: &[u16]) -> Schedule {
     let mut sim = Simulation::new(work, team, participant, &priority);
     sim.run();
     let Simulation {
-        step_ns,
-        busy_ns,
-        order,
-        ..
+        step_ns, busy_ns, ..
     } = sim;
+    let mut order: Vec<u32> = (0..work.positions() as u32).collect();
+    order.sort_by_key(|p| (Reverse(priority[*p as usize]), *p));
     Schedule {
         step_ns,
         busy_ns,
@@ -63,11 +63,14 @@ pub fn priorities(work: &Work, team: &Team, participant: &[u16]) -> Vec<u64> {
     rank
 }
 
-/// An event of the simulation. At equal times arrivals come before finished nodes.
+/// An event of the simulation. At equal times a participant chooses its next node after all that is ready by then has come.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
+    /// The operands of a position are there.
     Ready(u32),
     Finished(u32),
+    /// A participant starts the most urgent position that is ready, if it is idle.
+    Choice(usize),
 }
 
 struct Simulation<'a> {
@@ -88,7 +91,6 @@ struct Simulation<'a> {
     arrival: Vec<u64>,
     step_ns: u64,
     busy_ns: Vec<u64>,
-    order: Vec<u32>,
 }
 
 impl<'a> Simulation<'a> {
@@ -110,7 +112,6 @@ impl<'a> Simulation<'a> {
             arrival: vec![u64::MAX; n],
             step_ns: 0,
             busy_ns: vec![0; n],
-            order: Vec::with_capacity(work.positions()),
         }
     }
 
@@ -130,7 +131,7 @@ impl<'a> Simulation<'a> {
                 Event::Ready(p) => {
                     let at = self.participant[p as usize] as usize;
                     self.ready[at].push((self.priority[p as usize], Reverse(p)));
-                    self.start_next(at, now);
+                    self.events.push(Reverse((now, Event::Choice(at))));
                 }
                 Event::Finished(p) => {
                     let at = self.participant[p as usize] as usize;
@@ -141,8 +142,9 @@ impl<'a> Simulation<'a> {
                         .iter()
                         .for_each(|v| self.deliver(*v as usize, at, now));
                     self.busy[at] = false;
-                    self.start_next(at, now);
+                    self.events.push(Reverse((now, Event::Choice(at))));
                 }
+                Event::Choice(at) => self.start_next(at, now),
             }
         }
     }
@@ -155,7 +157,6 @@ impl<'a> Simulation<'a> {
             let time = self.team.time_ns(at, &self.work.cost[p as usize]);
             self.busy[at] = true;
             self.busy_ns[at] += time;
-            self.order.push(p);
             self.events
                 .push(Reverse((now.saturating_add(time), Event::Finished(p))));
         }

@@ -1,6 +1,7 @@
 //! The errors of a cluster whose memory does not hold a function. They say how much is needed, how much each worker
 //! offers or has free, and what would help.
 
+use convoke_common::device_spec::DeviceId;
 use convoke_common::{Code, Error};
 
 use super::cluster::{ClusterModel, Holder};
@@ -12,8 +13,8 @@ const LISTED: usize = 8;
 /// Most workers that the advice asks for.
 const MOST_ADVISED: u32 = 256;
 
-/// Offers below which the advice says what a worker process takes of its memory before it offers the rest: its base footprint
-/// and the load buffer.
+/// Offers below which the advice says what a worker process takes of its memory before it offers the rest: its base
+/// footprint and the load buffer.
 const TOLD_BELOW: u64 = 16 << 20;
 
 /// Returns an error that explains why `work` does not fit `count` workers of `cluster`.
@@ -64,7 +65,8 @@ pub fn error(work: &Work, cluster: &ClusterModel, count: usize, in_flight: u32) 
 const HOLDERS: usize = 3;
 
 /// Returns an error that explains why a function does not fit what is free in `cluster`, although it would fit if
-/// nothing were taken: it would then need so many bytes of each of these workers.
+/// nothing were taken. `needs` has the names of the workers that it would then use, and the bytes that it would need of
+/// each.
 pub fn no_room<'a>(needs: impl Iterator<Item = (&'a str, u64)>, cluster: &ClusterModel) -> Error {
     let needs: Vec<String> = needs
         .map(|(worker, bytes)| format!("{} of {worker}", human(bytes)))
@@ -117,15 +119,15 @@ fn least_memory(scale: &Scale<'_>, count: u32) -> u64 {
     high
 }
 
-/// Returns what helps where workers do not hold the nodes that are pinned on them; `None` where all of them do. `pinned` has
-/// the index of a worker for each position.
+/// Returns what helps where workers do not hold the nodes that are pinned on them; `None` where all of them do.
+/// `pinned` has the index of a worker for each position.
 pub fn pinned_advice(
     work: &Work,
     cluster: &ClusterModel,
     pinned: &[u16],
     in_flight: u32,
 ) -> Option<String> {
-    let mut told = vec![];
+    let (mut told, mut short) = (vec![], vec![]);
     for (i, worker) in cluster.workers.iter().enumerate() {
         let own = |p: &u32| usize::from(pinned[*p as usize]) == i;
         let own: Vec<u32> = (0..work.positions() as u32).filter(own).collect();
@@ -135,17 +137,33 @@ pub fn pinned_advice(
         let least = least_memory(&Scale::new(work, own, in_flight, Charge::Everything), 1);
         if least > worker.free() {
             told.push(format!("{} {}", worker.name, human(least)));
+            short.push(&worker.device);
         }
     }
     (!told.is_empty()).then(|| {
         format!(
-            "for the nodes pinned on them, these workers must offer: {} (raise --memory there, or pin fewer nodes)",
-            listed(told.into_iter(), ", ")
+            "for the nodes pinned on them, these workers must offer: {} (raise {} there, or pin fewer nodes)",
+            listed(told.into_iter(), ", "),
+            flag(short)
         )
     })
 }
 
-/// So many workers, and what each of them must offer.
+/// The flag that gives workers of these devices their memory.
+fn flag<'d>(devices: impl IntoIterator<Item = &'d DeviceId>) -> &'static str {
+    let (mut host, mut own) = (false, false);
+    for device in devices {
+        host |= device.is_cpu();
+        own |= !device.is_cpu();
+    }
+    match (host, own) {
+        (_, false) => "--memory",
+        (false, true) => "--device-memory",
+        (true, true) => "--memory, or --device-memory where the device is no CPU",
+    }
+}
+
+/// Returns the words for `count` workers that offer `memory` each.
 fn workers(count: u64, memory: &str) -> String {
     match count {
         1 => format!("1 worker that offers {memory}"),
@@ -179,12 +197,13 @@ fn advice(scale: &Scale<'_>, unread: u64, cluster: &ClusterModel, count: usize) 
     let high = least_memory(scale, u32::try_from(count.max(1)).unwrap_or(u32::MAX));
     let high = high.saturating_add(unread);
     // Mention the memory that a process takes for itself only where the offer is small; there it explains the offer.
-    let own = match largest < TOLD_BELOW {
+    let flag = flag(cluster.workers.iter().map(|w| &w.device));
+    let own = match largest < TOLD_BELOW && flag == "--memory" {
         true => ", of which a worker process takes 30 to 40 MiB for itself",
         false => "",
     };
     let enough = workers(count as u64, &human(high));
-    ways.push(format!("{enough} (raise --memory{own})"));
+    ways.push(format!("{enough} (raise {flag}{own})"));
     format!("what would fit: {}", ways.join("; or "))
 }
 
@@ -218,6 +237,19 @@ fn rounded(bytes: u64, round: fn(f64) -> f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_given_by_the_flag_of_the_device() {
+        let devices = |names: &[&str]| -> Vec<DeviceId> {
+            let parsed = names.iter().map(|name| name.parse().unwrap());
+            parsed.collect()
+        };
+        assert_eq!(flag(&devices(&[])), "--memory");
+        assert_eq!(flag(&devices(&["cpu", "cpu"])), "--memory");
+        assert_eq!(flag(&devices(&["simgpu", "simgpu"])), "--device-memory");
+        let both = flag(&devices(&["cpu", "simgpu"]));
+        assert!(both.contains("--memory, or --device-memory"), "{both}");
+    }
 
     #[test]
     fn needs_are_rounded_up_and_offers_down() {

@@ -8,13 +8,13 @@
 //!    not of the cluster.
 //! 2. Building it and every walk over it is linear in nodes and operands.
 
-use convoke_graph::DType;
 use convoke_graph::codec::CodecError;
 use convoke_graph::csr::Csr;
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Function, Literal, Node, RunsAt, TensorType, ValueId};
 use convoke_graph::ops::{self, Cost, HandleOp, Op, QuantisedOp};
 use convoke_graph::program::{ConstantId, constants_of_function};
+use convoke_graph::{DType, Dim};
 
 use super::inner::inner_bytes;
 use super::search::UNPINNED;
@@ -78,8 +78,8 @@ pub struct Work {
     /// For each position the one that it runs beside, or [`NONE`]: a node that hands a tensor out runs beside the node
     /// that computes it.
     pub beside: Vec<u32>,
-    /// For each position the most bytes of the values inside the functions that it runs, and of its operands and results in f32
-    /// where its kernel computes in f32, with the axes at their expected sizes and at their bounds.
+    /// For each position the most bytes of the values inside the functions that it runs, and of its operands and
+    /// results in f32 where its kernel computes in f32, with the axes at their expected sizes and at their bounds.
     pub inner_bytes: Vec<u64>,
     pub inner_bound: Vec<u64>,
 
@@ -112,13 +112,13 @@ pub struct Work {
     pub of_value: Vec<u32>,
 }
 
-/// The bytes of the operands among `flows` and of the results of a node in f32, where they are of 16 bits and the kernels of the host
-/// compute in f32. Packed weights are not widened as a whole.
-fn widened_bytes<'a>(
+/// The bytes of the operands among `flows` and of the results of a node in f32, where they are of 16 bits and the
+/// kernels of the host compute in f32. Packed weights are not widened as a whole.
+pub(super) fn widened_bytes<'a>(
     f: &Function,
     node: &'a Node,
     flows: impl Iterator<Item = &'a ValueId>,
-    at: &Bindings,
+    at: At<'_>,
 ) -> u64 {
     let is_half = |v: &&ValueId| matches!(f.ty(**v).dtype, DType::F16 | DType::BF16);
     if !node.outputs.iter().any(|v| is_half(&v)) {
@@ -147,7 +147,7 @@ impl Work {
         };
         let mut is_const = vec![false; f.values.len()];
         for (v, l) in &f.literals {
-            let bytes = bytes_of(f.ty(*v), bounds).unwrap_or(0);
+            let bytes = bytes_of(f.ty(*v), At::Most(bounds)).unwrap_or(0);
             is_const[v.ix()] = true;
             w.of_value[v.ix()] = w.const_value.len() as u32;
             w.const_value.push(*v);
@@ -157,7 +157,12 @@ impl Work {
         }
         for p in &f.params {
             let bytes = |at| bytes_of(f.ty(*p), at).unwrap_or(0);
-            w.add_flow(*p, bytes(expected), bytes(bounds), NONE);
+            w.add_flow(
+                *p,
+                bytes(At::Exactly(expected)),
+                bytes(At::Most(bounds)),
+                NONE,
+            );
         }
         for (i, node) in f.nodes.iter().enumerate() {
             match node.runs_at {
@@ -167,11 +172,12 @@ impl Work {
         }
         w.readers = w.reads.transposed(w.flow_value.len());
         w.flow_is_result = vec![false; w.flow_value.len()];
+        let mut const_is_result = vec![false; w.const_value.len()];
         for (_, v) in &f.results {
             let at = w.of_value[v.ix()];
             if !is_const[v.ix()] {
                 w.flow_is_result[at as usize] = true;
-            } else if !w.const_results.contains(&at) {
+            } else if !std::mem::replace(&mut const_is_result[at as usize], true) {
                 w.const_results.push(at);
             }
         }
@@ -202,7 +208,7 @@ impl Work {
             self.of_value[o.ix()] = self.const_value.len() as u32;
             self.const_value.push(*o);
             self.const_bytes
-                .push(bytes_of(f.ty(*o), bounds).unwrap_or(0));
+                .push(bytes_of(f.ty(*o), At::Most(bounds)).unwrap_or(0));
             self.const_is_literal.push(false);
             self.const_stored.push(None);
         }
@@ -232,22 +238,22 @@ impl Work {
         let bound = of_unknown_size(reads.map(|v| self.bound_bytes[v]));
         let mut cost = ops::node_cost(f, node, sizes.expected);
         for o in &node.outputs {
-            let expected = bytes_of(f.ty(*o), sizes.expected).unwrap_or_else(|| {
+            let expected = bytes_of(f.ty(*o), At::Exactly(sizes.expected)).unwrap_or_else(|| {
                 cost.bytes += read as f64;
                 read
             });
-            let bound = bytes_of(f.ty(*o), sizes.bounds).unwrap_or(bound);
+            let bound = bytes_of(f.ty(*o), At::Most(sizes.bounds)).unwrap_or(bound);
             self.add_flow(*o, expected, bound, position);
         }
         self.writes
             .push(node.outputs.iter().map(|v| self.of_value[v.ix()]));
         self.cost.push(cost);
-        let beside = |at: &Bindings| {
+        let beside = |at: At<'_>| {
             let flows = node.inputs.iter().flatten().filter(|v| !is_const[v.ix()]);
             inner_bytes(node, at).saturating_add(widened_bytes(f, node, flows, at))
         };
-        self.inner_bytes.push(beside(sizes.expected));
-        self.inner_bound.push(beside(sizes.bounds));
+        self.inner_bytes.push(beside(At::Exactly(sizes.expected)));
+        self.inner_bound.push(beside(At::Most(sizes.bounds)));
         let op = ops::lookup(&node.op);
         let first_is_flow = node
             .inputs
@@ -349,15 +355,47 @@ pub fn of_unknown_size(read: impl Iterator<Item = u64>) -> u64 {
     read.max().unwrap_or(0)
 }
 
-/// The most bytes that a value is counted with: far above any memory, and few enough that those of many values can be added.
+/// The most bytes that a value is counted with: far above any memory, and few enough that those of many values can be
+/// added.
 pub const MOST_BYTES: u64 = 1 << 56;
+
+/// The sizes of axes that bytes are counted for.
+#[derive(Clone, Copy)]
+pub enum At<'a> {
+    /// These sizes.
+    Exactly(&'a Bindings),
+    /// Every size up to these: the bytes are at least those of the largest value, which may be one of short axes.
+    Most(&'a Bindings),
+}
 
 /// Returns the bytes of a value, at most [`MOST_BYTES`]; `None` if they depend on data. A value with a negative
 /// dimension takes none: its node refuses to run with operands of these sizes, and says why.
-pub fn bytes_of(ty: &TensorType, bounds: &Bindings) -> Option<u64> {
-    let sizes: Option<Vec<i64>> = ty.shape.iter().map(|d| d.eval(bounds)).collect();
-    if sizes?.iter().any(|size| *size < 0) {
+pub fn bytes_of(ty: &TensorType, at: At<'_>) -> Option<u64> {
+    let size = |d: &Dim| match at {
+        At::Exactly(sizes) => d.eval(sizes),
+        At::Most(bounds) => d.at_most_within(bounds),
+    };
+    let sizes: Option<Vec<i64>> = ty.shape.iter().map(size).collect();
+    let sizes = sizes?;
+    if sizes.iter().any(|size| *size < 0) {
         return Some(0);
     }
-    Some(ops::value_bytes(ty, bounds).map_or(MOST_BYTES, |b| b.min(MOST_BYTES)))
+    let sizes = sizes.into_iter().map(Dim::Const).collect();
+    let bytes = ops::value_bytes(&TensorType::new(ty.dtype, sizes), &Bindings::new());
+    Some(bytes.map_or(MOST_BYTES, |b| b.min(MOST_BYTES)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_shrinks_as_an_axis_grows_counts_with_its_largest_size() {
+        let rest = &Dim::Const(8192) - &Dim::sym("n");
+        let ty = TensorType::new(DType::F32, vec![rest, Dim::Const(2)]);
+        let at: Bindings = [("n".into(), 8000)].into();
+        assert_eq!(bytes_of(&ty, At::Exactly(&at)), Some(192 * 8));
+        assert_eq!(bytes_of(&ty, At::Most(&at)), Some(8192 * 8));
+        assert_eq!(bytes_of(&ty, At::Most(&Bindings::new())), None);
+    }
 }

@@ -6,9 +6,9 @@
 //!   '---- wait for memory <─── does not, but would if nothing were taken
 //! ```
 //!
-//! A request may have several bounds of its axes, the roomiest first: each look takes the first with which the function fits.
-//! Every request that fits with none of them waits [`SETTLE`] for memory that is just being given back. One that queues waits
-//! for as long as it asked, behind those that came before it.
+//! A request may have several bounds of its axes, the roomiest first: each look takes the first with which the function
+//! fits. Every request that fits with none of them waits [`SETTLE`] for memory that is just being given back. One that
+//! queues waits for as long as it asked, behind those that came before it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::membership::{Asker, ConnectionId};
 use crate::place::{ClusterModel, WorkerModel, no_room};
 use crate::plan::PlannedPrograms;
 use crate::service::Service;
-use crate::tasks::blocking;
+use crate::tasks::blocking_within;
 
 /// How long a request that does not queue waits for memory that is being given back: tensors that a client dropped a
 /// moment before, or a lease whose workers have yet to hear of its end.
@@ -304,11 +304,10 @@ impl Service {
         let turn = self.planning.turn().await?;
         let cluster = permitted(&cluster, &options.profiles)?.into_owned();
         let options = for_what_is_left(options, &cluster)?;
-        let planned = blocking(&self.world, move || {
-            let _bounds = (held, turn);
+        let planned = blocking_within(&self.world, (held, turn), move || {
             compute(function, &cluster, options)
         });
-        planned.await?
+        planned.await?.0
     }
 }
 

@@ -27,7 +27,7 @@ use super::members::Caller;
 use crate::membership::{Asker, ConnectionId, Plan, PlanPart, events};
 use crate::place::ClusterModel;
 use crate::plan::PlannedPrograms;
-use crate::tasks::blocking;
+use crate::tasks::blocking_within;
 
 /// How many plans are computed at once; each takes a core.
 const AT_ONCE: usize = 2;
@@ -191,8 +191,8 @@ fn lacks_workers(error: &Error, options: &PlanOptions) -> bool {
     }
 }
 
-/// Checks a request, and plans it for the first bounds with which it fits. This is the only place where the service calls the
-/// planner.
+/// Checks a request, and plans it for the first bounds with which it fits. This is the only place where the service
+/// calls the planner.
 pub(crate) fn compute(
     function: Arc<Function>,
     cluster: &ClusterModel,
@@ -278,11 +278,12 @@ impl Service {
         self.make_room(caller.id, &account).await?;
         let held = Arc::new((place, current_charge()));
         let turn = self.planning.turn().await?;
-        let (function, function_id) = blocking(&self.world, move || {
+        // The hashing goes on if the call is cancelled meanwhile, and so keeps its turn, its place and its charge.
+        let hashed = blocking_within(&self.world, (turn, held), move || {
             let id = function.id();
             (function, id)
-        })
-        .await?;
+        });
+        let ((function, function_id), (turn, held)) = hashed.await?;
         let function_id = function_id.map_err(|e| Error::internal(e.to_string()))?;
         self.core
             .query(move |core, _| core.admit(&function_id))

@@ -1,7 +1,7 @@
 //! Keeps devices of different numerics profiles apart in plans, unless the caller mixes them.
 //!
-//! A plan that may use devices of one profile only, and is not told of which, is made for each profile of the cluster in
-//! turn until one suffices: that whose workers are the fastest together comes first.
+//! A plan that may use devices of one profile only, and is not told of which, is made for each profile of the cluster
+//! in turn until one suffices: that whose workers are the fastest together comes first.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

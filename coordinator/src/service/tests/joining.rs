@@ -203,6 +203,50 @@ async fn renewal_keeps_the_name_and_its_place() {
 }
 
 #[tokio::test]
+async fn renewals_one_after_the_other_are_refused_soon() {
+    let rig = rig().await;
+    let worker = rig.worker("w", Script::default()).await;
+    // Each takes far less than the pace, so that few succeed even on a busy machine.
+    for _ in 0..1000 {
+        if let Err(error) = renew(&rig, &worker).await {
+            return check(error, Code::Busy, "another certificate");
+        }
+    }
+    panic!("a thousand renewals in turn");
+}
+
+async fn renew(rig: &Rig, member: &TestMember) -> convoke_common::Result<JoinAnswer> {
+    let key = OwnKey::generate(rig.world.rng.as_ref()).unwrap();
+    answer(None, member.client.renew(call(), key.csr().unwrap()).await)
+}
+
+#[tokio::test]
+async fn who_lost_its_name_to_another_gets_no_certificate_for_it() {
+    let rig = rig().await;
+    let token = rig.token(Role::Worker).await;
+    let former = rig.join(&token, Role::Worker, "w").await.unwrap();
+    let idle = rig.connect(&former).await.unwrap();
+    let registered = rig.connect(&former).await.unwrap();
+    registered.register(1).await.unwrap();
+    registered.connection.close(0u32.into(), b"leaves");
+    let holder = loop {
+        // The name is free once the coordinator has noticed that its holder left.
+        match rig.join(&token, Role::Worker, "w").await {
+            Ok(holder) => break holder,
+            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    };
+    let error = renew(&rig, &idle).await.unwrap_err();
+    check(error, Code::Unauthorized, "does not hold that name");
+    // Its certificate does not take the name back from the newcomer that was just given it.
+    let error = idle.register(2).await.unwrap_err();
+    check(error, Code::InvalidArgument, "in use");
+    let holder = rig.connect(&holder).await.unwrap();
+    holder.register(3).await.unwrap();
+    renew(&rig, &holder).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_membership_ends_in_time_and_only_a_token_that_is_good_begins_another() {
     let rig = rig().await;
     // Three seconds are enough to join and to connect. The first token expires before its member's time is over.

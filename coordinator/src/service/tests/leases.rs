@@ -7,7 +7,7 @@ use convoke_common::admission::call;
 use convoke_common::detection::CLOSE_LOST;
 use convoke_common::identity::Role;
 use convoke_common::ids::{Incarnation, LeaseId};
-use convoke_common::memory::Purpose;
+use convoke_common::memory::{Purpose, TokenHolding};
 use convoke_common::rpc::{
     Intent, LeaseGrant, MemoryUse, PlanAnswer, PlanOptions, RETURN_BOUND, WorkerCount, answer,
 };
@@ -102,6 +102,28 @@ async fn a_worker_that_asks_for_a_program_that_it_was_sent_fails_the_install() {
     let error = client.install(&planned).await.unwrap_err();
     assert_eq!(error.code, Code::ProtocolViolation, "{error}");
     assert_eq!(worker.programs().len(), 1);
+}
+
+#[tokio::test]
+async fn a_worker_that_takes_no_call_is_not_lost_while_its_connection_stands() {
+    let rig = rig().await;
+    let deaf = Script {
+        deaf: true,
+        ..Script::default()
+    };
+    let worker = rig.worker("a", deaf).await;
+    let client = rig.member(Role::Client, "").await;
+    let one = options(&model(), WorkerCount::Exactly(1));
+    let planned = client.plan(one).await.unwrap();
+    let error = client.install(&planned).await.unwrap_err();
+    assert_eq!(error.code, Code::Unreachable, "{error}");
+    let about = error.site.as_ref().and_then(|site| site.worker.as_deref());
+    assert_eq!(about, Some("a"), "{error}");
+    assert!(
+        !error.to_string().contains("its connection ended"),
+        "{error}"
+    );
+    assert_eq!(worker.connection.close_reason(), None);
 }
 
 #[tokio::test]
@@ -447,6 +469,28 @@ fn full() -> MemoryUse {
         used: [(Purpose::Handles, 1 << 30)].into(),
         holdings: vec![],
     }
+}
+
+#[tokio::test]
+async fn a_report_of_memory_that_is_too_long_is_not_taken() {
+    let rig = rig().await;
+    let script = Script::default();
+    let _worker = rig.worker("a", script.clone()).await;
+    let client = rig.member(Role::Client, "").await;
+    let holding = TokenHolding {
+        token: "aaaa".parse().unwrap(),
+        member: "m".repeat(5 << 20),
+        limit: 0,
+        used: Default::default(),
+    };
+    *script.memory.lock().unwrap() = MemoryUse {
+        holdings: vec![holding],
+        ..full()
+    };
+    // The worker is full by its report.
+    client.plan(one()).await.unwrap();
+    *script.memory.lock().unwrap() = full();
+    client.plan(one()).await.unwrap_err();
 }
 
 #[tokio::test]

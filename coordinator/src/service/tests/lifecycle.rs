@@ -4,8 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use convoke_common::Code;
-use convoke_common::identity::{Budget, JoinToken, Role};
-use convoke_common::rpc::close;
+use convoke_common::admission::call;
+use convoke_common::identity::{Budget, JoinToken, OwnKey, Role};
+use convoke_common::rpc::{MemberState, answer, close};
 
 use crate::admin::{AdminClient, socket_in};
 use crate::service::testing::*;
@@ -87,6 +88,37 @@ async fn a_restart_keeps_authority_tokens_and_names() {
 }
 
 #[tokio::test]
+async fn who_was_given_a_forgotten_name_keeps_it_over_a_restart() {
+    let scratch = Scratch::new();
+    let settings = || CoordinatorConfig {
+        state_dir: Some(scratch.path().join("state")),
+        ..config()
+    };
+    let rig = rig_with(settings()).await.unwrap();
+    let token = rig.token(Role::Worker).await;
+    let first = rig.join(&token, Role::Worker, "w0").await.unwrap();
+    let first = rig.connect(&first).await.unwrap();
+    first.register(1).await.unwrap();
+    first.connection.close(0u32.into(), b"leaves");
+    while rig.running.known().await.unwrap().0[0].state != MemberState::Lost {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let mut forgetting = Box::pin(rig.running.forget("w0"));
+    assert!(futures::poll!(&mut forgetting).is_pending());
+    // The name is free before whoever forgot it is told so.
+    assert!(rig.running.known().await.unwrap().0.is_empty());
+    let second = rig.join(&token, Role::Worker, "w0").await.unwrap();
+    let second = rig.connect(&second).await.unwrap();
+    second.register(2).await.unwrap();
+    forgetting.await.unwrap();
+    rig.running.shutdown(Duration::from_secs(5)).await;
+
+    let rig = rig_with(settings()).await.unwrap();
+    let other = rig.join(&token, Role::Worker, "").await.unwrap();
+    assert_eq!(other.peer().name.as_str(), "w1");
+}
+
+#[tokio::test]
 async fn the_owner_creates_lists_and_revokes_tokens() {
     let scratch = Scratch::new();
     let rig = rig_with(CoordinatorConfig {
@@ -156,6 +188,8 @@ async fn members_and_tokens_of_both_authorities_are_served_until_the_former_is_r
     let former = rig.running.ca_hash();
     let old_token = rig.token(Role::Worker).await;
     let old = rig.join(&old_token, Role::Worker, "old").await.unwrap();
+    let token = rig.token(Role::Client).await;
+    let driver = rig.join(&token, Role::Client, "driver").await.unwrap();
     admin.rotate_ca().await.unwrap();
     assert_ne!(rig.running.ca_hash(), former);
     let again = admin.rotate_ca().await.unwrap_err();
@@ -180,7 +214,19 @@ async fn members_and_tokens_of_both_authorities_are_served_until_the_former_is_r
     let early = admin.retire_ca(false).await.unwrap_err();
     assert_eq!(early.code, Code::Busy, "{early}");
     assert!(early.message.contains("168 h"), "{early}");
+    let connected = [&old, &by_old, &by_new].map(|member| rig.connect(member));
+    let connected = futures::future::try_join_all(connected).await.unwrap();
+    // Over its connection, this one still shows the certificate that it had before it renewed it.
+    let renewed = rig.connect(&driver).await.unwrap();
+    let csr = OwnKey::generate(rig.world.rng.as_ref()).unwrap().csr();
+    answer(None, renewed.client.renew(call(), csr.unwrap()).await).unwrap();
     admin.retire_ca(true).await.unwrap();
+    answer(None, renewed.client.status(call()).await).unwrap();
+    // Whoever shows a certificate of the former authority is connected no longer; the others are.
+    assert_eq!(connected[0].close_code().await, u64::from(close::REFUSED));
+    for member in &connected[1..] {
+        answer(None, member.client.status(call()).await).unwrap();
+    }
     assert!(rig.connect(&old).await.is_err());
     assert!(rig.join(&old_token, Role::Worker, "d").await.is_err());
     rig.connect(&by_old).await.unwrap();

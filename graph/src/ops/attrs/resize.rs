@@ -23,6 +23,7 @@ pub enum Coordinates {
     PytorchHalfPixel,
     AlignCorners,
     Asymmetric,
+    TfHalfPixel,
     CropAndResize,
 }
 
@@ -87,6 +88,7 @@ impl ResizeAttrs {
                     ("pytorch_half_pixel", Coordinates::PytorchHalfPixel),
                     ("align_corners", Coordinates::AlignCorners),
                     ("asymmetric", Coordinates::Asymmetric),
+                    ("tf_half_pixel_for_nn", Coordinates::TfHalfPixel),
                     ("tf_crop_and_resize", Coordinates::CropAndResize),
                 ],
             )?,

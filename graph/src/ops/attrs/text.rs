@@ -18,7 +18,7 @@ pub const LONGEST_PATTERN: usize = 4 << 10;
 /// The most separators of `Tokenizer`. Each is compiled.
 pub const MOST_SEPARATORS: usize = 32;
 
-/// Fails where a pattern is longer than 4 KiB.
+/// Fails where a pattern is longer than `LONGEST_PATTERN`.
 pub fn check_pattern(attr: &'static str, pattern: &str) -> Result<(), OpError> {
     match pattern.len() <= LONGEST_PATTERN {
         true => Ok(()),

@@ -49,6 +49,17 @@ pub enum GridMode {
     Cubic,
 }
 
+impl GridMode {
+    /// The most spatial axes that have a kernel, which mixes at most 1,024 elements; `None` where there is no such limit.
+    pub fn most_axes(self) -> Option<usize> {
+        match self {
+            GridMode::Nearest => None,
+            GridMode::Linear => Some(10),
+            GridMode::Cubic => Some(5),
+        }
+    }
+}
+
 /// The values that `GridSample` reads outside of its operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GridOutside {

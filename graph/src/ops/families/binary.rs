@@ -1,5 +1,7 @@
 //! Elementwise ops of two or more operands, with numpy's broadcasting.
 
+use std::collections::BTreeSet;
+
 use smallvec::{SmallVec, smallvec};
 
 use crate::ops::attrs::{bad, flag};
@@ -8,7 +10,7 @@ use crate::ops::def::*;
 use crate::ops::host::{self, Arith};
 use crate::ops::kind::{Op, family};
 use crate::ops::shapes::*;
-use crate::tensor::Shape;
+use crate::tensor::{MAX_RANK, Shape};
 use crate::{DType, Dim};
 
 const fn two(dtypes: &'static [DType]) -> [OperandDef; 2] {
@@ -85,6 +87,10 @@ fn power(i: &Infer<'_>) -> Rule {
     })
 }
 
+/// The weight of expressions that are not continued over further operands: more would be replaced by a symbol anyway, and
+/// those of very many operands would be nested too deep.
+const LONG: usize = 256;
+
 /// The rule of an op on operands that are all broadcast together, and whose elements are followed through `f`.
 fn many(i: &Infer<'_>, f: Option<Arith>) -> Rule {
     let dtype = i.dtype(0)?;
@@ -94,13 +100,31 @@ fn many(i: &Infer<'_>, f: Option<Arith>) -> Rule {
         .and_then(|o| o.value)
         .filter(|_| f.is_some())
         .cloned();
+    // Stands for dimensions that are too long expressions, if there are any. No axis has the number of its symbol.
+    let mut unknown: Option<Dim> = None;
+    let is_long = |d: &Dim| d.as_const().is_none() && d.weight(LONG) > LONG;
     for k in 1..i.inputs.len() {
         out.ty.shape = broadcast(&out.ty.shape, i.shape(k)?)?;
+        let long = out.ty.shape.iter_mut().filter(|d| is_long(d));
+        long.for_each(|d| {
+            let unknown = unknown.get_or_insert_with(|| i.fresh(0, MAX_RANK));
+            *d = unknown.clone();
+        });
         let next = i.opt(k).and_then(|o| o.value);
         out.value = match (out.value, next, f) {
             (Some(a), Some(b), Some(f)) => host::zip(&a, b, &out.ty.shape, |a, b| f(a, b, dtype)),
             _ => None,
         };
+        out.value = out.value.filter(|v| !v.elements.iter().any(is_long));
+    }
+    if let Some(unknown) = unknown.as_ref().and_then(Dim::as_symbol) {
+        for (axis, d) in out.ty.shape.iter_mut().enumerate() {
+            let mut symbols = BTreeSet::new();
+            d.symbols(&mut symbols);
+            if symbols.contains(unknown) {
+                *d = i.fresh(0, axis);
+            }
+        }
     }
     Ok(vec![out])
 }

@@ -10,9 +10,9 @@
 //! Invariants
 //! 1. A function that a node runs is checked by itself, for the types that the node gives it: it reads no file, it has
 //!    no part that runs at install, and its ops are pure.
-//! 2. Functions are nested [`MOST_NESTED`] deep at most, and a check runs the rules of [`MOST_WORK`] nodes at most:
-//!    rules within a loop are run again until the types of its carried values have settled, which multiplies from level
-//!    to level.
+//! 2. Functions are nested [`MOST_NESTED`] deep at most, and a check goes through [`MOST_WORK`] nodes, values, literals
+//!    and operands at most: rules within a loop are run again until the types of its carried values have settled, which
+//!    multiplies from level to level.
 
 use crate::Dim;
 use crate::dim::Bindings;
@@ -24,8 +24,8 @@ use crate::ops::shapes::*;
 
 /// The most levels of functions within functions.
 pub const MOST_NESTED: usize = 5;
-/// The most nodes whose rules a check of a function may have to run.
-const MOST_WORK: usize = 100_000;
+/// The most nodes, values, literals and operands that a check of a function may have to go through.
+const MOST_WORK: usize = 800_000;
 /// The most times that a body's rules are run until the types of its carried values have settled.
 const ROUNDS: usize = 4;
 /// The most results of an op, which are as many as an eager op may have.
@@ -34,6 +34,13 @@ const MOST_OUTPUTS: usize = 255;
 const BRANCHES: [&str; 2] = ["then_branch", "else_branch"];
 /// How many iterations the cost of a `Loop` assumes where only a run decides that.
 pub const ITERATIONS: u32 = 1000;
+
+/// Whether the condition that a Loop's body yields decides whether the loop goes on. With a number of iterations and no
+/// condition the standard ignores what the body yields. With neither of them nothing else could end the loop, so that it counts,
+/// as in ONNX Runtime.
+pub fn asks_body(has_number: bool, has_condition: bool) -> bool {
+    has_condition || !has_number
+}
 
 /// How many operands of a loop are carried, and how many captured.
 pub fn split_loop(attrs: &Attrs, operands: usize) -> Result<(usize, usize), OpError> {
@@ -76,7 +83,7 @@ fn depth(f: &Function) -> usize {
     1 + nested.map(|(_, f)| depth(f)).max().unwrap_or(0)
 }
 
-/// The most nodes whose rules are run to check a function. Those of a branch run once.
+/// The most nodes, values, literals and operands that are gone through to check a function. Those of a branch are counted once.
 fn work(f: &Function) -> usize {
     let nested = |n: &Node| {
         let bodies = n.attrs.functions().map(|(_, body)| work(body));
@@ -86,8 +93,13 @@ fn work(f: &Function) -> usize {
             false => once.saturating_mul(ROUNDS),
         }
     };
+    let operands = f.nodes.iter().map(|n| n.inputs.len() + n.outputs.len());
+    let own = operands.fold(
+        f.nodes.len() + f.values.len() + f.literals.len(),
+        usize::saturating_add,
+    );
     let nested = f.nodes.iter().map(nested);
-    nested.fold(f.nodes.len(), usize::saturating_add)
+    nested.fold(own, usize::saturating_add)
 }
 
 /// Checks the functions in a node's attributes by themselves, with the types that they declare.
@@ -163,8 +175,8 @@ fn typed(i: &Infer<'_>, name: &str, params: &[TensorType]) -> Result<Function, O
     Ok(f)
 }
 
-/// The functions of a node of control flow, by attribute, with types that hold in each of their runs. `values` are those
-/// of the function that the node is a part of.
+/// The functions of a node of control flow, by attribute, with types that hold in each of their runs. `values` are
+/// those of the function that the node is a part of.
 pub fn typed_bodies(
     op: ControlOp,
     node: &Node,
@@ -179,7 +191,11 @@ pub fn typed_bodies(
         })
     };
     let inputs: Vec<_> = node.inputs.iter().map(operand).collect();
-    let fresh = |output: usize, axis: usize| Dim::sym(&format!("{}.{output}#{axis}", node.name));
+    // Nodes of functions within each other may have one name. Those that enclose this one are deeper.
+    let level = node.attrs.functions().map(|(_, f)| depth(f)).max();
+    let level = level.unwrap_or(0);
+    let fresh =
+        |output: usize, axis: usize| Dim::sym(&format!("{level}~~{}.{output}#{axis}", node.name));
     let i = Infer {
         attrs: &node.attrs,
         inputs: &inputs,
@@ -496,7 +512,8 @@ fn times(n: f64, cost: Cost) -> Cost {
     }
 }
 
-/// How many times a node of control flow of `f` runs its function at most, where the graph and the sizes of its axes say it.
+/// How many times a node of control flow of `f` runs its function at most, where the graph and the sizes of its axes
+/// say it.
 pub fn known_iterations(f: &Function, node: &Node, op: ControlOp, axes: &Bindings) -> Option<i64> {
     match op {
         ControlOp::If => Some(1),
@@ -508,7 +525,8 @@ pub fn known_iterations(f: &Function, node: &Node, op: ControlOp, axes: &Binding
         }
         ControlOp::Scan => {
             let (carried, ..) = split_scan(&node.attrs, node.inputs.len()).ok()?;
-            slices(f.ty((*node.inputs.get(carried)?)?), axes)
+            // An expression such as n - 3 may be negative, where the operand would be refused.
+            slices(f.ty((*node.inputs.get(carried)?)?), axes).map(|n| n.max(0))
         }
     }
 }
@@ -621,3 +639,39 @@ pub(super) const OPS: &[OpDef] = &[
     .outputs(1, MOST_OUTPUTS)
     .cost(scan_cost),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tensor;
+    use crate::graph::Literal;
+
+    #[test]
+    fn all_that_a_check_goes_through_counts() {
+        let refused = |f: &Function| {
+            let e = check_body("body", f).expect_err("too large").to_string();
+            assert!(e.contains("too many nodes"), "{e}");
+        };
+        let mut values = Function::default();
+        let v = values.add_value("v", TensorType::fixed(F32, &[]));
+        assert_eq!(check_body("body", &values), Ok(()));
+        let mut literals = values.clone();
+        let mut operands = values.clone();
+        values
+            .values
+            .resize(MOST_WORK + 1, values.values[0].clone());
+        refused(&values);
+        let literal = (v, Literal::Inline(Tensor::scalar(0f32)));
+        literals.literals.resize(MOST_WORK, literal);
+        refused(&literals);
+        operands.nodes.push(Node {
+            name: "n".into(),
+            op: "Sum".into(),
+            attrs: Attrs::default(),
+            inputs: vec![Some(v); MOST_WORK],
+            outputs: vec![v],
+            runs_at: RunsAt::Step,
+        });
+        refused(&operands);
+    }
+}

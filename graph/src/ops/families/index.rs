@@ -210,12 +210,13 @@ fn compress(i: &Infer<'_>) -> Rule {
         None => None,
         Some(_) => Some(axis(i.attrs, 0, x.len())?),
     };
-    let dim = along.map_or_else(|| product(x), |a| x[a].clone());
+    let dim = along.map_or_else(|| product(x), |a| Some(x[a].clone()));
     let at = along.unwrap_or(0);
     // A condition longer than the axis selects nothing beyond it.
     let count = i.tensor(1).map(|t| {
         let limit = dim
-            .as_const()
+            .as_ref()
+            .and_then(Dim::as_const)
             .and_then(|d| usize::try_from(d).ok())
             .unwrap_or(usize::MAX);
         Dim::from(count_nonzero(t, limit))
@@ -246,7 +247,8 @@ fn unique(i: &Infer<'_>) -> Rule {
     if let Some(a) = along {
         shape[a] = count.clone();
     }
-    let all = along.map_or_else(|| product(x), |a| x[a].clone());
+    let all = along.map_or_else(|| product(x), |a| Some(x[a].clone()));
+    let all = all.unwrap_or_else(|| i.fresh(2, 0));
     let longs = |d: Dim| InferredOutput::of(I64, vec![d]);
     Ok(vec![
         InferredOutput::of(i.dtype(0)?, shape),
@@ -320,7 +322,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Index(IndexOp::OneHot),
         "values[1] where the coordinate along a new axis of length `depth` is the index, else values[0].",
-        &[operand("indices", COUNTS), operand("depth", COUNTS).host(), operand("values", ANY)],
+        &[operand("indices", COUNTS), operand("depth", COUNTS).host(), operand("values", MOVED)],
         one_hot,
     )
     .attrs(&[AXIS])

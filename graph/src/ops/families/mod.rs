@@ -27,8 +27,8 @@ mod vision;
 
 pub use binary::BinaryOp;
 pub use control::{
-    ControlOp, ITERATIONS, MOST_NESTED, check_bodies, control_cost, iterations, known_iterations,
-    split_loop, split_scan, typed_bodies,
+    ControlOp, ITERATIONS, MOST_NESTED, asks_body, check_bodies, control_cost, iterations,
+    known_iterations, split_loop, split_scan, typed_bodies,
 };
 pub use conv::ConvOp;
 pub use fused::FusedOp;

@@ -234,7 +234,10 @@ fn conv_cost<const W: usize>(
 fn check_elements(i: &Infer<'_>, o: usize, n: usize, name: &str) -> Result<(), OpError> {
     match i.opt(o) {
         None => Ok(()),
-        Some(given) => unify(&product(&given.ty.shape), &Dim::from(n), name).map(drop),
+        Some(given) => match product(&given.ty.shape) {
+            Some(elements) => unify(&elements, &Dim::from(n), name).map(drop),
+            None => Ok(()),
+        },
     }
 }
 

@@ -31,6 +31,13 @@ fn resize(i: &Infer<'_>) -> Rule {
     if attrs.interpolation != Interpolation::Nearest && dtype == DType::Bool {
         return Err(OpError::shape("bools are resized by mode nearest only"));
     }
+    if dtype == DType::Str
+        && (attrs.interpolation != Interpolation::Nearest
+            || attrs.coordinates == Coordinates::CropAndResize)
+    {
+        let reason = "strings are resized by mode nearest only, and without 'tf_crop_and_resize'";
+        return Err(OpError::shape(reason));
+    }
     if attrs.coordinates == Coordinates::CropAndResize && i.opt(1).is_none() {
         return Err(OpError::shape("tf_crop_and_resize needs the operand 'roi'"));
     }
@@ -75,7 +82,7 @@ pub(super) const OPS: &[OpDef] = &[OpDef::of(
     Op::Resize(ResizeOp::Resize),
     "X with axes brought to other lengths, by factors `scales` or to `sizes`, by interpolation.",
     &[
-        operand("X", ANY),
+        operand("X", MOVED),
         operand("roi", FLOATS).host().optional(),
         operand("scales", &[F32]).host().optional(),
         operand("sizes", LONG).host().optional(),

@@ -37,15 +37,21 @@ fn shape(i: &Infer<'_>) -> Rule {
 }
 
 fn size(i: &Infer<'_>) -> Rule {
-    let value = Some(HostValue::scalar(product(i.shape(0)?)));
+    let value = product(i.shape(0)?).map(HostValue::scalar);
     Ok(vec![InferredOutput {
         value,
         ..InferredOutput::of(I64, vec![])
     }])
 }
 
-/// The dimensions that `Reshape` gives a tensor of shape `from`.
-fn reshape_to(from: &[Dim], to: &[Dim], allow_zero: bool) -> Result<Vec<Dim>, OpError> {
+/// The dimensions that `Reshape` gives a tensor of shape `from`; `fresh` makes a symbol for one that is too long an
+/// expression.
+fn reshape_to(
+    from: &[Dim],
+    to: &[Dim],
+    allow_zero: bool,
+    fresh: impl Fn(usize) -> Dim,
+) -> Result<Vec<Dim>, OpError> {
     let mut out = Vec::with_capacity(to.len());
     let mut open = None;
     for (k, d) in to.iter().enumerate() {
@@ -79,7 +85,12 @@ fn reshape_to(from: &[Dim], to: &[Dim], allow_zero: bool) -> Result<Vec<Dim>, Op
             None => right.push(d.clone()),
         }
     }
-    let (total, rest) = (product(&left), product(&right));
+    let (Some(total), Some(rest)) = (product(&left), product(&right)) else {
+        if let Some(at) = open {
+            out[at] = fresh(at);
+        }
+        return Ok(out);
+    };
     let mismatch = || {
         Err(OpError::shape(format!(
             "{from:?} cannot be reshaped to {to:?}"
@@ -100,7 +111,10 @@ fn reshape(i: &Infer<'_>) -> Rule {
     let rank = i.vector_len(1, "shape")?;
     check_rank(rank)?;
     match i.dims(1) {
-        Some(to) => relabelled(i, reshape_to(from, to, flag(i.attrs, "allowzero", false))?),
+        Some(to) => {
+            let allow_zero = flag(i.attrs, "allowzero", false);
+            relabelled(i, reshape_to(from, to, allow_zero, |k| i.fresh(0, k))?)
+        }
         None => one(i.dtype(0)?, i.unknown(Some(rank))?),
     }
 }
@@ -108,7 +122,9 @@ fn reshape(i: &Infer<'_>) -> Rule {
 fn flatten(i: &Infer<'_>) -> Rule {
     let x = i.shape(0)?;
     let axis = split_axis(i.attrs, 1, x.len())?;
-    relabelled(i, vec![product(&x[..axis]), product(&x[axis..])])
+    let sides = [&x[..axis], &x[axis..]].into_iter().enumerate();
+    let sides = sides.map(|(k, dims)| product(dims).unwrap_or_else(|| i.fresh(0, k)));
+    relabelled(i, sides.collect())
 }
 
 fn squeeze(i: &Infer<'_>) -> Rule {
@@ -135,7 +151,11 @@ fn squeeze(i: &Infer<'_>) -> Rule {
                  where the size is that of an input, load the model with inputs of this size"
             )));
         }
-        x.iter().filter(|d| !d.is(1)).cloned().collect()
+        // An axis that has one element or none, such as the last of a sequence, has to have one.
+        x.iter()
+            .filter(|d| !at_most_one(d) || d.is(0))
+            .cloned()
+            .collect()
     };
     relabelled(i, out)
 }
@@ -230,8 +250,8 @@ fn range(i: &Infer<'_>) -> Rule {
             let count = if span == 0 { 0 } else { count };
             Dim::Const(i64::try_from(count).unwrap_or(i64::MAX))
         }
-        (_, _, Some(d)) if d > 0 => (limit - start).ceil_div(delta),
-        (_, _, Some(d)) if d > i64::MIN => (start - limit).ceil_div(&Dim::Const(-d)),
+        (_, _, Some(d)) if d > 0 => not_negative(limit - start).ceil_div(delta),
+        (_, _, Some(d)) if d > i64::MIN => not_negative(start - limit).ceil_div(&Dim::Const(-d)),
         _ => i.fresh(0, 0),
     };
     let mut out = InferredOutput::of(dtype, vec![count.clone()]);
@@ -366,7 +386,7 @@ mod tests {
 
     fn check(from: &[Dim], to: &[Dim], want: &[Dim]) {
         assert_eq!(
-            reshape_to(from, to, false).unwrap(),
+            reshape_to(from, to, false, |_| Dim::sym("new")).unwrap(),
             want,
             "{from:?} to {to:?}"
         );
@@ -406,8 +426,17 @@ mod tests {
             (&[c(2)], &[c(3)]),
             (&[c(0), c(3)], &[c(0), c(-1)]),
         ] {
-            assert!(reshape_to(from, to, false).is_err(), "{from:?} to {to:?}");
+            assert!(
+                reshape_to(from, to, false, |_| Dim::sym("new")).is_err(),
+                "{from:?} to {to:?}"
+            );
         }
-        assert!(reshape_to(&[c(0), c(3)], &[c(3), c(0)], true).is_ok());
+        // A product of too many terms is a symbol.
+        let sums: Vec<Dim> = (0..16)
+            .map(|k| &Dim::sym(&format!("a{k}")) + &Dim::sym(&format!("b{k}")))
+            .collect();
+        check(&sums, &[c(-1)], &[Dim::sym("new")]);
+        check(&sums, &[c(5)], &[c(5)]);
+        assert!(reshape_to(&[c(0), c(3)], &[c(3), c(0)], true, |_| Dim::sym("new")).is_ok());
     }
 }

@@ -8,52 +8,97 @@ use crate::ops::host;
 use crate::ops::kind::{Op, family};
 use crate::ops::shapes::*;
 
+/// The longest expression, by its weight, that a length without some elements has twice.
+const LIGHT: usize = 10;
+
 /// Length of the slice `start..end` by `step` of an axis of length `dim`, where all may be symbolic; `None` where it is
 /// unknown.
 ///
-/// A symbolic dimension is taken to be at least one, and a constant start to lie inside it.
+/// The length is right for every length of the axis, zero included. A symbolic bound that may be of either sign is taken not to be
+/// negative, and a symbolic start to lie inside the axis; where only this makes the length a known one, the length is unknown.
 fn slice_dim(dim: &Dim, start: &Dim, end: &Dim, step: &Dim) -> Option<Dim> {
     let step = step.as_const()?;
     if let (Some(d), Some(s), Some(e)) = (dim.as_const(), start.as_const(), end.as_const()) {
         return Some(Dim::Const(slice_range(d, s, e, step).1));
     }
-    let zero = Dim::Const(0);
     if step < 0 {
         let whole = start.is(-1) && end.as_const().is_some_and(|e| e < i64::from(i32::MIN) + 2);
         return (whole && step == -1).then(|| dim.clone());
     }
-    let clamp = |v: &Dim| match host::less(v, dim) {
-        Some(true) => v.clone(),
-        _ if v == dim => v.clone(),
-        _ if v.as_const().is_some_and(|v| (0..=1).contains(&v)) => v.clone(),
-        _ if host::less(dim, v) == Some(true) => dim.clone(),
-        _ => v.smaller(dim),
-    };
-    let from_end = |v: &Dim| {
-        v.as_const()
-            .filter(|v| *v < 0)
-            .map(|v| dim + &Dim::Const(v))
-    };
-    // Where the beginning is counted from the end of the axis, and the end from its beginning, which comes first depends on
-    // the axis.
-    let ends_from_start = end.as_const().is_some_and(|e| e >= 0);
-    let end = match from_end(end) {
-        Some(end) => end,
-        None => clamp(end),
-    };
-    if ends_from_start && end != *dim && from_end(start).is_some() {
-        return None;
-    }
-    let length = match (from_end(start), start.as_const()) {
-        // The last k elements are at most as many as the axis has.
-        (Some(_), Some(s)) if end == *dim => clamp(&Dim::Const(s.checked_neg()?)),
-        (Some(start), _) => &end - &start,
-        (None, _) => &end - start,
-    };
+    let length = slice_span(dim, start, end)?;
     if length.as_const().is_some_and(|l| l < 0) {
-        return Some(zero);
+        return Some(Dim::Const(0));
+    }
+    // A step beyond any axis takes one element. It is not added to a length, which could overflow.
+    if step >= i64::from(i32::MAX) {
+        return Some(first(&length, &Dim::Const(1)));
     }
     Some(length.ceil_div(&Dim::Const(step)))
+}
+
+/// How many elements lie between `start` and `end`, of which at least one bound or the length of the axis is symbolic.
+fn slice_span(dim: &Dim, start: &Dim, end: &Dim) -> Option<Dim> {
+    // How far a bound lies before the end of the axis; `None` where that is unknown.
+    let from_end = |bound: &Dim| match bound.at_most() {
+        Some(most) if most < 0 => Some(Some(bound * &Dim::Const(-1))),
+        // Zero would be the beginning.
+        Some(0) if bound.as_const().is_none() => None,
+        _ => Some(None),
+    };
+    let (from, to) = (from_end(start)?, from_end(end)?);
+    let position = match &to {
+        Some(n) => without(dim, n),
+        None => first(dim, end),
+    };
+    match (from, to) {
+        // Both count from the end: the last elements, without the very last ones.
+        (Some(n), Some(m)) => Some(without(&first(dim, &n), &m)),
+        (Some(n), None) if position == *dim => Some(first(dim, &n)),
+        // Which bound comes first depends on the axis.
+        (Some(_), None) if end.as_const().is_some() => None,
+        (Some(n), None) => Some(not_negative(&position - &without(dim, &n))),
+        (None, _) if start.as_const().is_some() => Some(without(&position, start)),
+        (None, _) => {
+            let length = &position - start;
+            let proven = length.as_const().is_none() || start.at_least() >= Some(0);
+            // The last element of an axis without elements begins at -1, which counts from the end.
+            let last = position == *dim && length.is(1);
+            match proven {
+                true => Some(not_negative(length)),
+                false => last.then(|| first(dim, &Dim::Const(1))),
+            }
+        }
+    }
+}
+
+/// The length of the first `n` elements of an axis of length `dim`.
+fn first(dim: &Dim, n: &Dim) -> Dim {
+    match (host::less(dim, n), host::less(n, dim)) {
+        // No length is negative, though the bounds of its expression may be.
+        _ if n.is(0) => n.clone(),
+        (Some(false), _) => n.clone(),
+        (Some(true), _) | (_, Some(false)) => dim.clone(),
+        _ => n.smaller(dim),
+    }
+}
+
+/// The length of an axis of length `dim` without its first, or last, `n` elements.
+///
+/// It is `dim - min(dim, n)`, so that it and the length of the `n` elements add up to `dim`. Where `dim` is a long expression,
+/// `max(dim - n, 0)` is about half as long.
+fn without(dim: &Dim, n: &Dim) -> Dim {
+    if n.is(0) {
+        return dim.clone();
+    }
+    let (whole, n) = match dim.as_shortened() {
+        Some((whole, m)) => (whole, n + &Dim::Const(m)),
+        None => (dim.clone(), n.clone()),
+    };
+    let cut = first(&whole, &n);
+    if cut == n || cut == whole || whole.weight(LIGHT) <= LIGHT {
+        return &whole - &cut;
+    }
+    not_negative(&whole - &n)
 }
 
 fn slice(i: &Infer<'_>) -> Rule {
@@ -135,8 +180,9 @@ fn split(i: &Infer<'_>) -> Rule {
             Some(d) => sizes.extend_from_slice(d),
             None => sizes.extend((0..n).map(|o| i.fresh(o, axis))),
         }
-        let total = sizes.iter().fold(Dim::Const(0), |a, b| &a + b);
-        if i.dims(1).is_some() && !can_equal(&total, &x[axis]) {
+        // A split whose sizes are unknown may have very many of them.
+        let total = i.dims(1).and_then(Dim::sum);
+        if total.is_some_and(|total| !can_equal(&total, &x[axis])) {
             return Err(OpError::shape(format!(
                 "parts {sizes:?} do not add up to {}",
                 x[axis]
@@ -196,13 +242,14 @@ fn concat(i: &Infer<'_>) -> Rule {
             )));
         }
         for (a, (d, e)) in out.iter_mut().zip(next).enumerate() {
-            *d = if a == at {
-                &*d + e
-            } else {
-                unify(d, e, "dimensions beside the axis")?
-            };
+            if a != at {
+                *d = unify(d, e, "dimensions beside the axis")?;
+            }
         }
     }
+    // All at once, since there may be very many operands.
+    let lengths = i.inputs.iter().flatten().filter_map(|o| o.ty.shape.get(at));
+    out[at] = Dim::sum(lengths).unwrap_or_else(|| i.fresh(0, at));
     let mut out = InferredOutput::of(i.dtype(0)?, out);
     // Along the outermost axis, elements simply follow each other.
     if let Some(shape) = host::fixed(&out.ty.shape).filter(|_| at == 0) {
@@ -357,12 +404,15 @@ mod tests {
 
     #[test]
     fn symbolic_slices() {
-        let (s, c) = (Dim::sym("s"), |n: i64| Dim::Const(n));
+        let (s, t, c) = (Dim::sym("s"), Dim::sym("t"), |n: i64| Dim::Const(n));
         for (dim, start, end, step, want) in [
-            (s.clone(), c(0), c(1), 1, Some(c(1))),
-            (s.clone(), c(1), c(i64::MAX), 1, Some(&s - &c(1))),
-            (s.clone(), c(-1), c(i64::MAX), 1, Some(c(1))),
-            (s.clone(), c(0), c(-1), 1, Some(&s - &c(1))),
+            (s.clone(), c(0), c(1), 1, Some(s.smaller(&c(1)))),
+            (&s + &c(1), c(0), c(1), 1, Some(c(1))),
+            (&s + &c(3), c(-3), c(-1), 1, Some(c(2))),
+            (&s + &c(2), c(1), c(i64::MAX), 1, Some(&s + &c(1))),
+            (s.clone(), c(-1), c(i64::MAX), 1, Some(s.smaller(&c(1)))),
+            (s.clone(), &s - &c(1), s.clone(), 1, Some(s.smaller(&c(1)))),
+            (s.clone(), &s - &c(2), s.clone(), 1, None),
             (s.clone(), c(0), c(i64::MAX), 2, Some(s.ceil_div(&c(2)))),
             (s.clone(), c(0), s.clone(), 1, Some(s.clone())),
             (s.clone(), c(0), c(5), 1, Some(c(5).smaller(&s))),
@@ -371,9 +421,85 @@ mod tests {
             (c(512), c(0), s.clone(), 1, Some(s.smaller(&c(512)))),
             (&s + &c(3), s.clone(), &s + &c(3), 1, Some(c(3))),
             (c(10), c(2), c(100), 3, Some(c(3))),
+            (
+                s.clone(),
+                &(&t + &c(1)) * &c(-1),
+                c(i64::MAX),
+                1,
+                Some(s.smaller(&(&t + &c(1)))),
+            ),
+            // Where t is zero, these are the whole axis and nothing.
+            (s.clone(), &t * &c(-1), c(i64::MAX), 1, None),
+            (s.clone(), c(0), &t * &c(-1), 1, None),
         ] {
             let got = slice_dim(&dim, &start, &end, &c(step));
             assert_eq!(got, want, "{dim} [{start}:{end}:{step}]");
         }
+    }
+
+    /// The length of a convolution's output with a stride.
+    fn strided(dim: &Dim) -> Dim {
+        &(dim + &Dim::Const(3)).floor_div(&Dim::Const(2)) + &Dim::Const(1)
+    }
+
+    /// Models of speech cut elements off what many convolutions have made.
+    #[test]
+    fn lengths_of_slices_stay_short() {
+        let (mut dim, cut) = (Dim::sym("s"), Dim::Const(1));
+        for _ in 0..5 {
+            dim = strided(&dim);
+        }
+        let whole = dim.weight(100);
+        for _ in 0..5 {
+            dim = without(&dim, &cut);
+            assert!(dim.weight(100) <= whole + 5, "{dim}");
+        }
+        assert_eq!(dim.larger(&(&dim + &Dim::Const(0))), dim);
+    }
+
+    #[test]
+    fn lengths_of_slices_are_right_for_every_length_of_the_axis() {
+        let s = Dim::sym("s");
+        let dims = [
+            s.clone(),
+            &s + &Dim::Const(2),
+            without(&s, &Dim::Const(2)),
+            first(&s, &Dim::Const(4)),
+            strided(&strided(&s)),
+            without(&strided(&strided(&s)), &Dim::Const(1)),
+        ];
+        let bounds = || (-6..=6).chain([i64::MIN, i64::MAX]);
+        for (dim, start) in dims.iter().flat_map(|d| bounds().map(move |s| (d, s))) {
+            for (end, step) in bounds().flat_map(|e| [1, 2, 3, -1, i64::MAX].map(|s| (e, s))) {
+                let [from, to, by] = [start, end, step].map(Dim::Const);
+                let Some(length) = slice_dim(dim, &from, &to, &by) else {
+                    continue;
+                };
+                for n in 0..12 {
+                    let at: crate::dim::Bindings = [("s".into(), n)].into();
+                    let size = dim.eval(&at).expect("bound");
+                    let want = slice_range(size, start, end, step).1;
+                    assert_eq!(
+                        length.eval(&at),
+                        Some(want),
+                        "{size} of {dim} [{start}:{end}:{step}]"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_an_axis_adds_up() {
+        let s = Dim::sym("s");
+        let (front, back) = (first(&s, &Dim::Const(3)), without(&s, &Dim::Const(3)));
+        assert_eq!(&back + &front, s);
+        // The expression does not grow with the number of cuts, nor where nothing is cut off.
+        assert_eq!(
+            without(&(&s - &Dim::Const(3)), &Dim::Const(0)),
+            &s - &Dim::Const(3)
+        );
+        assert_eq!(without(&back, &Dim::Const(1)), without(&s, &Dim::Const(4)));
+        assert_eq!(first(&front, &Dim::Const(1)), first(&s, &Dim::Const(1)));
     }
 }

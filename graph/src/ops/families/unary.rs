@@ -122,8 +122,7 @@ fn cast_element(d: &Dim, to: DType) -> Option<Dim> {
         (Dim::Const(c), Bool) => Some(host::bit(*c != 0)),
         (Dim::Const(c), _) => host::fits(to, (*c).into()).then(|| d.clone()),
         (_, Bool) => host::less(&Dim::Const(0), d).filter(|b| *b).map(host::bit),
-        // A symbolic length is taken to fit whatever the model casts it to.
-        _ => Some(d.clone()),
+        _ => host::holds(to, d).then(|| d.clone()),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::Dim;
 use crate::graph::{Attrs, TensorType};
 use crate::ops::attrs::{
-    DeformAttrs, GridSampleAttrs, PixelFormat, RoiAttrs, Window, unpooled_len,
+    DeformAttrs, GridMode, GridSampleAttrs, PixelFormat, RoiAttrs, Window, unpooled_len,
 };
 use crate::ops::cost::{elements, per_element, per_input_element, with_flops};
 use crate::ops::def::*;
@@ -11,11 +11,24 @@ use crate::ops::kind::{Op, family};
 use crate::ops::shapes::*;
 
 fn grid_sample(i: &Infer<'_>) -> Rule {
-    GridSampleAttrs::new(i.attrs)?;
-    let (x, grid) = (i.shape(0)?, i.shape(1)?);
-    if !(3..=5).contains(&x.len()) || grid.len() != x.len() {
+    let attrs = GridSampleAttrs::new(i.attrs)?;
+    let (x, grid, dtype) = (i.shape(0)?, i.shape(1)?, i.dtype(0)?);
+    if x.len() < 3 || grid.len() != x.len() {
         return Err(OpError::shape(format!(
-            "X {x:?} and grid {grid:?} must have the same rank of 3 to 5"
+            "X {x:?} and grid {grid:?} must have the same rank of 3 or more"
+        )));
+    }
+    if attrs
+        .mode
+        .most_axes()
+        .is_some_and(|most| x.len() - 2 > most)
+    {
+        let reason = format!("X {x:?} has more spatial axes than this mode samples");
+        return Err(OpError::shape(reason));
+    }
+    if attrs.mode != GridMode::Nearest && !FLOATS.contains(&dtype) {
+        return Err(OpError::shape(format!(
+            "elements of {dtype} are sampled by mode 'nearest' only; cast X to a float dtype for other modes"
         )));
     }
     let (Some((coordinates, places)), [batch, channels, ..]) = (grid.split_last(), x) else {
@@ -79,7 +92,12 @@ fn suppression(i: &Infer<'_>) -> Rule {
 }
 
 fn deform_conv(i: &Infer<'_>) -> Rule {
-    let (x, w) = (i.ranked(0, "X", 4)?, i.ranked(1, "W", 4)?);
+    let (x, w) = (i.shape(0)?, i.shape(1)?);
+    if !(3..=5).contains(&x.len()) || w.len() != x.len() {
+        return Err(OpError::shape(format!(
+            "X {x:?} and W {w:?} must have the same rank of 3 to 5"
+        )));
+    }
     let kernel: Option<Vec<usize>> = w[2..]
         .iter()
         .map(|d| usize::try_from(d.as_const()?).ok())
@@ -105,15 +123,28 @@ fn deform_conv(i: &Infer<'_>) -> Rule {
     for (axis, d) in x[2..].iter().enumerate() {
         out.push(attrs.window.output_dim(axis, d)?);
     }
-    let taps = kernel.iter().map(|k| *k as u128).product::<u128>() * attrs.offset_group as u128;
-    let taps = i64::try_from(taps * 2).map_err(|_| OpError::shape("the filter is too large"))? / 2;
-    for (operand, name, count) in [(2, "offset", taps * 2), (4, "mask", taps)] {
-        let want = [x[0].clone(), count.into(), out[2].clone(), out[3].clone()];
+    let too_large = || OpError::shape("the filter is too large");
+    let count = |all: &[usize]| {
+        let mut all = all.iter().map(|n| i64::try_from(*n).ok());
+        all.try_fold(attrs.offset_group as i64, |product, n| {
+            product.checked_mul(n?)
+        })
+        .ok_or_else(too_large)
+    };
+    let taps = count(&kernel)?;
+    let offsets = taps
+        .checked_mul(kernel.len() as i64)
+        .ok_or_else(too_large)?;
+    for (operand, name, count) in [(2, "offset", offsets), (4, "mask", taps)] {
+        let want: Vec<Dim> = [x[0].clone(), count.into()]
+            .into_iter()
+            .chain(out[2..].iter().cloned())
+            .collect();
         let Some(given) = i.opt(operand) else {
             continue;
         };
         let shape = &given.ty.shape;
-        if shape.len() != 4 || shape.iter().zip(&want).any(|(a, b)| !can_equal(a, b)) {
+        if shape.len() != want.len() || shape.iter().zip(&want).any(|(a, b)| !can_equal(a, b)) {
             return Err(OpError::shape(format!(
                 "'{name}' must have shape {want:?}, not {shape:?}"
             )));
@@ -186,7 +217,7 @@ family! {
 pub(super) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Vision(VisionOp::DeformConv),
-        "X [N, C, H, W] convolved with W, each element of which is read with an offset of its own: [N, M, ..].",
+        "X [N, C, ..] of one to three spatial axes convolved with W, each element of which is read with an offset of its own: [N, M, ..].",
         &[
             X.class(1),
             operand("W", FLOATS).class(1),
@@ -208,7 +239,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Vision(VisionOp::GridSample),
         "The elements of X [N, C, ..] at the places of `grid` [N, .., axes], in [-1, 1] and from the last axis on: [N, C, ..].",
-        &[X, operand("grid", FLOATS)],
+        &[operand("X", MOVED), operand("grid", FLOATS)],
         grid_sample,
     )
     .attrs(&[

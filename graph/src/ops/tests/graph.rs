@@ -108,6 +108,36 @@ fn attention_reshapes_resolve_to_symbols() {
 }
 
 #[test]
+fn a_scan_costs_as_many_runs_as_its_operand_has_slices() {
+    let mut body = Build::default();
+    let e = body.param("e", DType::F32, &[Dim::Const(4)]);
+    let doubled = body.plain("Add", &[e, e]);
+    body.0.results.push(("r".into(), doubled));
+    infer_types(&mut body.0).unwrap();
+    let mut b = Build::default();
+    let shorter = Dim::sym("n") - Dim::Const(3);
+    let x = b.param("x", DType::F32, &[shorter, Dim::Const(4)]);
+    let attrs = Attrs::default()
+        .with("body", Attr::Function(std::sync::Arc::new(body.0)))
+        .with("num_scan_inputs", Attr::Int(1));
+    let y = b.node("Scan", attrs, &[x]);
+    b.0.results.push(("y".into(), y));
+    infer_types(&mut b.0).unwrap();
+    // Where n is not known, and where there would be fewer than no slices, there are none.
+    for (n, flops) in [
+        (Some(8), 5.0 * 4.0),
+        (Some(3), 0.0),
+        (Some(1), 0.0),
+        (None, 0.0),
+    ] {
+        let bound = n.map(|n| ("n".into(), n)).into_iter().collect();
+        let cost = node_cost(&b.0, &b.0.nodes[0], &bound);
+        assert_eq!(cost.flops, flops, "{n:?}");
+        assert!(cost.bytes >= 0.0, "{n:?}");
+    }
+}
+
+#[test]
 fn expand_of_a_guarded_shape_resolves() {
     let mut b = Build::default();
     let (batch, seq) = (Dim::sym("batch"), Dim::sym("seq"));

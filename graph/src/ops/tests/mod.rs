@@ -512,3 +512,17 @@ fn costs_count_the_arithmetic() {
     assert_eq!(flops("Relu", &[], "f32[7]").flops, 7.);
     assert_eq!(flops("Reshape", &[], "f32[8]; =2 4"), Cost::default());
 }
+
+#[test]
+fn lengths_are_followed_through_casts_that_keep_them() {
+    for (to, followed) in [
+        (I32, true),
+        (I64, true),
+        (U64, true),
+        (U8, false),
+        (I16, false),
+    ] {
+        let out = run("Cast", &[("to", Attr::DType(to))], "=n", 1).unwrap();
+        assert_eq!(out[0].value.is_some(), followed, "{to}");
+    }
+}

@@ -350,6 +350,12 @@ impl Builder {
         }
     }
 
+    /// Whether a literal of one element is zero.
+    pub(super) fn is_zero(&self, id: ValueId) -> bool {
+        let tensor = self.known[id.ix()].tensor.as_ref();
+        tensor.is_some_and(|t| t.elements() == 1 && t.bytes().iter().all(|byte| *byte == 0))
+    }
+
     /// The element of a value of one element, where it is known, if only as a dimension.
     pub(super) fn dim(&self, id: ValueId) -> Option<Dim> {
         match self.known[id.ix()].elements.as_ref()?.elements.as_slice() {

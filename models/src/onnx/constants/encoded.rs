@@ -252,10 +252,13 @@ pub(in crate::onnx) fn sidecar(
     if let Some(path) = existing(&dir, cache_dir) {
         return Ok(path);
     }
-    let written = write_atomically(&dir, |file| {
-        let meta = write(model, jobs, file, &dir)?;
-        model.check_unchanged()?;
-        Ok(file_name(&meta))
+    let made = std::fs::create_dir_all(&dir).map_err(WriteError::Io);
+    let written = made.and_then(|()| {
+        write_atomically(&dir, |file| {
+            let meta = write(model, jobs, file, &dir)?;
+            model.check_unchanged()?;
+            Ok(file_name(&meta))
+        })
     });
     written.map_err(|e| match e {
         WriteError::Io(source) => ModelError::Io {

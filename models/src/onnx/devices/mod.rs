@@ -120,7 +120,7 @@ pub(super) fn stages(
             "{say} how tensors are sharded, which is ignored: nodes run whole"
         ));
     }
-    // The plan that is written to the file comes before the configurations that the file had already.
+    // A configuration that an earlier plan wrote to the file comes before the others.
     let mut known = model
         .configuration
         .iter()

@@ -6,7 +6,8 @@
 //!
 //! Invariants
 //! 1. Each byte of the structure is read once, through a window; payloads are skipped, not read.
-//! 2. Nesting, the number of messages and the size of the structure are bounded.
+//! 2. Nesting, the number of messages and the size of the structure are bounded. What the lists of attributes take in
+//!    memory is bounded by a multiple of the file's length, since classical models are such lists.
 //! 3. Fields that are not listed here are dropped, so a file cannot forge [`proto::TensorProto::stored`].
 
 use prost::Message as _;
@@ -20,11 +21,18 @@ use crate::file::{DataFile, Reader};
 const KEEP: u64 = 4096;
 /// Deepest nesting of messages: a graph inside an attribute of a node takes three levels.
 const MAX_DEPTH: u32 = 64;
-/// Most messages and fields in a model, apart from the elements of lists of numbers, of which [`MAX_STRUCTURE`] bounds the
-/// number. A decoded message takes up to about 500 bytes.
+/// Most messages and fields in a model, apart from the elements of the lists of attributes. A decoded message takes up to
+/// about 500 bytes.
 const MAX_MESSAGES: u64 = 1 << 22;
-/// Most bytes of structure.
+/// Most bytes of structure, apart from the lists of attributes.
 const MAX_STRUCTURE: u64 = 128 << 20;
+/// The lists of attributes may take this many bytes of memory for each byte of the file, and [`LIST_ALLOWANCE`] more, but at
+/// most [`MAX_LISTS`].
+const LIST_FACTOR: u64 = 8;
+const LIST_ALLOWANCE: u64 = 128 << 20;
+const MAX_LISTS: u64 = 4 << 30;
+/// What a string takes in memory, apart from its bytes.
+const STRING_COST: u64 = 48;
 /// Most pieces of one payload.
 const MAX_PIECES: usize = 1 << 16;
 
@@ -123,6 +131,10 @@ struct Walk<'a> {
     r: Reader<'a>,
     payloads: Vec<Payload>,
     messages: u64,
+    /// The bytes of structure so far, apart from the lists of attributes.
+    structure: u64,
+    /// What the lists of attributes take in memory so far.
+    lists: u64,
     has_training: bool,
     /// Whether a field so far has shown that the file is a model.
     recognised: bool,
@@ -147,6 +159,8 @@ pub(in crate::onnx) fn read(file: &DataFile) -> Result<Skeleton, ModelError> {
         r: Reader::new(file),
         payloads: Vec::new(),
         messages: 0,
+        structure: 0,
+        lists: 0,
         has_training: false,
         recognised: false,
     };
@@ -208,8 +222,8 @@ impl Walk<'_> {
             self.has_training |= (msg, f.number) == (Msg::Model, 20);
             match msg.field(f.number) {
                 None => self.r.seek(f.end),
-                // Lists of numbers have a field for each element, which takes at most 8 bytes when it is decoded.
-                Some(Msg::Leaf) if msg == Msg::Attribute && matches!(f.number, 7 | 8) => {
+                Some(Msg::Leaf) if msg == Msg::Attribute && matches!(f.number, 7..=9) => {
+                    self.count_elements(&f)?;
                     self.copied(&f, out)?;
                 }
                 Some(Msg::Leaf) => self.leaf(&f, out)?,
@@ -221,10 +235,10 @@ impl Walk<'_> {
                             "a message has another wire type",
                         ));
                     }
+                    self.count_bytes(f.content - f.start)?;
                     let mut content = Vec::new();
                     self.message(inner, f.end, depth + 1, &mut content)?;
                     wire::put_bytes(f.number, &content, out);
-                    self.check_size(out.len() as u64)?;
                 }
             }
             // A model is recognised by a version number, or by a nested message that is intact.
@@ -234,7 +248,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Counts a message or field, of which strings may have many.
+    /// Counts a message or field.
     fn count(&mut self) -> Result<(), ModelError> {
         self.messages += 1;
         if self.messages > MAX_MESSAGES {
@@ -246,8 +260,10 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn check_size(&self, bytes: u64) -> Result<(), ModelError> {
-        if bytes > MAX_STRUCTURE {
+    /// Counts bytes of structure.
+    fn count_bytes(&mut self, bytes: u64) -> Result<(), ModelError> {
+        self.structure += bytes;
+        if self.structure > MAX_STRUCTURE {
             return Err(ModelError::TooLarge {
                 what: "bytes outside its tensors",
                 limit: MAX_STRUCTURE,
@@ -256,18 +272,39 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// Counts the elements of a list of an attribute that field `f` holds: a string, or any number of numbers.
+    fn count_elements(&mut self, f: &Field) -> Result<(), ModelError> {
+        let len = f.end - f.content;
+        let cost = match (f.number, f.kind) {
+            (9, _) => len.saturating_add(STRING_COST),
+            // Each byte may be an integer.
+            (8, Kind::Bytes) => len.saturating_mul(8),
+            (8, _) => 8,
+            _ => len,
+        };
+        self.lists = self.lists.saturating_add(cost);
+        let by_file = self.r.file().len().saturating_mul(LIST_FACTOR);
+        let limit = LIST_ALLOWANCE.saturating_add(by_file).min(MAX_LISTS);
+        if self.lists > limit {
+            return Err(ModelError::TooLarge {
+                what: "bytes of lists in attributes",
+                limit,
+            });
+        }
+        Ok(())
+    }
+
     /// Counts a field and copies it unchanged.
     fn leaf(&mut self, f: &Field, out: &mut Vec<u8>) -> Result<(), ModelError> {
         self.count()?;
+        self.count_bytes(f.end - f.start)?;
         self.copied(f, out)
     }
 
     /// Copies a field unchanged.
     fn copied(&mut self, f: &Field, out: &mut Vec<u8>) -> Result<(), ModelError> {
-        let len = f.end - f.start;
-        self.check_size(out.len() as u64 + len)?;
         self.r.seek(f.start);
-        self.r.copy(len, out)
+        self.r.copy(f.end - f.start, out)
     }
 
     /// Copies a tensor, but its content only where that is small.
@@ -319,6 +356,8 @@ impl Walk<'_> {
             self.store(Payload::Encoded(pieces), out);
         } else {
             for p in &pieces {
+                // The tag and the length of a small piece take three bytes.
+                self.count_bytes(p.len + 3)?;
                 self.r.seek(p.offset);
                 if p.packed {
                     wire::put_varint(u64::from(p.field) << 3 | 2, out);

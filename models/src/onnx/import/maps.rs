@@ -1,5 +1,5 @@
-//! Maps. An input of the graph that is a map is two lists, its keys and its values, which the ops of `ai.onnx.ml` that take a map
-//! read. Every other reader of a map is refused.
+//! Maps. An input of the graph that is a map is two lists, its keys and its values, which the ops of `ai.onnx.ml` that
+//! take a map read. Every other reader of a map is refused.
 
 use convoke_graph::graph::ValueId;
 
@@ -22,11 +22,8 @@ impl<'a> Importer<'a> {
         if self.scopes.iter().all(|s| s.compounds.is_empty()) {
             return Ok(false);
         }
-        let map = n.input.iter().find_map(|input| match self.compound(input) {
-            Some(map @ Meaning::Map { .. }) => Some(map),
-            _ => None,
-        });
-        let Some(Meaning::Map { keys, values }) = map else {
+        let map = n.input.iter().find(|input| self.is_map(input));
+        let Some(Meaning::Map { keys, values }) = map.and_then(|map| self.compound(map)) else {
             return Ok(false);
         };
         let (domain, op) = (domain(n.domain()), n.op_type());
@@ -67,7 +64,7 @@ impl<'a> Importer<'a> {
         normalize::of_map(self, call)
     }
 
-    /// Reports a map that a graph or function yields, and puts a value of no type into its place.
+    /// Reports a map that the model's graph or a nested graph yields, and puts a value of no type into its place.
     pub(in crate::onnx) fn refuse_map(
         &mut self,
         meaning: Meaning,

@@ -53,8 +53,8 @@ pub(super) struct Importer<'a> {
     pub(super) decoded: HashMap<usize, (TensorType, usize)>,
     /// The nodes that are imported as part of a branch, by the address of the branch.
     pub(super) moved: HashMap<usize, Vec<&'a NodeProto>>,
-    /// By node of the outermost function, the address of the model's node that it came from. A node of a model-local function
-    /// counts as the node that calls the function.
+    /// By node of the outermost function, the address of the model's node that it came from. A node of a model-local
+    /// function counts as the node that calls the function.
     came_from: Vec<usize>,
     /// Number of symbols made so far.
     pub(super) symbols: usize,
@@ -89,8 +89,8 @@ pub(super) fn given_sizes(
     Ok(inputs::given_sizes(&inputs, given))
 }
 
-/// Imports the graph of `model`, which must have one. `given` says what is known of the inputs, and `fixed` which of their open
-/// dimensions have a known size.
+/// Imports the graph of `model`, which must have one. `given` says what is known of the inputs, and `fixed` which of
+/// their open dimensions have a known size.
 pub(super) fn import<'a>(
     model: &'a ModelProto,
     payloads: &'a [Payload],
@@ -226,7 +226,8 @@ pub(super) fn check_opset(found: i64) -> Result<(), ModelError> {
 const MOST_REMARKS: usize = 16;
 
 impl<'a> Importer<'a> {
-    /// Adds a remark of the kind whose remarks have the words `kind`, once. `further` stands for those beyond the first ones.
+    /// Adds a remark of the kind whose remarks have the words `kind`, once. `further` stands for those beyond the first
+    /// ones.
     pub(super) fn remark(&mut self, kind: &str, remark: String, further: &str) {
         let alike = self.remarks.iter().filter(|r| r.contains(kind)).count();
         let is_known = |remark: &str| self.remarks.iter().any(|r| r == remark);

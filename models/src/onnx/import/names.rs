@@ -61,6 +61,20 @@ impl<'a> Importer<'a> {
         None
     }
 
+    /// Whether `name` stands for a map.
+    pub(in crate::onnx) fn is_map(&self, name: &str) -> bool {
+        for scope in self.scopes.iter().rev() {
+            if let Some(compound) = scope.compounds.get(name) {
+                return matches!(compound, Meaning::Map { .. });
+            }
+            let known = scope.names.contains_key(name) || scope.pending.contains_key(name);
+            if known || !scope.open {
+                break;
+            }
+        }
+        false
+    }
+
     /// Whether `name` stands for an optional value that holds nothing.
     pub(in crate::onnx) fn holds_nothing(&self, name: &str) -> bool {
         for scope in self.scopes.iter().rev() {

@@ -79,7 +79,9 @@ impl<'a> Importer<'a> {
             (domain, n.op_type(), &*inputs, named)
             && let Some(ty) = self.b.ty(*x)
         {
-            let open = ty.shape.iter().filter(|d| d.as_const().is_none());
+            let open = ty.shape.iter();
+            // One that has one element or none goes all the same.
+            let open = open.filter(|d| d.as_const().is_none() && !d.is_one_or_none());
             self.assumed_others.extend(open.cloned());
         }
         let out = match (domain, n.op_type()) {

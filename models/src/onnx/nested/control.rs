@@ -424,7 +424,7 @@ impl<'a> Importer<'a> {
         Ok(kept.collect())
     }
 
-    fn is_read(&self, name: &str) -> bool {
+    pub(super) fn is_read(&self, name: &str) -> bool {
         !name.is_empty() && self.read.contains(name)
     }
 

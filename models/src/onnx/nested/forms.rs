@@ -18,8 +18,8 @@ pub(super) struct ElementType {
 }
 
 impl ElementType {
-    /// Returns what holds for both sequences, for where either may be meant. The dtype of one that never has any
-    /// tensors counts only where that of the other is not known.
+    /// The type that covers both sequences, where either may be meant. The dtype of one that never has any tensors
+    /// counts only where that of the other is not known.
     pub(super) fn or(self, other: ElementType) -> ElementType {
         let (first, second) = match (self.ranks, other.ranks) {
             (None, Some(_)) => (other, self),
@@ -184,7 +184,8 @@ impl Importer<'_> {
 
     pub(super) fn form(&self, meaning: &Meaning) -> Form {
         match meaning {
-            // A node that reads a map is refused before, and so is a graph that yields one.
+            // A node that reads a map is refused before, and so is a nested graph, or the model's graph, that yields
+            // one.
             Meaning::Nothing | Meaning::Map { .. } => Form::Nothing,
             Meaning::Tensor(id) => {
                 Form::Tensor(self.b.ty(*id).map(|ty| (ty.dtype, ty.shape.len())))

@@ -101,7 +101,7 @@ impl<'a> Importer<'a> {
         outputs: &'a [String],
     ) -> Result<(), ModelError> {
         self.check_depth()?;
-        let key = (f.domain(), f.name());
+        let key = (f.domain(), f.name(), f.overload());
         if self.scopes.iter().any(|s| s.function == Some(key)) {
             return Err(ModelError::Recursion {
                 function: format!("{}.{}", key.0, key.1),

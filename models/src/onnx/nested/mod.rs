@@ -5,6 +5,7 @@
 //! modifier of FlexAttention ──flex──> the function under construction
 //! other branch, body of Loop and Scan ──control──> a function of its own, an attribute of the node
 //! sequence, optional value ──sequences──> the tensors that it holds
+//! loop over sequences whose iterations are known ──unrolled──> the function under construction
 //! the same, where the run decides what it holds ──forms, loops, packed──> tensors for all that it may hold
 //! ```
 //!
@@ -23,6 +24,7 @@ mod packed;
 mod scan;
 mod sequences;
 mod single;
+mod unrolled;
 
 pub(super) use packed::Packed;
 pub(super) use sequences::MOST;

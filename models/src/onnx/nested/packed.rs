@@ -95,7 +95,7 @@ impl Expansion<'_> {
         self.op("CumSum", attrs, &[x, axis])
     }
 
-    fn with_zero(&mut self, x: ValueId, shape: ValueId) -> Made {
+    pub(super) fn with_zero(&mut self, x: ValueId, shape: ValueId) -> Made {
         let attrs = Attrs::default().with("allowzero", Attr::Int(1));
         self.op("Reshape", attrs, &[x, shape])
     }

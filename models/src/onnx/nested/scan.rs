@@ -4,7 +4,7 @@ use convoke_graph::graph::{Attr, Attrs, TensorType, ValueId};
 
 use super::super::builder::Builder;
 use super::super::import::Importer;
-use super::super::normalize::ImportFailure;
+use super::super::normalize::{Expansion, ImportedNode, Made, Outputs, axis_of};
 use super::super::proto::{GraphProto, NodeProto};
 use super::control::{Bound, ControlNode};
 use crate::error::ModelError;
@@ -35,12 +35,6 @@ impl<'a> Importer<'a> {
             true => (inputs.first().copied().flatten(), inputs.get(1..)),
             false => (None, Some(inputs)),
         };
-        if lengths.is_some() {
-            let reason = "lengths of sequences, in its form of opset 8".into();
-            let failure = Err(ImportFailure::Unsupported(reason));
-            let out = self.reported(failure, "", "Scan", name, &node.output)?;
-            return self.define_kept(&node.output, &vec![true; out.len()], &out);
-        }
         let given = inputs.unwrap_or_default().iter().copied();
         let given = given.collect::<Option<Vec<_>>>();
         let mut carried = given.ok_or_else(|| n.error("an operand is left out"))?;
@@ -69,7 +63,7 @@ impl<'a> Importer<'a> {
         };
         let names = self.result_names(&node.output, &kept);
         let out = match old {
-            true => self.batched_scan(&n, g, operands, &kept, &names)?,
+            true => self.batched_scan(&n, g, lengths, operands, &kept, &names)?,
             false => self.scan(&n, g, operands, &kept, &names)?,
         };
         self.define_kept(&node.output, &kept, &out)
@@ -153,17 +147,19 @@ impl<'a> Importer<'a> {
     }
 
     /// Adds a Scan in the form of opset 8: the first axis of all operands and results is that of the batch, whose
-    /// elements are scanned by themselves.
+    /// elements are scanned by themselves. With `lengths`, a list, each of them is scanned up to its own length, and what is
+    /// collected is zero behind it.
     fn batched_scan(
         &mut self,
         n: &ControlNode<'a, '_>,
         g: &'a GraphProto,
+        lengths: Option<ValueId>,
         mut operands: ScanOperands,
         kept: &[bool],
         outputs: &[String],
     ) -> Result<Vec<ValueId>, ModelError> {
         let given = operands.carried.iter().chain(&operands.scanned);
-        let given: Vec<ValueId> = given.copied().collect();
+        let given: Vec<ValueId> = given.copied().chain(lengths).collect();
         let element = |ty: &TensorType| {
             let shape = ty.shape.get(1..).unwrap_or_default().to_vec();
             TensorType::new(ty.dtype, shape)
@@ -173,16 +169,87 @@ impl<'a> Importer<'a> {
             let params = types.into_iter().enumerate();
             let params = params.map(|(p, ty)| i.b.param_of(&format!("{}/element{p}", n.name), ty));
             let mut carried: Vec<ValueId> = params.collect();
+            let length = lengths.and_then(|_| carried.pop());
             operands.scanned = carried.split_off(operands.carried.len());
             operands.carried = carried;
             let names: Vec<String> = (0..outputs.len())
                 .map(|o| format!("{}/result{o}", n.name))
                 .collect();
-            i.scan(n, g, operands, kept, &names)
+            let Some(length) = length else {
+                return i.scan(n, g, operands, kept, &names);
+            };
+            let out = i.scan_of_length(n, g, length, operands, kept, &names);
+            i.reported(out, "", "Scan", n.name, &names)
         })?;
         let attrs = Attrs::default().with("num_scan_inputs", Attr::Int(given.len() as i64));
         let operands = given.into_iter().map(Some);
         body.emit(&mut self.b, "Scan", n.name, attrs, operands, outputs)
+    }
+
+    /// Adds a Scan of the first slices, as many as `length` says, and fills what it collects up with zeros.
+    fn scan_of_length(
+        &mut self,
+        n: &ControlNode<'a, '_>,
+        g: &'a GraphProto,
+        length: ValueId,
+        mut operands: ScanOperands,
+        kept: &[bool],
+        outputs: &[String],
+    ) -> Outputs {
+        let first = operands.scanned.first().copied();
+        let first = first.ok_or_else(|| n.error("scans nothing"))?;
+        let c = ImportedNode::of_expansion(n.name, vec![]);
+        let mut e = Expansion {
+            b: &mut self.b,
+            c: &c,
+        };
+        e.ty(first)?;
+        let most = e.length(first, 0)?;
+        let own = e.reshaped(length, &[1])?;
+        let left = e.plain("Sub", &[most, own])?;
+        let sizes = e.joined(0, &[own, left])?;
+        for x in &mut operands.scanned {
+            *x = e.leading(*x, sizes)?;
+        }
+        let state = operands.carried.len();
+        let mut out = self.scan(n, g, operands, kept, outputs)?;
+        let mut e = Expansion {
+            b: &mut self.b,
+            c: &c,
+        };
+        for x in out.iter_mut().skip(state) {
+            *x = e.filled_up(*x, most, left)?;
+        }
+        Ok(out)
+    }
+}
+
+impl Expansion<'_> {
+    /// The first rows of `x`: `sizes` are their number and that of the others. Where `x` has another number of rows, or one
+    /// of the sizes is negative, the run refuses them.
+    fn leading(&mut self, x: ValueId, sizes: ValueId) -> Made {
+        let name = format!("{}/Split", self.c.name);
+        let parts = [name.clone(), format!("{name}/rest")];
+        let operands = vec![Some(x), Some(sizes)];
+        let made = self.b.emit("Split", &name, axis_of(0), operands, &parts)?;
+        let first = made.first().copied();
+        Ok(first.ok_or_else(|| self.c.error("has no operand"))?)
+    }
+
+    /// `x` with as many zeros behind its rows as `left` says, so that there are `most`; both are lists of one number.
+    fn filled_up(&mut self, x: ValueId, most: ValueId, left: ValueId) -> Made {
+        let rank = self.shape(x)?.len();
+        let mut pads = vec![self.ints("zeros", &vec![0; rank])?, left];
+        let mut shape = vec![most];
+        if rank > 1 {
+            pads.push(self.ints("zeros", &vec![0; rank - 1])?);
+            let inner = Attrs::default().with("start", Attr::Int(1));
+            shape.push(self.op("Shape", inner, &[x])?);
+        }
+        let pads = self.joined(0, &pads)?;
+        let shape = self.joined(0, &shape)?;
+        let rows = self.plain("Pad", &[x, pads])?;
+        self.with_zero(rows, shape)
     }
 }
 

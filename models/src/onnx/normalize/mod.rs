@@ -15,9 +15,12 @@ mod expansion;
 mod grams;
 mod learn;
 mod operands;
+mod qlinear_matmul;
 mod quantised;
 mod random;
+mod scatter;
 mod signal;
+mod strings;
 mod vision;
 
 use convoke_graph::DType;
@@ -216,6 +219,7 @@ pub(super) fn standard(b: &mut Builder, mut c: ImportedNode) -> Outputs {
         "ReduceSum" => c.emit(b),
         op if op.starts_with("Reduce") && v < 18 => operands::axes(b, c),
         "Split" => operands::split(b, c),
+        "Range" => operands::range(b, c),
         "Pad" if v < 11 => operands::pad(b, c),
         "Slice" if v < 10 => operands::slice(b, c),
         "Clip" if v < 11 => operands::clip(b, c),
@@ -248,8 +252,13 @@ pub(super) fn standard(b: &mut Builder, mut c: ImportedNode) -> Outputs {
         "SwiGLU" => composed::swiglu(b, c),
         "Upsample" => resize::upsample(b, c),
         "QuantizeLinear" | "DequantizeLinear" => quantised::linear(b, c),
+        "QLinearMatMul" => qlinear_matmul::qlinear_matmul(b, c),
         "Resize" => resize::resize(b, c),
         "Scatter" => c.emit_as(b, "ScatterElements"),
+        "ScatterElements" | "ScatterND" => scatter::scatter(b, c),
+        "Col2Im" => operands::col2im(b, c),
+        "NonZero" => strings::non_zero(b, c),
+        "Unique" => strings::unique(b, c),
         "GridSample" if v < 20 => resize::grid_sample(b, c),
         "RoiAlign" if v < 16 => resize::roi_align(b, c),
         "GroupNormalization" if v < 21 => composed::group_norm(b, c),

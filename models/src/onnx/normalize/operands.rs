@@ -5,8 +5,9 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 use half::{bf16, f16};
 
 use super::super::builder::Builder;
-use super::{ImportedNode, Outputs, unsupported};
-use convoke_graph::DType;
+use super::expansion::{is_half, to_dtype};
+use super::{Expansion, ImportFailure, ImportedNode, Outputs, axis_of, unsupported};
+use convoke_graph::{DType, Dim};
 
 /// Turns the attribute `axes` of Unsqueeze, Reduce* and older ops into an operand.
 pub(super) fn axes(b: &mut Builder, mut c: ImportedNode) -> Outputs {
@@ -38,7 +39,8 @@ pub(super) fn squeeze(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let unnamed = c.input(1).is_none() && c.attrs.ints("axes").is_none_or(|axes| axes.is_empty());
     if unnamed && let Some(ty) = c.input(0).and_then(|x| b.ty(x)) {
         let open = ty.shape.iter().enumerate();
-        let open = open.filter(|(_, d)| d.as_const().is_none());
+        // An axis that has one element or none, such as the last of a sequence, goes.
+        let open = open.filter(|(_, d)| d.as_const().is_none() && !d.is_one_or_none());
         let kept: Vec<i64> = open.map(|(axis, _)| axis as i64).collect();
         if !kept.is_empty() {
             c.attrs = c.attrs.with("kept", Attr::Ints(kept));
@@ -55,6 +57,13 @@ pub(super) fn split(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     if let Some(sizes) = c.take_ints("split")? {
         let id = b.ints(&c.sub("split"), &sizes)?;
         c.set(1, Some(id));
+    }
+    // In operator set 1 an operand of lengths has the dtype of the first one.
+    if c.opset < 2
+        && let Some(lengths) = c.input(1)
+    {
+        let lengths = Expansion { b, c: &c }.cast(lengths, DType::I64)?;
+        c.set(1, Some(lengths));
     }
     if c.input(1).is_none() && c.attrs.get("num_outputs").is_none() {
         let parts = c.outputs.len() as i64;
@@ -113,16 +122,75 @@ pub(super) fn top_k(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     c.emit(b)
 }
 
-/// Imports BatchNormalization with given statistics per channel. Training mode and statistics per element are
-/// unsupported.
+/// Imports BatchNormalization with given statistics. Training mode is unsupported.
 pub(super) fn batch_norm(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     if c.take_int("training_mode")?.unwrap_or(0) != 0 {
         return Err(unsupported("training mode"));
     }
-    if c.take_int("spatial")?.unwrap_or(1) != 1 {
-        return Err(unsupported("statistics per element"));
+    if !c.take_flag("spatial", true)? && has_statistics_per_element(b, &c)? {
+        return of_elements(b, c);
+    }
+    let x_type = c.input(0).and_then(|x| b.ty(x));
+    if x_type.is_some_and(|x| x.shape.len() == 1) {
+        return of_one_channel(b, c);
     }
     c.emit(b)
+}
+
+/// Whether the statistics that a BatchNormalization is given are those of each element of all axes but the first one, and not
+/// those of each channel. Before operator set 7 they had one axis either way.
+fn has_statistics_per_element(b: &Builder, c: &ImportedNode) -> Result<bool, ImportFailure> {
+    let mut shapes = Vec::with_capacity(5);
+    for i in 0..5 {
+        let ty = b.ty(c.need(i)?).ok_or(ImportFailure::Consequence)?;
+        shapes.push(ty.shape.as_slice());
+    }
+    let [Some(x), Some(scale)] = [shapes.first(), shapes.get(1)] else {
+        return Ok(false);
+    };
+    // Each element of a row is a channel of its own.
+    if x.len() <= 2 || c.opset < 7 && scale.len() == 1 {
+        return Ok(false);
+    }
+    let fits = |of: &&[Dim]| {
+        let differs = |(a, b): (&Dim, &Dim)| matches!((a.as_const(), b.as_const()), (Some(a), Some(b)) if a != b);
+        of.len() + 1 == x.len() && !of.iter().zip(&x[1..]).any(differs)
+    };
+    match shapes.iter().skip(1).find(|of| !fits(of)) {
+        None => Ok(true),
+        Some(of) => {
+            let message =
+                format!("statistics of shape {of:?} are not those of each element of {x:?}");
+            Err(c.error(message).into())
+        }
+    }
+}
+
+/// Imports BatchNormalization with statistics per element: as many channels as an entry of the batch has elements.
+fn of_elements(b: &mut Builder, c: ImportedNode) -> Outputs {
+    let x = c.need(0)?;
+    let mut e = Expansion { b, c: &c };
+    let mut operands = vec![e.op("Flatten", axis_of(1), &[x])?];
+    for i in 1..5 {
+        operands.push(e.reshaped(c.need(i)?, &[-1])?);
+    }
+    let y = e.op("BatchNormalization", c.attrs.clone(), &operands)?;
+    let shape = e.plain("Shape", &[x])?;
+    let whole = Attrs::default().with("allowzero", Attr::Int(1));
+    c.finish(b, "Reshape", whole, vec![Some(y), Some(shape)])
+}
+
+/// Imports BatchNormalization of elements that all belong to one channel.
+fn of_one_channel(b: &mut Builder, c: ImportedNode) -> Outputs {
+    let mut operands = Vec::with_capacity(5);
+    for i in 0..5 {
+        operands.push(c.need(i)?);
+    }
+    let mut e = Expansion { b, c: &c };
+    let axes = e.ints("axes", &[1])?;
+    operands[0] = e.plain("Unsqueeze", &[operands[0], axes])?;
+    let y = e.op("BatchNormalization", c.attrs.clone(), &operands)?;
+    c.finish(b, "Squeeze", Attrs::default(), vec![Some(y), Some(axes)])
 }
 
 /// Imports a recurrent op without the attribute of the first operator set that says whether the first output is
@@ -151,6 +219,45 @@ pub(super) fn widened(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     c.emit(b)
 }
 
+/// Imports Range, whose attribute of operator set 27 says in which dtype halves are computed.
+pub(super) fn range(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    const F32: i64 = 1;
+    const F64: i64 = 11;
+    let stash = c.take_int("stash_type")?.unwrap_or(F32);
+    let dtype = c.dtype(b, 0);
+    match stash {
+        // Other dtypes are computed in themselves, whatever the attribute says.
+        _ if !is_half(dtype) => c.emit(b),
+        F32 => c.emit(b),
+        F64 => {
+            let mut e = Expansion { b, c: &c };
+            let mut wide = Vec::with_capacity(3);
+            for i in 0..3 {
+                wide.push(e.cast(c.need(i)?, DType::F64)?);
+            }
+            let y = e.plain("Range", &wide)?;
+            c.finish(b, "Cast", to_dtype(dtype), vec![Some(y)])
+        }
+        other => Err(unsupported(format!(
+            "attribute 'stash_type' is {other}, where ONNX has 1 (f32) and 11 (f64)"
+        ))),
+    }
+}
+
+/// Imports Col2Im. A bool of an image says whether any block that covers it has one there, which its count in i32 says, too.
+pub(super) fn col2im(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    if c.dtype(b, 0) != DType::Bool {
+        return c.emit(b);
+    }
+    let attrs = std::mem::take(&mut c.attrs);
+    let x = c.need(0)?;
+    let counted = Expansion { b, c: &c }.cast(x, DType::I32)?;
+    c.set(0, Some(counted));
+    let y = c.before(b, "Col2Im", attrs, c.inputs.clone())?;
+    let to = Attrs::default().with("to", Attr::DType(DType::Bool));
+    c.finish(b, "Cast", to, vec![Some(y)])
+}
+
 /// Turns the attribute `axis` of DFT into an operand.
 pub(super) fn dft(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let axis = c.take_int("axis")?.unwrap_or(1);
@@ -159,12 +266,15 @@ pub(super) fn dft(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     c.emit(b)
 }
 
-/// Imports Dropout, which outside of training is the identity with a mask of ones.
+/// Imports Dropout, which outside of training, and where nothing is dropped, is the identity with a mask of ones.
 pub(super) fn dropout(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     if let Some(mode) = c.input(2)
         && b.elements(mode).as_deref() != Some(&[0])
+        && !c.input(1).is_some_and(|ratio| b.is_zero(ratio))
     {
-        return Err(unsupported("training mode"));
+        return Err(unsupported(
+            "training mode, with a ratio that is not known to be 0: export the model for inference",
+        ));
     }
     let x = c.need(0)?;
     let mask = (c.outputs.len() > 1).then(|| c.outputs.split_off(1));

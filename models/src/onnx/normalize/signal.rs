@@ -50,6 +50,11 @@ pub(super) fn window(b: &mut Builder, mut c: ImportedNode) -> Outputs {
         let part = e.plain("Mul", &[cosine, weight])?;
         sum = e.plain("Add", &[sum, part])?;
     }
+    // In f64 the middle of a window may lie just below 1. In f32 it is 1, before an integer loses its fraction.
+    let sum = match to.is_float() {
+        true => sum,
+        false => e.cast(sum, DType::F32)?,
+    };
     Ok(vec![e.last(0, "Cast", to_dtype(to), &[sum])?])
 }
 

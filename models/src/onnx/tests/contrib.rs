@@ -1,5 +1,8 @@
 //! Tests of ONNX Runtime's own ops, beside those that cases of ONNX Runtime cover.
 
+mod attention;
+mod streams;
+
 use super::*;
 use crate::onnx::BlockWidth;
 
@@ -23,6 +26,11 @@ fn of(domain: &str, x: &[&str], weights: Vec<TensorProto>, nodes: Vec<NodeProto>
 fn refused(m: &ModelProto, cause: &str) {
     let e = try_import(m).expect_err(cause).to_string();
     assert!(e.contains(cause), "{e}");
+}
+
+/// How many nodes of an op there are.
+fn number_of(f: &Function, op: &str) -> usize {
+    f.nodes.iter().filter(|n| &*n.op == op).count()
 }
 
 const U8: i32 = 2;
@@ -147,18 +155,22 @@ fn the_width_of_blocks_follows_from_weights() {
         (BlockWidth::Eight, &[4, 2, 1, 1, 8, 8]),
         (BlockWidth::Sixteen, &[2, 1, 1, 1, 16, 16]),
     ] {
-        let s = Scratch::new();
-        let given = LoadOptions {
-            block_width: Some(width),
-            ..options(&s)
-        };
-        let f = load(&s.write("m.onnx", &m.encode_to_vec()), &given)
-            .unwrap()
-            .function;
+        let f = import_with(&m, width);
         let transpose = f.nodes.iter().find(|n| &*n.op == "Transpose").unwrap();
         let operand = f.ty(transpose.inputs[0].unwrap());
         assert_eq!(operand.fixed_shape().unwrap(), shape);
     }
+}
+
+/// Imports a model whose blocks are said to have this width.
+fn import_with(m: &ModelProto, width: BlockWidth) -> Function {
+    let s = Scratch::new();
+    let given = LoadOptions {
+        block_width: Some(width),
+        ..options(&s)
+    };
+    let path = s.write("m.onnx", &m.encode_to_vec());
+    load(&path, &given).unwrap().function
 }
 
 #[test]
@@ -168,9 +180,11 @@ fn the_width_of_blocks_without_weights_does_not_matter() {
         node("MaxPool", "a", "p", vec![ints("kernel_shape", &[3, 3])]),
         node("ReorderOutput", "p", "y", vec![int("channels", 12)]),
     ];
-    let f = import(&of(BLOCKED, &["n", "12", "5", "5"], vec![], nodes));
-    assert!(f.nodes.iter().all(|n| &*n.op != "Pad"));
-    assert_eq!(f.ty(f.results[0].1).to_string(), "f32[n, 12, 3, 3]");
+    let m = of(BLOCKED, &["n", "12", "5", "5"], vec![], nodes);
+    for f in [import(&m), import_with(&m, BlockWidth::Sixteen)] {
+        assert!(f.nodes.iter().all(|n| &*n.op != "Pad"));
+        assert_eq!(f.ty(f.results[0].1).to_string(), "f32[n, 12, 3, 3]");
+    }
 }
 
 #[test]
@@ -254,57 +268,6 @@ fn padding_may_be_a_matrix_of_one_row() {
         let f = import(&of(MICROSOFT, &["3", "5"], weights, vec![n]));
         assert_eq!(f.ty(f.results[0].1).to_string(), "f32[4, 7]");
     }
-}
-
-#[test]
-fn a_cache_grows_or_keeps_its_length() {
-    let check = |past: &str, total: &str, want: &str| {
-        let attrs = vec![int("num_heads", 2), int("kv_num_heads", 1)];
-        let n = NodeProto {
-            domain: Some(MICROSOFT.into()),
-            ..node(
-                "GroupQueryAttention",
-                "x _ _ key value last total",
-                "y pk pv",
-                attrs,
-            )
-        };
-        let of_mask = [
-            node("Shape", "mask", "shape", vec![int("start", 1)]),
-            node("Cast", "shape", "total", vec![int("to", 6)]),
-        ];
-        let inputs = vec![
-            value("x", F32, &["b", "s", "32"]),
-            value("key", F32, &["b", "1", past, "8"]),
-            value("value", F32, &["b", "1", past, "8"]),
-            value("last", 6, &["b"]),
-            value("mask", I64, &["b", total]),
-        ];
-        let nodes = of_mask.into_iter().chain([n]).collect();
-        let f = import(&model(17, graph(inputs, vec![], nodes, "y pk pv")));
-        assert_eq!(f.ty(f.results[0].1).to_string(), "f32[b, s, 16]");
-        assert_eq!(f.ty(f.results[1].1).to_string(), want);
-        assert_eq!(f.ty(f.results[2].1), f.ty(f.results[1].1));
-    };
-    check("24", "9", "f32[b, 1, 24, 8]");
-    check("8", "9", "f32[b, 1, 9, 8]");
-}
-
-#[test]
-fn attention_of_f64_is_computed_in_f64() {
-    let n = NodeProto {
-        domain: Some(MICROSOFT.into()),
-        ..node(
-            "MultiHeadAttention",
-            "x x x",
-            "y",
-            vec![int("num_heads", 2)],
-        )
-    };
-    let x = vec![value("x", 11, &["2", "3", "8"])];
-    let f = import(&model(17, graph(x, vec![], vec![n], "y")));
-    assert_eq!(f.ty(f.results[0].1).to_string(), "f64[2, 3, 8]");
-    assert!(f.nodes.iter().all(|n| &*n.op != "Cast"));
 }
 
 #[test]
@@ -409,6 +372,10 @@ fn blocks_of_rows_are_as_many_as_the_rows() {
     for groups in [1, 41] {
         refused(&of(groups), "'g_idx' must be a list of 40 numbers");
     }
+    let mut m = of(40);
+    let bits = &mut m.graph.as_mut().unwrap().node[0].attribute;
+    bits.push(int("bits", 3));
+    refused(&m, "codes of 3 bits with 'g_idx'");
 }
 
 #[test]
@@ -554,6 +521,8 @@ fn layers_whose_weights_are_codes_run_step_by_step() {
             zeros("h", &[all, 2, 3]),
             zeros("s", &[all]),
             codes("z", &[all]),
+            zeros("p", &[all, 9]),
+            raw("len", I32, &[2], [2i32, 1].map(i32::to_le_bytes).concat()),
         ];
         let attributes = [
             vec![text("direction", direction), int("hidden_size", 3)],
@@ -582,9 +551,78 @@ fn layers_whose_weights_are_codes_run_step_by_step() {
     check("forward", 1, "x w r b _ h h _ s z s z");
     check("reverse", 1, "x w r _ _ _ _ _ s z s z");
     check("bidirectional", 2, "x w r b _ _ _ _ s z s z");
-    let lengths = layer("forward", 1, "x w r b h _ _ _ s z s z", vec![]);
-    refused(&lengths, "lengths of sequences");
-    let clipped = vec![float("clip", 1.0)];
-    let clipped = layer("forward", 1, "x w r b _ _ _ _ s z s z", clipped);
-    refused(&clipped, "attribute 'clip'");
+    // Sequences of their own lengths, peepholes.
+    check("bidirectional", 2, "x w r b len _ _ _ s z s z");
+    check("forward", 1, "x w r b _ _ _ p s z s z");
+    let activations = |names: &[&str]| {
+        let strings = names.iter().map(|n| n.as_bytes().to_vec()).collect();
+        vec![AttributeProto {
+            strings,
+            ..attr("activations", AttributeType::Strings)
+        }]
+    };
+    let operands = "x w r b _ _ _ _ s z s z";
+    let default = ["Sigmoid", "Tanh", "Tanh"];
+    import(&layer("forward", 1, operands, activations(&default)));
+    let twice = default.repeat(2);
+    import(&layer("bidirectional", 2, operands, activations(&twice)));
+    import(&layer(
+        "forward",
+        1,
+        operands,
+        activations(&["Relu", "Elu", "Softsign"]),
+    ));
+    for names in [&twice[..], &["Sinus", "Tanh", "Tanh"]] {
+        let other = layer("forward", 1, operands, activations(names));
+        refused(&other, "attribute 'activations'");
+    }
+    let clips = |bound| {
+        let m = layer("forward", 1, operands, vec![float("clip", bound)]);
+        try_import(&m).map(|_| ()).map_err(|e| e.to_string())
+    };
+    assert_eq!(clips(1.0), Ok(()));
+    assert!(clips(-1.0).unwrap_err().contains("'clip'"));
+}
+
+#[test]
+fn embeddings_of_f16_are_summed_in_f32() {
+    let half = |name: &str, dims: &[i64]| {
+        let count = dims.iter().product::<i64>() as usize;
+        raw(name, F16, dims, vec![0; 2 * count])
+    };
+    let weights = vec![
+        half("words", &[9, 8]),
+        half("places", &[5, 8]),
+        half("scale", &[8]),
+    ];
+    let n = NodeProto {
+        domain: Some(MICROSOFT.into()),
+        ..node(
+            "EmbedLayerNormalization",
+            "ids ids words places words scale scale",
+            "y _ sum",
+            vec![],
+        )
+    };
+    let ids = vec![value("ids", I32, &["2", "3"])];
+    let f = import(&model(17, graph(ids, weights, vec![n], "y sum")));
+    let sums = f.nodes.iter().filter(|n| &*n.op == "Add");
+    let types: Vec<String> = sums.map(|n| f.ty(n.outputs[0]).to_string()).collect();
+    assert_eq!(types, ["f32[2, 3, 8]"; 2]);
+    for (_, result) in &f.results {
+        assert_eq!(f.ty(*result).to_string(), "f16[2, 3, 8]");
+    }
+}
+
+#[test]
+fn a_simplified_normalisation_may_have_a_mean() {
+    let n = node(
+        "SkipSimplifiedLayerNormalization",
+        "x x w",
+        "y mean",
+        vec![],
+    );
+    let m = of(MICROSOFT, &["b", "3", "8"], vec![zeros("w", &[8])], vec![n]);
+    let f = import(&m);
+    assert_eq!(f.ty(f.results[1].1).to_string(), "f32[b, 3, 1]");
 }

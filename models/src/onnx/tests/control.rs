@@ -7,8 +7,6 @@ use convoke_graph::graph::Attr;
 use super::super::inputs::GivenInput;
 use super::*;
 
-const BOOL: i32 = 9;
-
 /// A model of opset `version` on `x: f32[2, 3]`, `go: bool`, `n: i64` and two more tensors, `u` and `v`, of x's type.
 fn with(
     version: i64,
@@ -526,14 +524,18 @@ fn scans_of_opset_8_scan_the_elements_of_a_batch() {
         &["Scan(last_node/element0, last_node/element1)"],
         &["f32[]", "f32[3]"],
     );
-    let n = node("Scan", "n start x", "last y", attributes());
-    let message = "the model needs operations that are not supported: Scan of opset 8 (node: last_node, lengths of \
-                   sequences, in its form of opset 8)";
-    fails(
-        &with(8, vec![start], vec![n], "last y"),
-        Code::UnsupportedOp,
-        message,
-    );
+    // With lengths, each element is cut behind its own one, and what it yields is filled up.
+    let each = [1i64, 3].map(i64::to_le_bytes).concat();
+    let lengths = raw("lengths", I64, &[2], each);
+    let n = node("Scan", "lengths start x", "last y", attributes());
+    let f = import(&with(8, vec![start, lengths], vec![n], "last y"));
+    assert_eq!(lines(&f), ["Scan([0.0, 0.0], x, [1, 3])"]);
+    let body = f.nodes[0].attrs.function("body").unwrap();
+    let ops: Vec<&str> = body.nodes.iter().map(|n| &*n.op).collect();
+    let find = |op: &str| ops.iter().filter(|found| **found == op).count();
+    assert_eq!(["Split", "Scan", "Pad"].map(find), [1, 1, 1], "{ops:?}");
+    let types = f.results.iter().map(|(_, id)| f.ty(*id).to_string());
+    assert_eq!(types.collect::<Vec<_>>(), ["f32[2]", "f32[2, 3]"]);
 }
 
 #[test]

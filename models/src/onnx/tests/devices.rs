@@ -268,7 +268,7 @@ fn data_of_other_files_stays_beside_the_model() {
         assert!(e.advice.contains(advice), "{e}");
     };
     refused(&elsewhere.join("a.onnx"), &[], "the folder of the model");
-    // Neither the model's data files nor the model itself is written over.
+    // Neither the model's data files nor the weights that were given with it are written over.
     refused(&s.path().join("m.data"), &[], "another name");
     let weights = s.write("w.safetensors", &[1]);
     refused(&weights, std::slice::from_ref(&weights), "another name");
@@ -281,4 +281,28 @@ fn data_of_other_files_stays_beside_the_model() {
         &|_| None,
     );
     assert!(over.is_ok());
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_not_made() {
+    let s = Scratch::new();
+    let x = value("x", F32, &["2"]);
+    let m = model(
+        17,
+        graph(vec![x], vec![], vec![node("Neg", "x", "y", vec![])], "y"),
+    );
+    let (done, _) = written(&s, &m, &|_| Some(0));
+    assert_eq!(done.nodes, 1);
+    let absent = s.path().join("absent");
+    let to = absent.join("a.onnx");
+    let e = annotate(
+        &s.path().join("m.onnx"),
+        &to,
+        &[],
+        &[],
+        &vec![vec![]],
+        &|_| None,
+    );
+    assert_eq!(Error::from(e.unwrap_err()).code, Code::Io);
+    assert!(!absent.exists());
 }

@@ -58,6 +58,16 @@ fn attributes_became_operands() {
     let n = node("Cast", "x", "y", vec![text("to", "COMPLEX64")]);
     let message = "attribute 'to': COMPLEX64 is not supported";
     refused(&given(5, &[], n), Code::UnsupportedOp, message);
+    let lengths = |lengths: &[f32]| {
+        let x = value("x", F32, &["2", "3", "4", "5"]);
+        let n = node("Split", "x s", "y z", vec![int("axis", 1)]);
+        model(
+            1,
+            graph(vec![x], vec![floats("s", &[2], lengths)], vec![n], "y z"),
+        )
+    };
+    let split = [("Cast", "i64[2]"), ("Split", "f32[2, y#1, 4, 5]")];
+    check(&lengths(&[1.0, 2.0]), &split);
     let n = node("Concat", "x x", "y", vec![]);
     check(&given(1, &[], n), &[("Concat", "f32[2, 6, 4, 5]")]);
     let scales = vec![float("height_scale", 2.0), float("width_scale", 3.0)];
@@ -66,12 +76,16 @@ fn attributes_became_operands() {
     let n = node("Upsample", "x", "y", vec![float("height_scale", 2.0)]);
     let message = "attribute 'width_scale' is missing";
     refused(&given(1, &[], n), Code::InvalidModel, message);
-    let n = node("LpPool", "x", "y", vec![float("p", 2.5)]);
+    let attributes = vec![float("p", 2.5), ints("kernel_shape", &[2, 2])];
+    let n = node("LpPool", "x", "y", attributes);
     refused(
         &given(1, &[], n),
         Code::UnsupportedOp,
         "a norm of exponent 2.5",
     );
+    let n = node("LpPool", "x", "y", vec![]);
+    let message = "attribute 'kernel_shape' is left out";
+    refused(&given(1, &[], n), Code::UnsupportedOp, message);
 }
 
 #[test]
@@ -100,9 +114,20 @@ fn a_slope_belongs_to_a_channel() {
 
 #[test]
 fn training_forms_are_refused() {
-    let n = |test| node("Dropout", "x", "y", vec![int("is_test", test)]);
-    check(&given(6, &[], n(1)), &[("Identity", "f32[2, 3, 4, 5]")]);
-    refused(&given(6, &[], n(0)), Code::UnsupportedOp, "training mode");
+    let same = ("Identity", "f32[2, 3, 4, 5]");
+    for version in [1, 6] {
+        let n = |attributes| given(version, &[], node("Dropout", "x", "y", attributes));
+        check(&n(vec![int("is_test", 1)]), &[same]);
+        check(&n(vec![float("ratio", 0.0)]), &[same]);
+        for attributes in [vec![], vec![float("ratio", 0.1)], vec![int("is_test", 0)]] {
+            refused(&n(attributes), Code::UnsupportedOp, "training mode");
+        }
+    }
+    // Since then the op is the identity unless an operand says otherwise.
+    for version in [7, 10, 11] {
+        let n = node("Dropout", "x", "y", vec![float("ratio", 0.9)]);
+        check(&given(version, &[], n), &[same]);
+    }
 }
 
 #[test]

@@ -393,6 +393,19 @@ fn states_of_sequences_are_checked() {
         node("LinearAttention", "q k v", "y", huge),
     );
     refused(&m, "too large");
+    // Few heads of a query that is repeated for many heads of keys.
+    let many = 1i64 << 40;
+    let huge = vec![
+        int("q_num_heads", 1),
+        int("kv_num_heads", many),
+        text("update_rule", "linear"),
+    ];
+    let m = on(
+        27,
+        &format!("q[1, 1, {many}] k[1, 1, {many}] v[1, 1, {many}]"),
+        node("LinearAttention", "q k v", "y", huge),
+    );
+    refused(&m, "too large");
     let conv = |inputs: &str| {
         on(
             27,
@@ -404,6 +417,15 @@ fn states_of_sequences_are_checked() {
         types(&conv("x[b, 6, n] w[6, 1, 4] p[b, 6, 3]")),
         ["f32[b, 6, n]", "f32[b, 6, 3]"]
     );
+    // Only a sequence that may be empty needs more room for the kernel.
+    let padded = |sequence: &str| {
+        let f = import(&conv(&format!("x[b, 6, {sequence}] w[6, 1, 4] p[b, 6, 3]")));
+        let y = f.ty(f.results[0].1).to_string();
+        assert_eq!(y, format!("f32[b, 6, {sequence}]"));
+        let conv = f.nodes.iter().find(|n| &*n.op == "Conv").unwrap();
+        conv.attrs.ints("pads").unwrap()[1]
+    };
+    assert_eq!(["n", "1"].map(padded), [1, 0]);
     refused(&conv("x[b, 6, n] w[6, 1, 4] p[b, 6, 4]"), "3 columns");
     refused(
         &conv("x[b, 6, n] w[6, 2, 4] p[b, 6, 3]"),

@@ -130,6 +130,65 @@ fn deep_nesting_ends() {
     );
 }
 
+/// Imports a model of a node that nothing reads, which has an attribute with this many equal strings.
+fn load_strings(s: &Scratch, string: &[u8], count: usize) -> Result<ImportedModel, ModelError> {
+    let mut element = Vec::new();
+    wire::put_bytes(9, string, &mut element);
+    let a = AttributeProto {
+        name: Some("cats_strings".into()),
+        ..AttributeProto::default()
+    };
+    let mut strings = a.encode_to_vec();
+    strings.extend(element.repeat(count));
+    let mut n = node("Nothing", "x", "y", vec![]).encode_to_vec();
+    wire::put_bytes(5, &strings, &mut n);
+    let mut g = Vec::new();
+    wire::put_bytes(1, &n, &mut g);
+    let mut file = vec![8, 8];
+    wire::put_bytes(7, &g, &mut file);
+    wire::put_bytes(8, &small().opset_import[0].encode_to_vec(), &mut file);
+    load_bytes(s, &file)
+}
+
+#[test]
+fn lists_take_memory_by_the_length_of_the_file() {
+    let s = Scratch::new();
+    let count = (1 << 22) + 100;
+    let e = load_strings(&s, b"", count).unwrap_err();
+    let what = "bytes of lists in attributes";
+    assert!(
+        matches!(e, ModelError::TooLarge { what: w, .. } if w == what),
+        "{e}"
+    );
+    load_strings(&s, b"LEAF", count).unwrap();
+}
+
+#[test]
+fn a_list_as_long_as_a_huge_file_is_refused() {
+    let s = Scratch::new();
+    let packed = 1u64 << 30;
+    let varint = |v: u64| {
+        let mut out = Vec::new();
+        wire::put_varint(v, &mut out);
+        out
+    };
+    // The file ends with the integers of an attribute of a node of the graph. They are a hole of the file.
+    let mut head = Vec::new();
+    let mut behind = packed;
+    for field in [8u64, 5, 1, 7] {
+        head = [varint(field << 3 | 2), varint(behind), head].concat();
+        behind = packed + head.len() as u64;
+    }
+    let path = s.write("m.onnx", &head);
+    let file = std::fs::File::options().append(true).open(&path).unwrap();
+    file.set_len(behind).unwrap();
+    let e = load(&path, &options(&s)).unwrap_err();
+    assert!(
+        e.to_string().contains("bytes of lists in attributes"),
+        "{e}"
+    );
+}
+
 #[test]
 fn functions_of_functions_cannot_grow_without_bound() {
     let call = |f: usize, input: &str, output: &str| NodeProto {

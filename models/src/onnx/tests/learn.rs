@@ -1,5 +1,7 @@
 //! Tests of the domain of classical models: how its attributes are imported, and which models are refused.
 
+use convoke_graph::DType;
+
 use super::*;
 
 fn learned(n: NodeProto) -> ModelProto {
@@ -76,10 +78,6 @@ fn trees_that_are_none_are_refused() {
         ints("nodes_falsenodeids", &[0, 1, 9, 0, 0]),
         "has no node 9",
     );
-    check(
-        ints("nodes_falsenodeids", &[0, 1, 2, 0, 0]),
-        "has two roots",
-    );
     check(ints("nodes_nodeids", &[4, 0, 1, 2, 2]), "has two nodes 2");
     check(ints("nodes_treeids", &[0, 0, 0]), "instead of 3");
     check(
@@ -97,6 +95,74 @@ fn trees_that_are_none_are_refused() {
     check(int("n_targets", i64::MAX), "n_targets");
     let modes = ["LEAF", "BRANCH_LEQ", "BRANCH_MAYBE", "LEAF", "LEAF"];
     check(words("nodes_modes", &modes), "BRANCH_MAYBE");
+}
+
+#[test]
+fn nodes_that_no_root_leads_to_are_left_out() {
+    // Nothing leads to node 1, which is listed after the root.
+    let f = import(&tree(|attributes| {
+        set(attributes, ints("nodes_falsenodeids", &[0, 4, 3, 0, 0]));
+    }));
+    assert_eq!(
+        lines(&f)[0],
+        "TreeEnsemble(x, [1], [0], [0.5], [-2, -1], [0], [0, 1, 2, 3], [0, 0, 0], [3.0, 1.0, 2.0])"
+    );
+}
+
+#[test]
+fn trees_of_doubles_compare_doubles() {
+    let doubles = |name: &str, v: &[f64]| {
+        let bytes = v.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let t = raw("", F64, &[v.len() as i64], bytes);
+        tensor_attr(name, t)
+    };
+    let wide = |name: &str, given: AttributeProto| {
+        let f = import(&tree(|attributes| {
+            attributes.retain(|a| a.name() != name);
+            attributes.push(given.clone());
+        }));
+        let of = &f.nodes[0].op;
+        let ensemble = f.nodes.iter().find(|n| &*n.op == "TreeEnsemble");
+        let x = ensemble.unwrap().inputs[0].unwrap();
+        assert_eq!(f.ty(f.results[0].1).to_string(), "f32[b, 1]");
+        (of.to_string(), f.ty(x).dtype)
+    };
+    let splits = doubles("nodes_values_as_tensor", &[0., 0.1, 0., 0., 0.]);
+    let weights = doubles("target_weights_as_tensor", &[0.1, 0.2, 0.3]);
+    let cast = ("Cast".to_owned(), DType::F64);
+    assert_eq!(wide("nodes_values", splits), cast);
+    assert_eq!(wide("target_weights", weights), cast);
+    let single = list("nodes_values", &[0., 0.1, 0., 0., 0.]);
+    let (first, dtype) = wide("nodes_values", single);
+    assert_eq!((&*first, dtype), ("TreeEnsemble", DType::F32));
+}
+
+#[test]
+fn a_single_score_has_one_base_value() {
+    let base = |v: &[f32]| {
+        let mut m = tree(|_| {});
+        let n = &mut m.graph.as_mut().unwrap().node[0];
+        n.op_type = Some("TreeEnsembleClassifier".into());
+        n.attribute.retain(|a| a.name() != "n_targets");
+        for a in &mut n.attribute {
+            a.name = a
+                .name
+                .as_ref()
+                .map(|name| name.replace("target_", "class_"));
+        }
+        n.attribute.push(list("base_values", v));
+        n.attribute.push(ints("classlabels_int64s", &[4, 5]));
+        n.output = names("y scores");
+        try_import(&m).map(|made| lines(&made.function))
+    };
+    let one = base(&[0.25]).unwrap();
+    assert!(one.iter().any(|line| line.contains("[0.25]")), "{one:?}");
+    // With two base values ONNX Runtime and ONNX's reference give different scores.
+    let e = base(&[0.25, 0.25]).unwrap_err().to_string();
+    assert!(
+        e.contains("2 base values for 2 classes of which one has scores"),
+        "{e}"
+    );
 }
 
 #[test]
@@ -231,6 +297,19 @@ fn other_readers_of_a_map_are_refused() {
     let g = m.graph.as_mut().unwrap();
     g.output = vec![value("x", F32, &[])];
     refused(&m, "can read a map");
+    let branch = || GraphProto {
+        output: vec![value("x", F32, &[])],
+        ..GraphProto::default()
+    };
+    let branches = vec![
+        graph_attr("then_branch", branch()),
+        graph_attr("else_branch", branch()),
+    ];
+    let mut m = reads("CastMap", vec![]);
+    let g = m.graph.as_mut().unwrap();
+    g.initializer = vec![raw("c", BOOL, &[], vec![1])];
+    g.node = vec![node("If", "c", "y", branches)];
+    refused(&m, "can read a map");
     let cast = |name: &str, v: &str| reads("CastMap", vec![text(name, v)]);
     refused(&cast("cast_to", "TO_INT8"), "cast_to");
     refused(&cast("map_form", "LOOSE"), "map_form");
@@ -299,7 +378,7 @@ fn coefficients_have_to_fit() {
     check(
         "Imputer",
         vec![list("imputed_value_floats", &[1., 2., 3.])],
-        "do not broadcast",
+        "has 3 numbers for ",
     );
     check(
         "FeatureVectorizer",
@@ -327,21 +406,45 @@ fn coefficients_have_to_fit() {
 }
 
 #[test]
-fn an_imputer_does_not_stretch_a_feature() {
-    let imputer = |numbers: &[f32]| {
-        let n = node(
-            "Imputer",
-            "x",
-            "y",
-            vec![list("imputed_value_floats", numbers)],
-        );
+fn lists_do_not_stretch_a_feature() {
+    let with = |op: &str, attribute: &str, numbers: &[f32], features: &str| {
+        let n = node(op, "x", "y", vec![list(attribute, numbers)]);
         let mut m = learned(n);
-        m.graph.as_mut().unwrap().input = vec![value("x", F32, &["b", "1"])];
+        m.graph.as_mut().unwrap().input = vec![value("x", F32, &["b", features])];
         try_import(&m)
     };
-    assert!(imputer(&[1.]).is_ok());
-    let e = imputer(&[1., 2., 3.]).unwrap_err().to_string();
-    assert!(e.contains("has 3 numbers for other features"), "{e}");
+    for (op, attribute) in [("Imputer", "imputed_value_floats"), ("Scaler", "scale")] {
+        let with = |numbers: &[f32], features: &str| with(op, attribute, numbers, features);
+        for (numbers, features, ty) in [
+            (&[1.][..], "1", "f32[b, 1]"),
+            (&[1.], "f", "f32[b, f]"),
+            (&[1., 2., 3.], "f", "f32[b, 3]"),
+        ] {
+            let f = with(numbers, features).unwrap().function;
+            assert_eq!(f.ty(f.results[0].1).to_string(), ty);
+            // A call checks the number of features that is not known.
+            let checks = f.nodes.iter().any(|n| &*n.op == "Reshape");
+            assert_eq!(checks, numbers.len() > 1, "{:?}", lines(&f));
+        }
+        let e = with(&[1., 2., 3.], "1").unwrap_err().to_string();
+        assert!(e.contains("has 3 numbers for "), "{e}");
+    }
+}
+
+#[test]
+fn vectors_have_the_wanted_columns() {
+    let check = |columns: &str, wanted: i64, want: &[&str]| {
+        let wanted = ints("inputdimensions", &[wanted]);
+        let mut m = learned(node("FeatureVectorizer", "x", "y", vec![wanted]));
+        m.graph.as_mut().unwrap().input = vec![value("x", F32, &["b", columns])];
+        let f = import(&m);
+        assert_eq!(lines(&f)[..f.nodes.len() - 1], *want);
+    };
+    check("2", 2, &[]);
+    check("2", 1, &["Slice(x, [0], [1], [1])"]);
+    check("2", 3, &["Pad(x, [0, 0, 0, 1])"]);
+    let open = ["Pad(x, [0, 0, 0, 3])", "Slice(y_node/Pad, [0], [3], [1])"];
+    check("f", 3, &open);
 }
 
 #[test]
@@ -548,10 +651,37 @@ fn pairs_of_classes_vote_and_may_be_coupled() {
     };
     refused(&machine(3, &[1, 2], vec![]), "vectors_per_class");
     refused(&machine(3, &[1, 2, 1], likely(2)), "coefficients");
-    refused(&machine(3, &[], vec![]), "without support vectors");
-    let softmax = vec![text("post_transform", "SOFTMAX")];
-    refused(
-        &machine(3, &[1, 2, 1], softmax),
-        "a transform of its scores",
-    );
+    let softmax = || vec![text("post_transform", "SOFTMAX")];
+    refused(&machine(2, &[1, 2], softmax()), "transform of a single");
+    let f = import(&machine(3, &[1, 2, 1], softmax()));
+    assert!(f.nodes.iter().any(|n| &*n.op == "Softmax"));
+}
+
+#[test]
+fn classes_without_support_vectors_have_linear_scores() {
+    let machine = |classes: i64, coefficients: &[f32], rho: &[f32]| {
+        let attributes = vec![
+            list("coefficients", coefficients),
+            list("rho", rho),
+            ints("classlabels_ints", &Vec::from_iter(0..classes)),
+            text("post_transform", "LOGISTIC"),
+        ];
+        learned(node("SVMClassifier", "x", "label scores", attributes))
+    };
+    let f = import(&machine(3, &[1., 2., 3., 4., 5., 6.], &[0.5]));
+    assert_eq!(f.ty(f.results[0].1).to_string(), "i64[b]");
+    assert_eq!(f.ty(f.results[1].1).to_string(), "f32[b, 3]");
+    let ops = |f: &Function| Vec::from_iter(f.nodes.iter().map(|n| n.op.to_string()));
+    let of_three = [
+        "Cast", "MatMul", "Add", "ArgMax", "Gather", "Sigmoid", "Cast",
+    ];
+    assert_eq!(ops(&f), of_three);
+    let of_two = ops(&import(&machine(2, &[1., -2., 3., 4.], &[0.5])));
+    assert!(of_two.contains(&"Max".to_owned()), "{of_two:?}");
+    let refused = |m: &ModelProto, cause: &str| {
+        let e = try_import(m).expect_err(cause).to_string();
+        assert!(e.contains(cause), "{e}");
+    };
+    refused(&machine(3, &[1., 2., 3., 4.], &[0.5]), "4 coefficients");
+    refused(&machine(3, &[1.; 6], &[]), "rho");
 }

@@ -180,6 +180,21 @@ fn axes_that_are_not_named_go_where_a_call_has_them_of_length_one() {
 }
 
 #[test]
+fn the_axis_of_a_last_element_goes() {
+    let x = vec![value("x", F32, &["n", "3"])];
+    let cut = vec![ints("starts", &[-1]), ints("ends", &[i64::MAX])];
+    let nodes = vec![
+        node("Slice", "x", "last", cut),
+        node("Squeeze", "last", "y", vec![]),
+    ];
+    let m = model(9, graph(x, vec![], nodes, "y"));
+    let f = import(&m);
+    assert_eq!(f.ty(f.results[0].1).to_string(), "f32[3]");
+    // Nothing was assumed, so the model is not imported again for these sizes alone.
+    check_loaded(&m, &[("x", &[7, 3])], "f32[3]", false);
+}
+
+#[test]
 fn what_sizes_make_impossible_in_a_branch_leaves_the_model_open() {
     // The branch that is taken for the other sizes has a rank of its own.
     let nodes = vec![

@@ -14,6 +14,7 @@ mod seeds;
 mod sequences;
 mod structure;
 mod types;
+mod variants;
 
 use convoke_common::{Code, Error};
 use convoke_graph::Tensor;
@@ -30,6 +31,7 @@ use crate::testing::Scratch;
 const F32: i32 = 1;
 const I32: i32 = 6;
 const I64: i32 = 7;
+const BOOL: i32 = 9;
 const F16: i32 = 10;
 
 /// An input or output of a graph. A dimension that is not a number is a symbol, and an empty one is unknown.

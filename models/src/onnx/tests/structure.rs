@@ -328,6 +328,33 @@ fn model_local_functions_are_inlined() {
 }
 
 #[test]
+fn an_overload_of_a_function_may_use_another_one() {
+    let of = |overload: &str, n: NodeProto| FunctionProto {
+        name: Some("twice".into()),
+        domain: Some("local".into()),
+        overload: Some(overload.into()),
+        input: names("a"),
+        output: names("s"),
+        node: vec![n],
+        opset_import: vec![opset("", 17), opset("local", 1)],
+        ..FunctionProto::default()
+    };
+    let call = |overload: &str| NodeProto {
+        domain: Some("local".into()),
+        overload: Some(overload.into()),
+        ..node("twice", "a", "s", vec![])
+    };
+    let last = of("last", node("Relu", "a", "s", vec![]));
+    let f = import(&calls(vec![of("", call("last")), last]));
+    assert_eq!(lines(&f), ["Relu(x)"]);
+    fails(
+        &calls(vec![of("", call("last")), of("last", call(""))]),
+        Code::InvalidModel,
+        "function 'local.twice' uses itself",
+    );
+}
+
+#[test]
 fn functions_that_multiply_end() {
     let all = (0..40).map(|i| {
         let call = |input: &str, output: &str| NodeProto {

@@ -401,7 +401,8 @@ fn malformed(hub: &Hub, e: &Error) -> String {
     e.to_string()
 }
 
-/// Closes the connection because the peer exceeds its limits; the peer shows the reason to its user.
+/// Closes the connection with a reason that the peer shows, if `e` says that the peer exceeds a limit; does nothing for
+/// any other error.
 fn refuse(remote: &Remote, e: &Error) {
     let code = match e.code {
         Code::OutOfMemory => close::NO_MEMORY,

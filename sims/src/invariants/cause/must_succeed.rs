@@ -154,23 +154,14 @@ impl Work<'_> {
         matches!(host, Host::Client(_)) && host != self.me()
     }
 
-    /// Whether a fault ends nobody's work, or only that of another client: it slows work down, keeps a disk from what steps
-    /// do not need, or was over before a peer may count as lost. A handshake that it meets takes longer, and succeeds.
+    /// Whether a fault ends nobody's work, or only that of another client: it is mild ([`Harm::is_mild`]), or was over
+    /// before a peer may count as lost.
     fn is_harmless(&self, injury: &Injury) -> bool {
         let of_others = match injury.link() {
             Some((a, b)) => self.is_other_client(a) || self.is_other_client(b),
             // The calendars of all advance so that a token expires.
             None => self.is_other_client(injury.host) && injury.harm != Harm::Expire,
         };
-        of_others
-            || injury.is_brief(self.to)
-            || match injury.harm {
-                Harm::Duplicate(_) | Harm::Slow(_) => true,
-                Harm::DiskFull | Harm::DiskFails => true,
-                Harm::DiskSlow(_) | Harm::DiskFlips(_) => true,
-                Harm::Delay(most) | Harm::Reorder(most) => most <= 50,
-                Harm::Loss(rate) => rate <= 10_000,
-                _ => false,
-            }
+        of_others || injury.is_brief(self.to) || injury.harm.is_mild()
     }
 }

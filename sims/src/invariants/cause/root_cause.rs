@@ -270,9 +270,7 @@ impl Case<'_> {
             Some((a, b)) => touched(a) && touched(b),
             None => touched(i.host),
         };
-        let hurt: Vec<&Injury> = self.injuries().filter(hurts).collect();
-        // One moment of silence takes nobody from anybody, but several may.
-        let lost = hurt.len() > 1 || hurt.iter().any(|i| !i.is_brief(self.to));
+        let lost = self.takes_away(self.injuries().filter(hurts));
         lost || [named, reporter].map(|h| self.view.moves(h, self.from, self.to)) != [false; 2]
     }
 
@@ -291,8 +289,8 @@ impl Case<'_> {
         pinned.is_some_and(|w| !self.was_there(w))
     }
 
-    /// Whether a host was there all the time, and nothing befell it but what slows it down: neither it nor its link to this
-    /// client or to the coordinator was struck.
+    /// Whether a host was there all the time: neither it nor its link to this client or to the coordinator was struck
+    /// by more than mild faults ([`Harm::is_mild`]) and one brief one.
     fn was_there(&self, host: Host) -> bool {
         let joins = |w: &WorkerSpec| {
             let joined = self.view.zero + Duration::from_millis(w.joins.into()) + JOINING;
@@ -307,17 +305,22 @@ impl Case<'_> {
         };
         let left = self.view.left.get(&host).is_some_and(|at| *at <= self.to);
         let plans = [Host::Coordinator, self.me()];
-        let strikes = |i: &Injury| match (i.harm, i.link()) {
-            (Harm::Duplicate(_) | Harm::Slow(_), _) => false,
-            (_, Some((a, b))) => {
-                (a == host && plans.contains(&b)) || (b == host && plans.contains(&a))
-            }
-            (_, None) => i.host == host,
+        let strikes = |i: &&Injury| match i.link() {
+            _ if i.harm.is_mild() => false,
+            Some((a, b)) => (a == host && plans.contains(&b)) || (b == host && plans.contains(&a)),
+            None => i.host == host,
         };
         !late
             && !left
-            && !self.injuries().any(strikes)
+            && !self.takes_away(self.injuries().filter(strikes))
             && !self.view.moves(host, self.from, self.to)
+    }
+
+    /// Whether these faults may have taken somebody from somebody. One moment of silence takes nobody from anybody, but
+    /// several may.
+    fn takes_away<'i>(&self, struck: impl Iterator<Item = &'i Injury>) -> bool {
+        let struck: Vec<&Injury> = struck.collect();
+        struck.len() > 1 || struck.iter().any(|i| !i.is_brief(self.to))
     }
 
     /// Whether a fault took the memory that the call needed.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::invariants::{Findings, Invariant, View};
+use crate::script::Record;
 
 /// How long a call may take, from its begin or from the end of the last fault if that is later. It may be run again
 /// twice, each time after a loss was noticed, a worker wedged, and a plan waited for a worker to return.
@@ -12,6 +13,9 @@ pub const CALL_BOUND: Duration = Duration::from_secs(60);
 /// How long a call may take if nothing disturbs it: the calls of all clients may be ahead of it, and their kernels run
 /// one at a time.
 const UNDISTURBED: Duration = Duration::from_secs(20);
+
+/// How much longer a load may take that asks for a number of workers, while fewer are there: it waits for them.
+const WORKERS_BOUND: Duration = Duration::from_secs(30);
 
 /// How long after the last fault all processes are back.
 pub const SETTLE_BOUND: Duration = Duration::from_secs(20);
@@ -47,6 +51,8 @@ impl Invariant for Progress {
             let healed = healed.unwrap_or_default().saturating_sub(view.zero);
             let bound = if faulty || !view.injured.is_empty() {
                 CALL_BOUND
+            } else if r.call.is_none() && asks_for_workers(view, r) {
+                UNDISTURBED + WORKERS_BOUND
             } else {
                 UNDISTURBED
             };
@@ -65,4 +71,11 @@ impl Invariant for Progress {
             }
         }
     }
+}
+
+/// Whether a load asks for a number of workers.
+fn asks_for_workers(view: &View<'_>, load: &Record) -> bool {
+    let client = view.scenario.clients.get(load.client);
+    let model = client.and_then(|c| c.models.get(load.model));
+    model.is_some_and(|m| m.workers.is_some())
 }

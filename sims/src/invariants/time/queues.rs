@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use convoke_graph::program::bytes_under;
+use convoke_graph::program::most_bytes;
 use convoke_rendezvous::{Hub, Lease};
 
 use crate::cluster::Host;
@@ -99,7 +99,7 @@ impl Queues {
             let here = (p.name.clone(), me.to_owned(), lease.id.0);
             let window = self.windows.entry(here).or_insert_with(|| {
                 let edges = lease.recvs().iter().filter(|r| usize::from(r.from) == ix);
-                let bytes: u64 = edges.filter_map(|r| bytes_under(&r.ty, &bounds)).sum();
+                let bytes: u64 = edges.filter_map(|r| most_bytes(&r.ty, &bounds)).sum();
                 let bytes = bytes * lease.table.in_flight();
                 Window { bytes, seen: now }
             });

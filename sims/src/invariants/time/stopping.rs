@@ -123,7 +123,8 @@ fn runs(lease: &Lease, step: &Step, worker: Host) -> bool {
 }
 
 /// When the other steps of a lease were done whose work may lie before a failed step's in the queue of a worker's device.
-/// A step is over only after an event behind all that it enqueued.
+/// A step is over only after an event behind all that it enqueued. One that is not done counts only for those that the
+/// worker started after it: so the oldest of those that do not end is always held to its bound.
 fn queued_before(view: &View<'_>, (lease, n): Key, since: Duration, worker: Host) -> Duration {
     let on_device = |at| {
         let spec = view.scenario.workers.get(usize::from(at));
@@ -132,12 +133,16 @@ fn queued_before(view: &View<'_>, (lease, n): Key, since: Duration, worker: Host
     if !matches!(worker, Host::Worker(at) if on_device(at)) {
         return since;
     }
-    let steps = view.steps.steps.range((lease, 0)..=(lease, u64::MAX));
-    let others = steps.filter(|((_, other), step)| {
-        *other != n && step.started.get(&worker).is_some_and(|at| *at <= since)
+    let steps = &view.steps.steps;
+    let started = |n: u64| Some((*steps.get(&(lease, n))?.started.get(&worker)?, n));
+    let own = started(n);
+    let others = steps.range((lease, 0)..=(lease, u64::MAX));
+    let over = others.filter_map(|((_, other), step)| {
+        let begun = started(*other).filter(|(at, _)| *other != n && *at <= since)?;
+        let done = step.done.get(&worker).copied();
+        done.or_else(|| (Some(begun) < own).then_some(view.now))
     });
-    let done = others.map(|(_, step)| step.done.get(&worker).copied().unwrap_or(view.now));
-    done.fold(since, Duration::max)
+    over.fold(since, Duration::max)
 }
 
 /// The latest time by which a worker has stopped a step that failed.
@@ -170,4 +175,68 @@ fn latest(view: &View<'_>, key: Key, lease: &Lease, since: Duration, worker: Hos
     }
     // Kernels of other steps may come first, since a worker runs one job at a time.
     from + bound + 12 * view.kernel(since, view.now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{Cluster, Setup};
+    use crate::event_log::Event;
+    use crate::invariants::testing::FeignedRun;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// An event of the worker about a step of the lease 1.
+    fn event(at: u64, kind: Kind, n: u64) -> Event {
+        Event {
+            at: ms(at),
+            host: Host::Worker(0),
+            kind,
+            lease: 1,
+            by_driver: false,
+            n,
+            slot: None,
+            peer: None,
+            checksum: None,
+            code: (kind == Kind::Abort).then(|| "kernel_failed".to_owned()),
+            participants: None,
+        }
+    }
+
+    /// Has the checker see these events, and returns what it says later.
+    fn says(events: &[Event], later: u64) -> Vec<String> {
+        let lease = Event {
+            host: Host::Client(0),
+            participants: Some("w0".to_owned()),
+            ..event(0, Kind::Lease, 0)
+        };
+        let mut run = FeignedRun::new(Cluster::new(Setup::default()));
+        run.steps.apply(&[lease]);
+        run.steps.apply(events);
+        let mut checker = Stopping::default();
+        assert_eq!(run.shows(&mut checker, ms(50), events), [""; 0]);
+        run.shows(&mut checker, ms(later), &[])
+    }
+
+    #[test]
+    fn of_failed_steps_in_the_queue_of_one_device_the_oldest_is_held_to_its_bound() {
+        use Kind::{Abort, Done, Start};
+        let mut events = vec![
+            event(10, Start, 1),
+            event(20, Start, 2),
+            event(30, Abort, 2),
+            event(40, Abort, 1),
+        ];
+        let late = |n, after| format!("step 1#{n}: w0 has not stopped {after} ms after the error");
+        assert_eq!(says(&events, 9_000), [late(1, 8_960)]);
+        // The younger one has its bound from when the older one is done.
+        events.push(event(8_000, Done, 1));
+        assert_eq!(says(&events, 9_000), [""; 0]);
+        assert_eq!(says(&events, 10_000), [late(2, 9_970)]);
+        // Of two that were started at the same time the first is the older one.
+        let both = [Start, Abort].map(|kind| [1, 2].map(|n| event(10, kind, n)));
+        assert_eq!(says(both.as_flattened(), 9_000), [late(1, 8_990)]);
+    }
 }

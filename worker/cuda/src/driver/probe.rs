@@ -73,7 +73,7 @@ impl Needed {
         Error::new(Code::NotFound, format!("no CUDA device: {what}")).advise(self.advice)
     }
 
-    /// Checks the library: `None` where it is not there, else whether it has a symbol.
+    /// Fails where the library is not there, or lacks one of the symbols; `has` tells whether it has one.
     fn check(&self, there: bool, has: impl Fn(&[u8]) -> bool) -> Result<()> {
         if !there {
             return Err(self.missing(None));

@@ -122,7 +122,7 @@ pub(super) fn expression(function: FloatUnary) -> Option<(&'static str, [f64; 2]
         U::HardSwish => plain("x * fn_hard_sigmoid(x, (f32)(1.0 / 6.0), 0.5f)"),
         U::HardSigmoid { alpha, beta } => Some(("fn_hard_sigmoid(x, p, q)", [alpha, beta])),
         U::LeakyRelu { alpha } => Some(("(x < 0.0f ? p * x : x)", [alpha, 0.])),
-        U::ThresholdedRelu { alpha } => Some(("(x <= p ? 0.0f : x)", [alpha, 0.])),
+        U::ThresholdedRelu { alpha } => Some(("(x > p ? x : 0.0f)", [alpha, 0.])),
         U::Elu { alpha } => Some(("(x < 0.0f ? p * fn_expm1(x) : x)", [alpha, 0.])),
         U::Selu { alpha, gamma } => Some(("q * (x <= 0.0f ? p * fn_expm1(x) : x)", [alpha, gamma])),
         U::Celu { alpha } => Some((

@@ -90,7 +90,7 @@ pub struct Call {
     pub function: usize,
     pub blocks: u32,
     pub arguments: Arguments,
-    /// The kind of each operand of the kernel.
+    /// Where each operand of the kernel lies; `None` behind the last one.
     pub inputs: [Option<Place>; OPERANDS],
     pub output: Place,
     /// Whether the kernel may find elements of an operand that it cannot use, and says so by the word `fault`.

@@ -26,7 +26,7 @@ pub(crate) struct Region {
     pub last: u32,
 }
 
-/// Resources that launches hold until the next event has come.
+/// The launches before an event and their fault words, which are looked at once the event has come.
 #[derive(Default)]
 pub(crate) struct Behind {
     pub regions: Vec<Region>,

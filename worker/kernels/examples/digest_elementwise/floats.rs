@@ -334,14 +334,15 @@ pub fn interpolations<W: Float + ResizeKernels>(exec: &Exec, digest: &mut Digest
                 },
             ),
         ] {
-            let taps = Taps::new(&Scaling {
+            let scaling = Scaling {
                 from: axis.len,
                 to,
                 scale: to as f32 / axis.len as f32,
                 position: Position::HalfPixel,
                 weights,
                 exclude_outside: false,
-            });
+            };
+            let taps = Taps::new(exec, &scaling)?;
             let mut y = vec![W::ZERO; axis.outer * to * axis.inner];
             resize(exec, &x, axis, &taps, &mut y)?;
             digest.add("resize", &y);

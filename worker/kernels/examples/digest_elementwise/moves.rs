@@ -168,7 +168,7 @@ fn rest_of_movement(exec: &Exec, digest: &mut Digest, x: &[u32]) -> Result {
     digest.add("reverse_sequence", &y[..900]);
     movement::fill(exec, 3, &mut y[..900])?;
     digest.add("fill", &y[..900]);
-    let mut at = vec![0; 2 * movement::count_nonzero(&x[..900])];
+    let mut at = vec![0; 2 * movement::count_nonzero(exec, &x[..900])?];
     movement::nonzero(exec, &x[..900], &[30, 30], &mut at)?;
     digest.add("nonzero", &at);
     Ok(())

@@ -1,6 +1,8 @@
 //! Arithmetic on two operands of one type.
 
-use super::{BinaryFn, binary_functions, check_divisor, map, map_inplace};
+use super::{
+    BinaryFn, binary_functions, check_divisor, map, map_inplace, map_runs, map_runs_inplace,
+};
 use crate::Exec;
 use crate::compiled::compiled_numbers;
 use crate::element::{Number, canonical_nan};
@@ -38,7 +40,7 @@ binary_functions! { Number => T, wide !T::INTEGER;
     Sub(a, b) T::sub(a, b);
     Mul(a, b) canonical_nan(T::mul(a, b));
     Div(a, b) T::div(a, b);
-    PRelu(a, b) if a < T::ZERO { canonical_nan(T::mul(a, b)) } else { a };
+    PRelu(a, b) canonical_nan(if a < T::ZERO { T::mul(a, b) } else { a });
     Min(a, b) T::min(a, b);
     Max(a, b) T::max(a, b);
 }
@@ -126,6 +128,9 @@ fn arith_any<T: Number>(
     y_shape: &[usize],
 ) -> Result {
     check(op, y.len(), b.data)?;
+    if let Some(done) = map_runs(exec, op, a, b, y, y_shape) {
+        return done;
+    }
     match constant_exponent(op, b.data) {
         Some(2) => return map(exec, Square, a, b, y, y_shape),
         Some(_) => return map(exec, Cube, a, b, y, y_shape),
@@ -142,6 +147,9 @@ fn arith_inplace_any<T: Number>(
     b: Operand<T>,
 ) -> Result {
     check(op, y.len(), b.data)?;
+    if let Some(done) = map_runs_inplace(exec, op, y, y_shape, b) {
+        return done;
+    }
     match constant_exponent(op, b.data) {
         Some(2) => return map_inplace(exec, Square, y, y_shape, b),
         Some(_) => return map_inplace(exec, Cube, y, y_shape, b),

@@ -26,6 +26,9 @@ multiversion! {
     }
 }
 
+/// Elements that take less time than the choice of an instruction set.
+const SHORT: usize = 8;
+
 /// Elements that are widened at a time.
 const BLOCK: usize = 512;
 
@@ -88,6 +91,9 @@ pub(crate) fn apart<T: Float>(op: Arith, steps: [isize; 2], a: &[T], b: &[T], y:
 /// `y[i] = op(y[i], b[i])`; with a step of 0, `b` counts as its first element throughout.
 pub(crate) fn inplace<T: Float>(op: Arith, step: isize, b: &[T], y: &mut [T]) {
     let constant = constant_exponent(op, &b[..if step == 0 { 1 } else { 0 }]);
+    if y.len() <= SHORT && T::as_wide(y).is_some() {
+        return dispatch_block!(op, constant, run_inplace(step, b, y));
+    }
     let replace = |start: usize, wide: &mut [T::Wide]| {
         with_second((b, step), start, wide, |b, y| {
             dispatch_block!(op, constant, inplace_wide(step, b, y))

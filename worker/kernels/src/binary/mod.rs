@@ -181,6 +181,64 @@ fn map_inplace<T: Element, F: BinaryFn<T, T>>(
     })?)
 }
 
+/// The shortest run that is worth a call of [`Number::arith_run`].
+const RUN: usize = 16;
+
+/// Computes as [`map`] does, by [`Number::arith_run`]; `None` where that is not faster.
+fn map_runs<T: Number>(
+    exec: &Exec,
+    op: Arith,
+    a: Operand<T>,
+    b: Operand<T>,
+    y: &mut [T],
+    y_shape: &[usize],
+) -> Option<Result> {
+    assert_eq!(y.len(), count(y_shape), "result of shape {y_shape:?}");
+    // A run of no elements tells whether there is a faster way.
+    if !T::arith_run(op, [1, 1], &[], &[], &mut []) {
+        return None;
+    }
+    let walk = Walk::broadcast(y_shape, [a.shape, b.shape]).ok()?;
+    if walk.run() < RUN {
+        return None;
+    }
+    let done = tiles(exec, y, 1, GRAIN, |range, part| {
+        let mut runs = walk.runs(range);
+        while let Some(r) = runs.next_run() {
+            let (a, b) = (&a.data[r.offset[0]..], &b.data[r.offset[1]..]);
+            let y = &mut part[r.start..r.start + r.len];
+            T::arith_run(op, walk.inner(), a, b, y);
+        }
+    });
+    Some(done.map_err(Into::into))
+}
+
+/// Computes as [`map_inplace`] does, by [`Number::arith_run_inplace`]; `None` where that is not faster.
+fn map_runs_inplace<T: Number>(
+    exec: &Exec,
+    op: Arith,
+    y: &mut [T],
+    y_shape: &[usize],
+    b: Operand<T>,
+) -> Option<Result> {
+    assert_eq!(y.len(), count(y_shape), "result of shape {y_shape:?}");
+    if !T::arith_run_inplace(op, 1, &[], &mut []) {
+        return None;
+    }
+    let walk = Walk::broadcast(y_shape, [b.shape]).ok()?;
+    if walk.run() < RUN {
+        return None;
+    }
+    let done = tiles(exec, y, 1, GRAIN, |range, part| {
+        let mut runs = walk.runs(range);
+        while let Some(r) = runs.next_run() {
+            let y = &mut part[r.start..r.start + r.len];
+            T::arith_run_inplace(op, walk.inner()[0], &b.data[r.offset[0]..], y);
+        }
+    });
+    Some(done.map_err(Into::into))
+}
+
 /// Fails where an integer divisor contains a zero, unless there is nothing to divide.
 fn check_divisor<T: Number>(outputs: usize, divisor: &[T]) -> Result {
     if T::INTEGER

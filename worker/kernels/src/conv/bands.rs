@@ -36,7 +36,7 @@ const SLACK: usize = NR;
 const LEAST_SHARED: usize = 4;
 /// The most output channels. More of them share what is unfolded, whose vectors lie in one line of the cache each.
 const MOST_CHANNELS: usize = 64;
-/// The sums of so many output channels for a place that is no output take as long as a place's part of unfolding.
+/// The sums of this many output channels for a place that is no output take as long as a place's part of unfolding.
 const UNFOLD_CHANNELS: f64 = 8.0;
 /// Lines of a band, if there are as many: what two bands both copy is then the smaller part.
 const LEAST_LINES: usize = 4;
@@ -60,25 +60,28 @@ pub(super) struct Bands<'a> {
 }
 
 impl<'a> Bands<'a> {
-    /// Plans a convolution for so many threads; `None` where unfolding is faster, or a band does not fit.
+    /// Plans a convolution for `threads` threads; `None` where unfolding is faster, or a band does not fit.
     pub fn new(s: &'a ConvShape, weights: ConvWeights<'a>, threads: usize) -> Option<Bands<'a>> {
         let ConvWeights::Packed(weights) = weights else {
             return None;
         };
         let (m, chain) = (s.group_out(), s.chain());
-        let flat = s.kernel[0] == 1 && s.input[0] == 1 && s.pad[0] == 0 && s.in_plane() > 0;
         let narrow = !matches!(weights, Elements::F32(_));
-        if !flat
+        if !s.is_flat()
+            || s.in_plane() == 0
             || chain == 0
             || s.taps() < LEAST_SHARED * s.stride[1] * s.stride[2]
             || narrow && m * chain > MOST_WIDENED
+            // Each tap has a place of its own in a copy, so these never fit one.
+            || chain > MOST_COPY
+            || m > MOST_CHANNELS
         {
             return None;
         }
         let axes = [Axis::new(s, 1), Axis::new(s, 2)];
         let [_, height, columns] = s.output;
         let wasted = m as f64 * axes[1].reach as f64 / columns as f64;
-        if m > MOST_CHANNELS || wasted > UNFOLD_CHANNELS {
+        if wasted > UNFOLD_CHANNELS {
             return None;
         }
         let width = columns + axes[1].reach;

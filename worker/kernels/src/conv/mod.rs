@@ -18,7 +18,7 @@ mod narrow;
 mod shape;
 mod taps;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod unfold;
 
 pub(crate) use axis::Axis;

@@ -26,7 +26,7 @@ const LEAST_LINES: usize = 4;
 /// Output channels of a block, if there are as many: what a block reads is widened once for all of them.
 const LEAST_CHANNELS: usize = 64;
 
-/// To widen what a block reads, and to unfold it, takes about as long as the sums of so many output channels.
+/// To widen what a block reads, and to unfold it, takes about as long as the sums of this many output channels.
 const PREPARED_CHANNELS: f64 = 16.0;
 
 /// A convolution that is cut into blocks.
@@ -54,8 +54,8 @@ impl Blocks {
         if s.in_plane() == 0 || s.output_len() == 0 || s.chain() == 0 {
             return None;
         }
-        let trivial = |d: &usize| s.input[*d] == 1 && s.kernel[*d] == 1 && s.pad[*d] == 0;
-        let axis = (0..3).find(|d| !trivial(d)).unwrap_or(2);
+        let single = |d: usize| (s.input[d], s.output[d], s.kernel[d], s.pad[d]) == (1, 1, 1, 0);
+        let axis = (0..3).find(|d| !single(*d)).unwrap_or(2);
         // Each line has a tap that lies within the input or before it.
         if (s.output[axis] - 1) * s.stride[axis] >= s.input[axis] + s.pad[axis] {
             return None;
@@ -224,6 +224,7 @@ impl Blocks {
                 return;
             }
             let (len, plane) = (block.lines.len() * self.out_line, s.out_plane());
+            assert_eq!(sums.len(), block.channels.len() * len, "lines of a block");
             let at = (image * s.out_channels + first) * plane + block.lines.start * self.out_line;
             for (channel, sums) in sums.chunks_exact(len).enumerate() {
                 let to = output.item(at + channel * plane);

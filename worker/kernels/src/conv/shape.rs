@@ -205,6 +205,11 @@ impl ConvShape {
         self.output.iter().product()
     }
 
+    /// Whether the depth has one position and one tap, so that two dimensions are left.
+    pub(crate) fn is_flat(&self) -> bool {
+        (self.input[0], self.output[0], self.kernel[0], self.pad[0]) == (1, 1, 1, 0)
+    }
+
     /// Whether the patches are the input itself: a 1 × 1 kernel without stride or padding.
     pub(crate) fn is_pointwise(&self) -> bool {
         self.kernel == [1; 3]

@@ -2,6 +2,10 @@
 
 use super::*;
 use crate::gemm::tests::{assert_bits, noise, on_threads};
+use crate::testing::check_stops;
+
+mod narrow;
+pub(crate) mod random;
 
 fn reference(s: &ConvShape, x: &[f32], w: &[f32], e: &ConvEpilogue<'_>) -> Vec<f32> {
     let mut out = Vec::new();
@@ -265,6 +269,38 @@ fn weights_of_16_bits_in_bands() {
 }
 
 #[test]
+fn kernels_longer_than_a_piece_of_the_chain_and_no_channels() {
+    for (channels, taps) in [(1, 1500), (2, 700), (0, 40)] {
+        check(&ConvSizes {
+            in_channels: channels,
+            input: &[1, 1530],
+            kernel: &[1, taps],
+            pads_begin: &[0, 20],
+            pads_end: &[0, 0],
+            ..PLAIN
+        });
+    }
+}
+
+#[test]
+fn a_channel_with_many_filters_stops() {
+    let s = ConvShape::new(&ConvSizes {
+        in_channels: 1,
+        out_channels: 400,
+        input: &[20, 20],
+        kernel: &[7, 7],
+        ..PLAIN
+    })
+    .unwrap();
+    let (x, w) = (noise(s.input_len(), 1), noise(s.weights_len(), 2));
+    check_stops(|exec| {
+        let mut out = vec![0.0; s.output_len()];
+        let weights = ConvWeights::RowMajor(&w);
+        Ok(conv(*exec, &s, &x, weights, &ConvEpilogue::NONE, &mut out)?)
+    });
+}
+
+#[test]
 fn one_and_three_dimensions() {
     let one: &[usize] = &[1];
     check(&ConvSizes {
@@ -285,6 +321,16 @@ fn one_and_three_dimensions() {
         dilations: &[1, 1, 2],
         pads_begin: &[1, 0, 2],
         pads_end: &[0, 1, 1],
+        ..PLAIN
+    });
+    // The padding after a depth of one makes three depths of it.
+    check(&ConvSizes {
+        input: &[1, 30, 40],
+        kernel: &[1, 3, 3],
+        strides: &[1; 3],
+        dilations: &[1; 3],
+        pads_begin: &[0, 1, 1],
+        pads_end: &[2, 1, 1],
         ..PLAIN
     });
 }
@@ -409,186 +455,6 @@ fn depthwise_kernels_that_read_the_input_in_place() {
                 });
             }
         }
-    }
-}
-
-/// Checks that a convolution of numbers of 16 bits gives the bits of widening all of them before, and of rounding the
-/// results after.
-fn check_narrow<T: Float<Wide = f32> + Packed + PackSource<T>>(sizes: &ConvSizes<'_>) {
-    let s = ConvShape::new(sizes).unwrap();
-    let plan = NarrowConv::new(&s).unwrap();
-    let narrow = |x: Vec<f32>| -> Vec<T> { x.into_iter().map(T::narrow).collect() };
-    let mut x = narrow(noise(s.input_len(), 1));
-    let w = narrow(noise(s.weights_len(), 2));
-    // Infinities that meet give NaN.
-    for i in (0..x.len()).step_by(13) {
-        x[i] = if i % 2 == 0 { T::HIGHEST } else { T::LOWEST };
-    }
-    let bias = noise(s.out_channels, 3);
-    let mut packed = vec![T::default(); w.len()];
-    pack_conv_weights_into(&mut packed, &w, s.out_channels, s.groups);
-    let wide: Vec<f32> = x.iter().map(|x| x.widen()).collect();
-    for activation in [Activation::None, Activation::Relu, Activation::Silu] {
-        let epilogue = ConvEpilogue {
-            bias: Some(&bias),
-            residual: None,
-            activation,
-        };
-        let weights = ConvWeights::packed(&packed);
-        for isa in Isa::all_available() {
-            on_threads(|exec, threads| {
-                let mut want = vec![0.0; s.output_len()];
-                conv_on(isa, exec, &s, &wide, weights, &epilogue, &mut want).unwrap();
-                let mut got = vec![T::ONE; want.len()];
-                plan.run_on(isa, exec, &x, weights, &epilogue, &mut got)
-                    .unwrap();
-                let got: Vec<f32> = got.into_iter().map(T::widen).collect();
-                let want: Vec<f32> = want.into_iter().map(|v| T::narrow(v).widen()).collect();
-                assert_bits(&got, &want, &format!("{s:?} {isa:?} {threads} threads"));
-            });
-        }
-    }
-}
-
-#[test]
-fn depthwise_convolutions_of_16_bits_are_converted_within() {
-    let depthwise = ConvSizes {
-        batch: 2,
-        in_channels: 3,
-        out_channels: 6,
-        groups: 3,
-        ..PLAIN
-    };
-    for (input, kernel, stride) in [
-        ([7, 7], 3, 1),
-        ([15, 40], 5, 2),
-        ([1, 1], 3, 2),
-        ([33, 14], 5, 1),
-    ] {
-        let sizes = ConvSizes {
-            input: &input,
-            kernel: &[kernel; 2],
-            strides: &[stride; 2],
-            pads_begin: &[kernel / 2; 2],
-            pads_end: &[kernel / 2; 2],
-            ..depthwise
-        };
-        check_narrow::<crate::element::f16>(&sizes);
-        check_narrow::<crate::element::bf16>(&sizes);
-    }
-    // Forms without a kernel of their own, and planes that are too large for one block.
-    for sizes in [
-        ConvSizes {
-            dilations: &[2, 2],
-            ..depthwise
-        },
-        ConvSizes {
-            batch: 1,
-            input: &[500, 500],
-            ..depthwise
-        },
-    ] {
-        check_narrow::<crate::element::f16>(&sizes);
-    }
-}
-
-#[test]
-fn convolutions_of_16_bits_are_converted_in_blocks() {
-    let pointwise = ConvSizes {
-        batch: 2,
-        in_channels: 24,
-        out_channels: 21,
-        groups: 1,
-        input: &[13, 37],
-        kernel: &[1, 1],
-        strides: &[1, 1],
-        dilations: &[1, 1],
-        pads_begin: &[0, 0],
-        pads_end: &[0, 0],
-    };
-    let taps = ConvSizes {
-        kernel: &[3, 3],
-        pads_begin: &[1, 1],
-        pads_end: &[1, 1],
-        ..pointwise
-    };
-    for sizes in [
-        PLAIN,
-        pointwise,
-        taps,
-        ConvSizes {
-            groups: 3,
-            strides: &[2, 2],
-            ..taps
-        },
-        ConvSizes {
-            dilations: &[3, 2],
-            pads_begin: &[4, 0],
-            pads_end: &[5, 3],
-            ..taps
-        },
-        // The last outputs lie in the padding, and the first ones too.
-        ConvSizes {
-            input: &[2, 5],
-            pads_begin: &[4, 4],
-            pads_end: &[2, 2],
-            ..taps
-        },
-        // Several blocks of lines.
-        ConvSizes {
-            batch: 1,
-            input: &[67, 190],
-            ..taps
-        },
-        // Several blocks of output channels.
-        ConvSizes {
-            batch: 1,
-            in_channels: 90,
-            out_channels: 700,
-            input: &[16, 24],
-            ..pointwise
-        },
-        // One and three dimensions.
-        ConvSizes {
-            input: &[301],
-            kernel: &[5],
-            strides: &[2],
-            dilations: &[1],
-            pads_begin: &[2],
-            pads_end: &[2],
-            ..pointwise
-        },
-        ConvSizes {
-            in_channels: 3,
-            input: &[6, 7, 9],
-            kernel: &[2, 3, 3],
-            strides: &[1, 2, 1],
-            dilations: &[1; 3],
-            pads_begin: &[1, 0, 1],
-            pads_end: &[0, 1, 1],
-            ..pointwise
-        },
-    ] {
-        check_narrow::<crate::element::f16>(&sizes);
-        check_narrow::<crate::element::bf16>(&sizes);
-    }
-    // A block of it does not fit, or an output reads nothing before its padding.
-    for sizes in [
-        ConvSizes {
-            in_channels: 1 << 16,
-            ..pointwise
-        },
-        ConvSizes {
-            pads_end: &[40, 1],
-            ..taps
-        },
-        ConvSizes {
-            input: &[0, 8],
-            pads_begin: &[3, 1],
-            ..taps
-        },
-    ] {
-        assert!(NarrowConv::new(&ConvShape::new(&sizes).unwrap()).is_none());
     }
 }
 

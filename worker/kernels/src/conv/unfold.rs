@@ -101,32 +101,44 @@ unsafe fn unfold_stride<S: Simd, const STRIDE: usize>(
     // The piece begins at tap `first` of `channel`, and ends before tap `last` of `end`.
     let (channel, first) = (piece.k0 / taps, piece.k0 % taps);
     let (end, last) = ((piece.k0 + piece.k) / taps, (piece.k0 + piece.k) % taps);
-    let mut tap = 0;
-    for kd in 0..s.kernel[0] {
-        for kh in 0..s.kernel[1] {
-            for kw in 0..s.kernel[2] {
-                let start = channel + usize::from(tap < first);
-                let count = (end + usize::from(tap < last)).saturating_sub(start);
-                if count > 0 {
-                    // SAFETY: rows from `start`'s on, `taps` apart, lie inside the piece; the
-                    // operations' lanes lie inside a channel.
-                    unsafe {
-                        let ops = resolve::<S, STRIDE>(s, [kd, kh, kw], runs, &mut ops);
-                        let rows = Rows {
-                            dst: dst.add((start * taps + tap - piece.k0) * NR),
-                            dst_step: taps * NR,
-                            src: data.add(start * s.in_plane()),
-                            src_step: s.in_plane(),
-                            count,
-                            cols: piece.cols,
-                            stride: s.stride[2],
-                        };
-                        copy::<S, STRIDE>(&rows, ops);
-                    }
-                }
-                tap += 1;
+    // A piece may be shorter than a large kernel; then it has only the taps from `first` on.
+    let [kd, kh, kw] = s.kernel;
+    let (mut tap, mut place) = (first, [first / (kh * kw), first / kw % kh, first % kw]);
+    for _ in 0..taps.min(piece.k) {
+        let start = channel + usize::from(tap < first);
+        let count = (end + usize::from(tap < last)).saturating_sub(start);
+        if count > 0 {
+            // SAFETY: rows from `start`'s on, `taps` apart, lie inside the piece; the
+            // operations' lanes lie inside a channel.
+            unsafe {
+                let ops = resolve::<S, STRIDE>(s, place, runs, &mut ops);
+                let rows = Rows {
+                    dst: dst.add((start * taps + tap - piece.k0) * NR),
+                    dst_step: taps * NR,
+                    src: data.add(start * s.in_plane()),
+                    src_step: s.in_plane(),
+                    count,
+                    cols: piece.cols,
+                    stride: s.stride[2],
+                };
+                copy::<S, STRIDE>(&rows, ops);
             }
         }
+        (tap, place) = next_tap(tap, place, [kd, kh, kw]);
+    }
+}
+
+/// The tap behind one, which is the first one behind the last, and its place in the kernel.
+#[inline(always)]
+fn next_tap(tap: usize, [d, h, w]: [usize; 3], [kd, kh, kw]: [usize; 3]) -> (usize, [usize; 3]) {
+    if w + 1 < kw {
+        (tap + 1, [d, h, w + 1])
+    } else if h + 1 < kh {
+        (tap + 1, [d, h + 1, 0])
+    } else if d + 1 < kd {
+        (tap + 1, [d + 1, 0, 0])
+    } else {
+        (0, [0; 3])
     }
 }
 

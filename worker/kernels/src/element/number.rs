@@ -2,6 +2,7 @@
 
 use super::kernels::{FloatKernels, IntegerKernels, NumberKernels};
 use super::{Element, bf16, f16, halves, runs};
+use crate::binary::{Arith, block};
 use crate::math::Real;
 use crate::multiversion::multiversion;
 
@@ -24,6 +25,19 @@ pub trait Number: Element + NumberKernels {
     fn widen(self) -> Self::Wide;
     /// Converts from the computing type, rounding once.
     fn narrow(x: Self::Wide) -> Self;
+    /// The elements in the computing type, which are written to the start of `room` where that is another type.
+    fn widened<'a>(x: &'a [Self], room: &'a mut [Self::Wide]) -> &'a [Self::Wide];
+    /// Computes a run of arithmetic on two operands with the bits of the function of each element, faster than element by
+    /// element; false where there is no faster way. An operand of step 0 counts as its first element throughout.
+    #[inline(always)]
+    fn arith_run(_: Arith, _: [isize; 2], _: &[Self], _: &[Self], _: &mut [Self]) -> bool {
+        false
+    }
+    /// As [`Number::arith_run`], with the result as its first operand.
+    #[inline(always)]
+    fn arith_run_inplace(_: Arith, _: isize, _: &[Self], _: &mut [Self]) -> bool {
+        false
+    }
     /// Converts to the nearest `f64`.
     fn to_f64(self) -> f64;
     /// Converts from `f64`: a float is rounded, an integer truncated and saturated.
@@ -127,6 +141,10 @@ macro_rules! native_float {
                 x
             }
             #[inline(always)]
+            fn widened<'a>(x: &'a [$t], _: &'a mut [$t]) -> &'a [$t] {
+                x
+            }
+            #[inline(always)]
             fn to_f64(self) -> f64 {
                 self as f64
             }
@@ -222,6 +240,26 @@ macro_rules! half_float {
             #[inline(always)]
             fn narrow(x: f32) -> $t {
                 $narrow(x)
+            }
+            #[inline(always)]
+            fn widened<'a>(x: &'a [$t], room: &'a mut [f32]) -> &'a [f32] {
+                let room = &mut room[..x.len()];
+                $widen_run(x, room);
+                room
+            }
+            fn arith_run(op: Arith, steps: [isize; 2], a: &[$t], b: &[$t], y: &mut [$t]) -> bool {
+                let known = !matches!(op, Arith::Mod | Arith::Fmod);
+                if known {
+                    block::apart(op, steps, a, b, y);
+                }
+                known
+            }
+            fn arith_run_inplace(op: Arith, step: isize, b: &[$t], y: &mut [$t]) -> bool {
+                let known = !matches!(op, Arith::Mod | Arith::Fmod);
+                if known {
+                    block::inplace(op, step, b, y);
+                }
+                known
             }
             #[inline(always)]
             fn to_f64(self) -> f64 {
@@ -329,6 +367,10 @@ macro_rules! integer {
             }
             #[inline(always)]
             fn narrow(x: $t) -> $t {
+                x
+            }
+            #[inline(always)]
+            fn widened<'a>(x: &'a [$t], _: &'a mut [$t]) -> &'a [$t] {
                 x
             }
             #[inline(always)]

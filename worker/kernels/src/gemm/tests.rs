@@ -3,6 +3,7 @@
 use super::*;
 use crate::element::canonical_nan;
 use crate::isa::Isa;
+use crate::testing::each_exec;
 use std::sync::atomic::AtomicBool;
 
 /// Deterministic values in -1..1, some of which are zero.
@@ -19,14 +20,7 @@ pub(crate) fn noise(len: usize, seed: u32) -> Vec<f32> {
 
 /// Runs `f` on 1, 2, 3 and 7 threads.
 pub(crate) fn on_threads(mut f: impl FnMut(Exec<'_>, usize)) {
-    let cancel = AtomicBool::new(false);
-    for threads in [1, 2, 3, 7] {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
-        f(Exec::pooled(&pool, &cancel), threads);
-    }
+    each_exec(|exec| f(*exec, exec.threads()));
 }
 
 /// Values like those of `noise`, with infinities and NaNs of several bit patterns among them.

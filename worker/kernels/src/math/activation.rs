@@ -80,11 +80,10 @@ pub fn leaky_relu<W: Real>(x: W, alpha: W) -> W {
     if x < W::ZERO { alpha * x } else { x }
 }
 
-/// x where x > alpha, else 0.
+/// x where x > alpha, else 0, also where x is NaN.
 #[inline(always)]
 pub fn thresholded_relu<W: Real>(x: W, alpha: W) -> W {
-    // The comparison is written this way round so that NaN stays.
-    if x <= alpha { W::ZERO } else { x }
+    if x > alpha { x } else { W::ZERO }
 }
 
 /// x where x >= 0, alpha (e^x - 1) below.
@@ -186,8 +185,9 @@ mod tests {
         ] {
             assert!(f(f32::NAN).is_nan());
         }
-        for f in [elu, leaky_relu, thresholded_relu, celu] {
+        for f in [elu, leaky_relu, celu] {
             assert!(f(f32::NAN, 1.0).is_nan());
         }
+        assert_eq!(thresholded_relu(f32::NAN, 1.0), 0.0);
     }
 }

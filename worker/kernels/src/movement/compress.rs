@@ -1,12 +1,12 @@
 //! Operators whose output size depends on the data: `NonZero`, `Compress`. The caller counts first, then a kernel fills
 //! the output.
 
-use crate::Exec;
 use crate::compiled::{compiled_bits, compiled_numbers};
 use crate::element::{Bits, Number};
 use crate::error::Result;
 use crate::shape::{Axis, MAX_RANK, check_rank, count};
-use crate::split::{GRAIN, tiles, units_per_tile};
+use crate::split::{GRAIN, PIECE, Pace, tiles, units_per_tile};
+use crate::{Cancelled, Exec};
 
 fn nonzero_any<T: Number>(exec: &Exec, x: &[T], shape: &[usize], y: &mut [i64]) -> Result {
     check_rank(shape)?;
@@ -50,24 +50,48 @@ fn compress_any<T: Bits>(
         x.len() == axis.count() && condition.len() <= len,
         "{axis:?}"
     );
-    let kept = condition.iter().filter(|&&c| c != 0).count();
+    let kept = count_nonzero(exec, condition)?;
     assert_eq!(y.len(), outer * kept * inner, "{kept} of {axis:?}");
     let unit = kept * inner;
-    Ok(tiles(
-        exec,
-        y,
-        unit,
-        units_per_tile(unit),
-        |range, part| {
-            for (o, y) in range.zip(part.chunks_mut(unit)) {
-                let chosen = condition.iter().enumerate().filter(|(_, c)| **c != 0);
-                for ((k, _), y) in chosen.zip(y.chunks_mut(inner)) {
-                    let from = (o * len + k) * inner;
-                    y.copy_from_slice(&x[from..from + inner]);
-                }
+    let grain = units_per_tile(unit.max(condition.len()));
+    tiles(exec, y, unit, grain, |range, part| {
+        let pace = &mut Pace::new(exec, PIECE);
+        for (o, y) in range.zip(part.chunks_mut(unit)) {
+            let x = &x[o * len * inner..(o + 1) * len * inner];
+            if compress_one(pace, x, inner, condition, y).is_err() {
+                return;
             }
-        },
-    )?)
+        }
+    })?;
+    Ok(exec.check()?)
+}
+
+/// Copies the chosen ones of the slices of `inner` elements that lie in `x`.
+fn compress_one<T: Bits>(
+    pace: &mut Pace,
+    x: &[T],
+    inner: usize,
+    condition: &[u8],
+    y: &mut [T],
+) -> std::result::Result<(), Cancelled> {
+    let mut rest = y.chunks_mut(inner);
+    for (number, some) in condition.chunks(PIECE).enumerate() {
+        pace.count(some.len())?;
+        let chosen = some.iter().enumerate().filter(|(_, c)| **c != 0);
+        for ((k, _), y) in chosen.zip(&mut rest) {
+            let from = (number * PIECE + k) * inner;
+            let x = &x[from..from + inner];
+            if let ([x], [y]) = (x, &mut *y) {
+                *y = *x;
+                continue;
+            }
+            for (x, y) in x.chunks(PIECE).zip(y.chunks_mut(PIECE)) {
+                pace.count(x.len())?;
+                y.copy_from_slice(x);
+            }
+        }
+    }
+    Ok(())
 }
 
 compiled_numbers! {
@@ -85,8 +109,13 @@ compiled_bits! {
 }
 
 /// Returns how many elements are not zero.
-pub fn count_nonzero<T: Number>(x: &[T]) -> usize {
-    x.iter().filter(|&&x| x != T::ZERO).count()
+pub fn count_nonzero<T: Number>(exec: &Exec, x: &[T]) -> Result<usize> {
+    let mut found = 0;
+    for x in x.chunks(PIECE) {
+        exec.check()?;
+        found += x.iter().filter(|&&x| x != T::ZERO).count();
+    }
+    Ok(found)
 }
 
 /// Writes the positions of the elements that are not zero to `y` of shape `[rank, count_nonzero(x)]`. For a scalar the

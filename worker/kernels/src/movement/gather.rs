@@ -6,7 +6,7 @@ use crate::compiled::compiled_bits;
 use crate::element::Bits;
 use crate::error::Result;
 use crate::shape::{Axis, MAX_RANK, Walk, check_rank, count, strides};
-use crate::split::{GRAIN, tiles, units_per_tile};
+use crate::split::{GRAIN, PIECE, tiles, units_per_tile};
 
 fn gather_any<T: Bits>(
     exec: &Exec,
@@ -22,7 +22,7 @@ fn gather_any<T: Bits>(
         x.len() == count(shape) && y.len() == outer * n * inner,
         "gather from {shape:?}"
     );
-    indices.check(len, axis)?;
+    indices.check(exec, len, axis)?;
     Ok(tiles(
         exec,
         y,
@@ -62,7 +62,7 @@ fn gather_elements_any<T: Bits>(
         y_shape.len() == rank && (0..rank).all(|a| a == axis || y_shape[a] <= shape[a]),
         "{y_shape:?} of {shape:?}"
     );
-    indices.check(shape[axis], axis)?;
+    indices.check(exec, shape[axis], axis)?;
     let mut moves = strides(shape);
     let along = std::mem::take(&mut moves[axis]) as usize;
     let walk = Walk::new(y_shape, [&moves[..rank]], [0])?;
@@ -80,8 +80,17 @@ fn gather_elements_any<T: Bits>(
 }
 
 /// Checks the rows of `indices`, each of which is a position in the `depth` axes of `shape` from axis `batch` on.
-pub(super) fn check_rows(indices: Indices, shape: &[usize], batch: usize, depth: usize) -> Result {
+pub(super) fn check_rows(
+    exec: &Exec,
+    indices: Indices,
+    shape: &[usize],
+    batch: usize,
+    depth: usize,
+) -> Result {
     for at in 0..indices.len() {
+        if at.is_multiple_of(PIECE) {
+            exec.check()?;
+        }
         let axis = batch + at % depth.max(1);
         check_index(indices.get(at), shape[axis], axis)?;
     }
@@ -110,7 +119,7 @@ fn gather_nd_any<T: Bits>(
         x.len() == count(shape) && batch_dims + depth <= shape.len() && depth > 0,
         "{depth} of {shape:?}"
     );
-    check_rows(indices, shape, batch_dims, depth)?;
+    check_rows(exec, indices, shape, batch_dims, depth)?;
     let inner = count(&shape[batch_dims + depth..]);
     let batch = count(&shape[..batch_dims]);
     let rows = indices.len() / depth;

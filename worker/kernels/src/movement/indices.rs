@@ -1,6 +1,8 @@
 //! Index tensors.
 
+use crate::Exec;
 use crate::error::{KernelError, Result};
+use crate::split::PIECE;
 
 /// The elements of an index tensor, which ONNX allows in two types.
 #[derive(Debug, Clone, Copy)]
@@ -46,8 +48,11 @@ impl Indices<'_> {
     }
 
     /// Checks that every index addresses an element of an axis of length `len`.
-    pub(super) fn check(&self, len: usize, axis: usize) -> Result {
+    pub(super) fn check(&self, exec: &Exec, len: usize, axis: usize) -> Result {
         for at in 0..self.len() {
+            if at.is_multiple_of(PIECE) {
+                exec.check()?;
+            }
             check_index(self.get(at), len, axis)?;
         }
         Ok(())

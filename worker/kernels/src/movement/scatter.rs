@@ -62,7 +62,7 @@ fn scatter_elements_any<T: Number>(
         (0..rank).all(|a| a == axis || update_shape[a] <= shape[a]),
         "{update_shape:?} into {shape:?}"
     );
-    indices.check(shape[axis], axis)?;
+    indices.check(exec, shape[axis], axis)?;
     let mut moves = strides(shape);
     let along = std::mem::take(&mut moves[axis]) as usize;
     let walk = Walk::new(update_shape, [&moves[..rank]], [0])?;
@@ -96,7 +96,7 @@ fn scatter_nd_any<T: Number>(
         y.len() == count(shape) && depth <= shape.len() && depth > 0,
         "{depth} of {shape:?}"
     );
-    check_rows(indices, shape, 0, depth)?;
+    check_rows(exec, indices, shape, 0, depth)?;
     let (rows, inner) = (indices.len() / depth, count(&shape[depth..]));
     assert_eq!(updates.len(), rows * inner, "{rows} updates of {inner}");
     let dense = strides(shape);

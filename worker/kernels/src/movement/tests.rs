@@ -3,7 +3,7 @@
 use super::*;
 use crate::error::KernelError;
 use crate::shape::{Axis, count};
-use crate::testing::{each_exec, exec};
+use crate::testing::{check_stops, each_exec, exec};
 
 mod index;
 
@@ -327,7 +327,7 @@ fn creation() {
 #[test]
 fn positions_and_selection() {
     let x = [0.0f32, 3.0, -0.0, f32::NAN, 0.0, 1.0];
-    assert_eq!(count_nonzero(&x), 3);
+    assert_eq!(count_nonzero(&exec(), &x).unwrap(), 3);
     let mut y = [9; 6];
     nonzero(&exec(), &x, &[2, 3], &mut y).unwrap();
     assert_eq!(y, [0, 1, 1, 1, 0, 2]);
@@ -347,6 +347,32 @@ fn positions_and_selection() {
         &mut [],
     )
     .unwrap();
+}
+
+#[test]
+fn a_selection_along_a_long_axis_stops_when_it_is_cancelled() {
+    // Long conditions that keep few of many short slices.
+    let (outer, len) = (64, 1 << 16);
+    let mut condition = vec![0u8; len];
+    (condition[3], condition[len - 1]) = (1, 1);
+    let x = numbered(outer * len);
+    let axis = Axis::of(&[outer, len], 1);
+    check_stops(|exec| compress(exec, &x, axis, &condition, &mut vec![0u32; 2 * outer]));
+    each_exec(|exec| {
+        let mut y = vec![0u32; 2 * outer];
+        compress(exec, &x, axis, &condition, &mut y).unwrap();
+        let want = (0..outer).flat_map(|o| [o * len + 3, (o + 1) * len - 1]);
+        assert!(y.iter().map(|y| *y as usize).eq(want));
+    });
+    // One slice, and one condition that keeps all of it.
+    let all = vec![1u8; x.len()];
+    let y = std::cell::RefCell::new(vec![0u32; x.len()]);
+    for axis in [Axis::of(&[1, x.len()], 0), Axis::of(&[x.len()], 0)] {
+        check_stops(|exec| compress(exec, &x, axis, &all[..axis.len], &mut y.borrow_mut()));
+        compress(&exec(), &x, axis, &all[..axis.len], &mut y.borrow_mut()).unwrap();
+        assert!(*y.borrow() == x);
+    }
+    check_stops(|exec| count_nonzero(exec, &x).map(|_| ()));
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Normalization across channels (`LRN`) and over any axes (`MeanVarianceNormalization`).
 
-use crate::Exec;
 use crate::binary::{Arith, arith, arith_inplace};
 use crate::compiled::compiled_floats;
 use crate::element::{Float, Number, canonical_nan};
@@ -9,29 +8,38 @@ use crate::math::Real;
 use crate::multiversion::multiversion;
 use crate::reduce::{Reduce, reduce_float};
 use crate::shape::{Axis, MAX_RANK, Operand, check_rank, count};
-use crate::split::{PIECE, pieces, tiles, units_per_tile};
+use crate::split::{PIECE, Pace, tiles, units_per_tile};
+use crate::{Cancelled, Exec};
 
 /// Number of adjacent columns that are computed together.
 const COLUMNS: usize = 64;
+/// Channels of [`COLUMNS`] columns after which work is counted.
+const RUN: usize = PIECE / COLUMNS;
 
 multiversion! {
     /// Normalizes one channel of one batch entry: `x` begins at the first channel of the window, `own` is the channel
     /// itself.
     fn lrn_row<T: Float>(
-        exec: &Exec, x: &[T], window: usize, own: &[T], factor: f64, beta: f64, bias: f64, y: &mut [T],
-    ) {
+        pace: &mut Pace, x: &[T], window: usize, own: &[T], factor: f64, beta: f64, bias: f64, y: &mut [T],
+    ) -> std::result::Result<(), Cancelled> {
         let inner = y.len();
         let factor = <T::Wide as Real>::from_f64(factor);
         let (beta, bias) = (<T::Wide as Real>::from_f64(beta), <T::Wide as Real>::from_f64(bias));
-        for first in pieces(exec, inner, PIECE).flat_map(|p| p.step_by(COLUMNS)) {
+        for first in (0..inner).step_by(COLUMNS) {
             let width = if inner - first < COLUMNS { inner - first } else { COLUMNS };
             let mut sums = [<T::Wide as Real>::ZERO; COLUMNS];
             let sums = &mut sums[..width];
-            for c in 0..window {
-                let x = &x[c * inner + first..c * inner + first + width];
-                for i in 0..width {
-                    sums[i] = <T::Wide as Number>::fma(x[i].widen(), x[i].widen(), sums[i]);
+            let mut run = 0;
+            while run < window {
+                let end = if window - run < RUN { window } else { run + RUN };
+                pace.count((end - run) * width)?;
+                for c in run..end {
+                    let x = &x[c * inner + first..c * inner + first + width];
+                    for i in 0..width {
+                        sums[i] = <T::Wide as Number>::fma(x[i].widen(), x[i].widen(), sums[i]);
+                    }
                 }
+                run = end;
             }
             let (own, y) = (&own[first..first + width], &mut y[first..first + width]);
             for i in 0..width {
@@ -39,6 +47,7 @@ multiversion! {
                 y[i] = T::narrow(canonical_nan(own[i].widen() / Real::pow(base, beta)));
             }
         }
+        Ok(())
     }
 }
 
@@ -59,8 +68,9 @@ fn lrn_any<T: Float>(
     let (c, unit) = (channels.len, channels.inner);
     let (before, after) = ((size - 1) / 2, size / 2);
     let factor = alpha / size as f64;
-    let grain = units_per_tile(unit);
+    let grain = units_per_tile(unit * size.min(c));
     tiles(exec, y, unit, grain, |range, part| {
+        let mut pace = Pace::new(exec, PIECE);
         for (plane, y) in range.zip(part.chunks_mut(unit)) {
             let (batch, own) = (plane / c * c, plane % c);
             let first = own.saturating_sub(before);
@@ -69,7 +79,10 @@ fn lrn_any<T: Float>(
                 &x[(batch + first) * unit..],
                 &x[plane * unit..(plane + 1) * unit],
             );
-            lrn_row(exec, around, window, own, factor, beta, bias, y);
+            let done = lrn_row(&mut pace, around, window, own, factor, beta, bias, y);
+            if done.is_err() {
+                return;
+            }
         }
     })?;
     Ok(exec.check()?)

@@ -206,6 +206,36 @@ fn one_huge_row_stops_when_it_is_cancelled() {
 }
 
 #[test]
+fn a_response_among_many_channels_stops_when_it_is_cancelled() {
+    let channels = Axis::of(&[1, 4096, 1], 1);
+    let x: Vec<f64> = random(4096, 2.0, 1);
+    let mut y = vec![0.0; 4096];
+    // All channels are in each window, whose chain begins with the first.
+    let run = |size: usize, y: &mut [f64]| lrn(&exec(), &x, channels, size, 1e-4, 0.75, 1.0, y);
+    run(3 * 4096, &mut y).unwrap();
+    let sum = x.iter().fold(0.0f64, |sum, x| x.mul_add(*x, sum));
+    let base = (1e-4f64 / (3.0 * 4096.0)).mul_add(sum, 1.0);
+    for (x, y) in x.iter().zip(&y) {
+        assert!((x / base.powf(0.75) - y).abs() < 1e-12);
+    }
+    let y = std::cell::RefCell::new(y);
+    for size in [4096, usize::MAX] {
+        check_stops(|exec| {
+            lrn(
+                exec,
+                &x,
+                channels,
+                size,
+                1e-4,
+                0.75,
+                1.0,
+                &mut y.borrow_mut(),
+            )
+        });
+    }
+}
+
+#[test]
 fn every_nan_is_the_same() {
     for n in [2, 5, 16, 40, 100] {
         let mut x: Vec<f32> = random(2 * n, 2.0, 7);

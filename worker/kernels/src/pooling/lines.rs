@@ -9,9 +9,11 @@
 //! phase 1   a c e .              tap 1 of four outputs
 //! ```
 
-use super::rows::{COLUMNS, Chunk, LANES, Pool};
+use super::rows::{COLUMNS, Chunk, Finished, LANES, Pool};
 use super::window::Window;
 use crate::element::Number;
+use crate::split::Pace;
+use std::ops::Range;
 
 /// The largest stride.
 const PHASES: usize = 4;
@@ -116,28 +118,41 @@ impl Columns {
     }
 }
 
-/// Pools a plane.
+/// Pools some rows of a plane's outputs, which are `part` of all of them.
 #[inline(always)]
-pub(super) fn plane_by_lines<T: Number, P: Pool<T>>(pool: P, w: &Window, x: &[T], y: &mut [T]) {
+pub(super) fn plane_by_lines<T: Number, P: Pool<T>>(
+    pool: P,
+    w: &Window,
+    pace: &mut Pace,
+    part: Range<usize>,
+    x: &[T],
+    y: &mut [T],
+) -> Finished {
     let ([_, height, width], [_, down, stride]) = (w.input, w.strides);
     let (size, offsets) = (stride * PHASE, Offsets::new(w));
     let group = ((rows(w) - reach(w, 1) - 1) / down + 1).min(GROUP);
     let mut first = 0;
     while first < w.output[2] {
-        let chunk = Chunk::new(w, first);
+        let chunk = Chunk::new(w, first, COLUMNS);
         let columns = Columns::new(w, &chunk);
         let padded = chunk.columns.len().next_multiple_of(LANES);
+        let row_taps = padded * w.kernel[1] * w.kernel[2];
         let mut lines = [pool.identity(); ROOM];
-        for od in 0..w.output[0] {
+        for od in part.start / w.output[1]..part.end.div_ceil(w.output[1]) {
             let depth_taps = w.taps(0, od);
-            let mut from = 0;
-            while from < w.output[1] {
-                let to = w.output[1].min(from + group);
+            // The rows of the part that are of this depth.
+            let before = od * w.output[1];
+            let end = w.output[1].min(part.end - before);
+            let mut from = part.start.saturating_sub(before);
+            while from < end {
+                let to = end.min(from + group);
+                pace.count((to - from) * padded)?;
                 // The rows under all windows of the group.
                 let top = (from * down).saturating_sub(w.pads[1]);
                 let bottom = ((to - 1) * down + reach(w, 1) + 1).saturating_sub(w.pads[1]);
                 let mut all = [[pool.identity(); COLUMNS]; GROUP];
                 for kd in depth_taps.kernel.0..depth_taps.kernel.1 {
+                    pace.count((to - from) * row_taps)?;
                     let plane = w.position(0, od, kd) * height;
                     for h in top..bottom.min(height) {
                         let row = &x[(plane + h) * width..][..width];
@@ -160,9 +175,9 @@ pub(super) fn plane_by_lines<T: Number, P: Pool<T>>(pool: P, w: &Window, x: &[T]
                     let taps = w.taps(1, oh);
                     let counts = (
                         depth_taps.count() * taps.count(),
-                        depth_taps.padded * taps.padded,
+                        depth_taps.padded.saturating_mul(taps.padded),
                     );
-                    let y = &mut y[(od * w.output[1] + oh) * w.output[2]..][..w.output[2]];
+                    let y = &mut y[(before + oh - part.start) * w.output[2]..][..w.output[2]];
                     chunk.finish(pool, w, &all[oh - from], counts, y);
                 }
                 from = to;
@@ -170,6 +185,7 @@ pub(super) fn plane_by_lines<T: Number, P: Pool<T>>(pool: P, w: &Window, x: &[T]
         }
         first = chunk.columns.end;
     }
+    Ok(())
 }
 
 /// Where the taps of an output are, from the first one on.

@@ -1,12 +1,12 @@
 //! `MaxPool`, with and without the positions of the maxima.
 
-use super::rows::{Pool, pool_planes};
+use super::rows::{Finished, Pool, pool_planes};
 use super::window::Window;
 use crate::Exec;
 use crate::compiled::compiled_numbers;
 use crate::element::Number;
 use crate::error::Result;
-use crate::split::{tiles2, units_per_tile};
+use crate::split::{PIECE, Pace, tiles2, units_per_tile};
 
 /// How positions within a plane are numbered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +16,9 @@ pub enum StorageOrder {
     /// The first spatial dimension runs fastest.
     ColumnMajor,
 }
+
+/// Taps, looked at one by one, that cost about as much as an element of another kernel.
+const TAPS: usize = 8;
 
 #[derive(Clone, Copy)]
 struct Max;
@@ -83,27 +86,36 @@ fn with_indices_any<T: Number>(
         x.len() == planes * from && y.len() == planes * to && indices.len() == y.len(),
         "{w:?}"
     );
-    let grain = units_per_tile(from.max(to));
-    Ok(tiles2(
+    let (outputs, grain) = (y.len(), units_per_tile(w.most_taps() / TAPS));
+    tiles2(
         exec,
-        (y, to),
-        (indices, to),
-        planes,
+        (y, 1),
+        (indices, 1),
+        outputs,
         grain,
         |range, y, indices| {
-            for (i, (y, indices)) in range.zip(y.chunks_mut(to).zip(indices.chunks_mut(to))) {
+            let mut pace = Pace::new(exec, PIECE);
+            for (number, (y, index)) in range.zip(y.iter_mut().zip(indices)) {
+                let (i, o) = (number / to, number % to);
                 let x = &x[i * from..(i + 1) * from];
-                for (o, (y, index)) in y.iter_mut().zip(indices).enumerate() {
-                    let (value, at) = best(w, order, x, o);
-                    (*y, *index) = (value, (i * from + at) as i64);
-                }
+                let Ok((value, at)) = best(w, order, &mut pace, x, o) else {
+                    return;
+                };
+                (*y, *index) = (value, (i * from + at) as i64);
             }
         },
-    )?)
+    )?;
+    Ok(exec.check()?)
 }
 
 /// The largest tap of output `o`, the first among equals, and its position in the plane.
-fn best<T: Number>(w: &Window, order: StorageOrder, x: &[T], o: usize) -> (T, usize) {
+fn best<T: Number>(
+    w: &Window,
+    order: StorageOrder,
+    pace: &mut Pace,
+    x: &[T],
+    o: usize,
+) -> Finished<(T, usize)> {
     let [depth, height, width] = w.input;
     let (od, oh, ow) = (
         o / (w.output[1] * w.output[2]),
@@ -115,25 +127,38 @@ fn best<T: Number>(w: &Window, order: StorageOrder, x: &[T], o: usize) -> (T, us
         w.taps(1, oh).kernel,
         w.taps(2, ow).kernel,
     ];
+    pace.count(1)?;
+    if taps[2].0 >= taps[2].1 {
+        return Ok((T::LOWEST, 0));
+    }
     let mut best: Option<(T, usize)> = None;
     for kd in taps[0].0..taps[0].1 {
         let d = w.position(0, od, kd);
+        pace.count(1)?;
         for kh in taps[1].0..taps[1].1 {
             let h = w.position(1, oh, kh);
-            for kw in taps[2].0..taps[2].1 {
-                let c = w.position(2, ow, kw);
-                let value = x[(d * height + h) * width + c];
-                if best.is_none_or(|(best, _)| value > best || (value.is_nan() && !best.is_nan())) {
-                    let at = match order {
-                        StorageOrder::RowMajor => (d * height + h) * width + c,
-                        StorageOrder::ColumnMajor => (c * height + h) * depth + d,
-                    };
-                    best = Some((value, at));
+            let mut first = taps[2].0;
+            while first < taps[2].1 {
+                let end = taps[2].1.min(first + PIECE);
+                pace.count(end - first)?;
+                for kw in first..end {
+                    let c = w.position(2, ow, kw);
+                    let value = x[(d * height + h) * width + c];
+                    if best
+                        .is_none_or(|(best, _)| value > best || (value.is_nan() && !best.is_nan()))
+                    {
+                        let at = match order {
+                            StorageOrder::RowMajor => (d * height + h) * width + c,
+                            StorageOrder::ColumnMajor => (c * height + h) * depth + d,
+                        };
+                        best = Some((value, at));
+                    }
                 }
+                first = end;
             }
         }
     }
-    best.unwrap_or((T::LOWEST, 0))
+    Ok(best.unwrap_or((T::LOWEST, 0)))
 }
 
 compiled_numbers! {

@@ -4,17 +4,27 @@
 
 use super::lines::{fits_lines, plane_by_lines};
 use super::window::Window;
-use crate::Exec;
 use crate::element::Number;
 use crate::error::Result;
 use crate::multiversion::multiversion;
-use crate::split::{tiles, units_per_tile};
+use crate::split::{GRAIN, PIECE, Pace, tiles, units_per_tile};
+use crate::{Cancelled, Exec};
 use std::ops::Range;
 
 /// Number of outputs that are accumulated together.
 pub(super) const COLUMNS: usize = 64;
 /// Outputs that fill a vector of any instruction set; divides [`COLUMNS`].
 pub(super) const LANES: usize = 16;
+/// Taps of [`COLUMNS`] outputs after which work is counted.
+const RUN: usize = PIECE / COLUMNS;
+/// Taps that cost about as much as one element that is read or written.
+const TAPS: usize = 16;
+/// The cost, in elements, from which a plane is divided among tiles, and of each of these. More than that of other
+/// tiles, since lines of the input under two tiles are prepared twice.
+const LARGE: usize = 4 * GRAIN;
+
+/// The result of work that ends early where the step is cancelled.
+pub(super) type Finished<T = ()> = std::result::Result<T, Cancelled>;
 
 /// A function that is accumulated over a window.
 pub(super) trait Pool<T: Number>: Copy + Send + Sync {
@@ -43,17 +53,18 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    /// The outputs from `first` on that are accumulated together.
+    /// The outputs from `first` on that are accumulated together, at most `most` of them.
     #[inline(always)]
-    pub fn new(w: &Window, first: usize) -> Chunk {
-        let columns = first..w.output[2].min(first + COLUMNS);
+    pub fn new(w: &Window, first: usize, most: usize) -> Chunk {
+        let columns = first..w.output[2].min(first + most);
         Chunk {
             interior: w.interior(columns.clone()),
             columns,
         }
     }
 
-    /// Writes the results of chains to the row `y`. `inside` and `padded` are numbers of rows under the window.
+    /// Writes the results of chains to the row `y`. `inside` and `padded` are numbers of rows under the window. With padding, there
+    /// may be more than can be counted, which count as the most that can be.
     #[inline(always)]
     pub fn finish<T: Number, P: Pool<T>>(
         &self,
@@ -73,7 +84,7 @@ impl Chunk {
             .take(n.div_ceil(LANES))
         {
             for i in 0..LANES {
-                results[i] = pool.finish(acc[i], inside * kernel, padded * kernel);
+                results[i] = pool.finish(acc[i], inside * kernel, padded.saturating_mul(kernel));
             }
         }
         y[self.columns.clone()].copy_from_slice(&results[..n]);
@@ -84,7 +95,8 @@ impl Chunk {
                 continue;
             }
             let taps = w.taps(2, i);
-            y[i] = pool.finish(acc[i - first], inside * taps.count(), padded * taps.padded);
+            let padded = padded.saturating_mul(taps.padded);
+            y[i] = pool.finish(acc[i - first], inside * taps.count(), padded);
             i += 1;
         }
     }
@@ -103,31 +115,51 @@ fn push_taps<T: Number, P: Pool<T>>(pool: P, acc: &mut [T::Wide], x: &[T], strid
     }
 }
 
-/// Pools a plane tap by tap, for any window.
+/// Pools some rows of a plane's outputs tap by tap, for any window.
 #[inline(always)]
-fn plane_by_taps<T: Number, P: Pool<T>>(pool: P, w: &Window, x: &[T], y: &mut [T]) {
+fn plane_by_taps<T: Number, P: Pool<T>>(
+    pool: P,
+    w: &Window,
+    pace: &mut Pace,
+    rows: Range<usize>,
+    x: &[T],
+    y: &mut [T],
+) -> Finished {
     let [_, height, width] = w.input;
+    // Where no two outputs of a row share a tap's element, most taps would miss most of several outputs.
+    let most = if w.strides[2] > width { 1 } else { COLUMNS };
     let mut buffer = [pool.identity(); COLUMNS];
-    for od in 0..w.output[0] {
-        let depth_taps = w.taps(0, od);
-        for oh in 0..w.output[1] {
-            let height_taps = w.taps(1, oh);
-            let y = &mut y[(od * w.output[1] + oh) * w.output[2]..][..w.output[2]];
-            let mut first = 0;
-            while first < y.len() {
-                let chunk = Chunk::new(w, first);
-                let columns = chunk.columns.clone();
-                let acc = &mut buffer[..columns.len()];
-                acc.fill(pool.identity());
-                for kd in depth_taps.kernel.0..depth_taps.kernel.1 {
-                    let d = w.position(0, od, kd);
-                    for kh in height_taps.kernel.0..height_taps.kernel.1 {
-                        let h = w.position(1, oh, kh);
-                        let row = &x[(d * height + h) * width..][..width];
-                        for kw in 0..w.kernel[2] {
+    for row in rows.clone() {
+        let (od, oh) = (row / w.output[1], row % w.output[1]);
+        let (depth_taps, height_taps) = (w.taps(0, od), w.taps(1, oh));
+        let y = &mut y[(row - rows.start) * w.output[2]..][..w.output[2]];
+        let mut first = 0;
+        while first < y.len() {
+            let chunk = Chunk::new(w, first, most);
+            let columns = chunk.columns.clone();
+            pace.count(columns.len())?;
+            let acc = &mut buffer[..columns.len()];
+            acc.fill(pool.identity());
+            let (start, end) = w.taps_of_any(&columns);
+            let depth_range = if start < end {
+                depth_taps.kernel
+            } else {
+                (0, 0)
+            };
+            for kd in depth_range.0..depth_range.1 {
+                let d = w.position(0, od, kd);
+                pace.count(1)?;
+                for kh in height_taps.kernel.0..height_taps.kernel.1 {
+                    let h = w.position(1, oh, kh);
+                    let line = &x[(d * height + h) * width..][..width];
+                    let mut run = start;
+                    while run < end {
+                        let to = if end - run < RUN { end } else { run + RUN };
+                        pace.count((to - run) * columns.len())?;
+                        for kw in run..to {
                             let (from, to) = w.outputs(kw, columns.clone());
                             if from < to {
-                                let taps = &row[w.position(2, from, kw)..];
+                                let taps = &line[w.position(2, from, kw)..];
                                 push_taps(
                                     pool,
                                     &mut acc[from - first..to - first],
@@ -136,31 +168,42 @@ fn plane_by_taps<T: Number, P: Pool<T>>(pool: P, w: &Window, x: &[T], y: &mut [T
                                 );
                             }
                         }
+                        run = to;
                     }
                 }
-                let counts = (
-                    depth_taps.count() * height_taps.count(),
-                    depth_taps.padded * height_taps.padded,
-                );
-                chunk.finish(pool, w, &buffer, counts, y);
-                first = columns.end;
             }
+            let counts = (
+                depth_taps.count() * height_taps.count(),
+                depth_taps.padded.saturating_mul(height_taps.padded),
+            );
+            chunk.finish(pool, w, &buffer, counts, y);
+            first = columns.end;
         }
     }
+    Ok(())
 }
 
 #[inline(always)]
-fn plane<T: Number, P: Pool<T>>(pool: P, w: &Window, x: &[T], y: &mut [T]) {
+fn plane<T: Number, P: Pool<T>>(
+    pool: P,
+    w: &Window,
+    pace: &mut Pace,
+    rows: Range<usize>,
+    x: &[T],
+    y: &mut [T],
+) -> Finished {
     if fits_lines(w) {
-        plane_by_lines(pool, w, x, y)
+        plane_by_lines(pool, w, pace, rows, x, y)
     } else {
-        plane_by_taps(pool, w, x, y)
+        plane_by_taps(pool, w, pace, rows, x, y)
     }
 }
 
 multiversion! {
-    fn plane_wide<T: Number, P: Pool<T>>(pool: P, window: &Window, x: &[T], y: &mut [T]) {
-        plane(pool, window, x, y)
+    fn plane_wide<T: Number, P: Pool<T>>(
+        pool: P, window: &Window, pace: &mut Pace, rows: Range<usize>, x: &[T], y: &mut [T],
+    ) -> Finished {
+        plane(pool, window, pace, rows, x, y)
     }
 }
 
@@ -174,11 +217,68 @@ multiversion! {
     }
 }
 
-fn plane_on<T: Number, P: Pool<T>>(pool: P, window: &Window, x: &[T], y: &mut [T]) {
-    if P::WIDE {
-        plane_wide(pool, window, x, y)
+/// Whether the elements of a plane over which the windows of some rows of outputs reach may hold a NaN. It is not looked for
+/// where that would take as long as to pool them.
+fn reads_nan<T: Number>(
+    w: &Window,
+    pace: &mut Pace,
+    rows: &Range<usize>,
+    x: &[T],
+) -> Finished<bool> {
+    let [_, height, width] = w.input;
+    let (first, last) = (rows.start, rows.end - 1);
+    let (front, back) = (first / w.output[1], last / w.output[1]);
+    let lines = if front == back {
+        w.under(1, first % w.output[1], last % w.output[1])
     } else {
-        plane(pool, window, x, y)
+        0..height
+    };
+    let depths = w.under(0, front, back);
+    let taps = (rows.len() * w.output[2]).saturating_mul(w.most_taps());
+    if depths.len() * lines.len() * width > taps {
+        return Ok(true);
+    }
+    for d in depths {
+        pace.count(1)?;
+        let x = &x[(d * height + lines.start) * width..(d * height + lines.end) * width];
+        for x in x.chunks(PIECE) {
+            pace.count(x.len())?;
+            if holds_nan(x) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+fn plane_on<T: Number, P: Pool<T>>(
+    pool: P,
+    window: &Window,
+    pace: &mut Pace,
+    rows: Range<usize>,
+    x: &[T],
+    y: &mut [T],
+) -> Finished {
+    if P::WIDE {
+        plane_wide(pool, window, pace, rows, x, y)
+    } else {
+        plane(pool, window, pace, rows, x, y)
+    }
+}
+
+/// Pools some rows of a plane's outputs.
+fn pool_rows<T: Number, P: Pool<T>>(
+    pool: P,
+    window: &Window,
+    pace: &mut Pace,
+    rows: Range<usize>,
+    x: &[T],
+    y: &mut [T],
+) -> Finished {
+    if P::MINDS_NAN && !reads_nan(window, pace, &rows, x)? {
+        plane_on(pool.of_numbers(), window, pace, rows, x, y)
+    } else {
+        plane_on(pool, window, pace, rows, x, y)
     }
 }
 
@@ -196,20 +296,31 @@ pub(super) fn pool_planes<T: Number, P: Pool<T>>(
         y.len() == planes * to && x.len() == planes * from,
         "{window:?}"
     );
-    Ok(tiles(
-        exec,
-        y,
-        to,
-        units_per_tile(from.max(to)),
-        |range, part| {
-            for (i, y) in range.zip(part.chunks_mut(to)) {
-                let x = &x[i * from..(i + 1) * from];
-                if P::MINDS_NAN && !holds_nan(x) {
-                    plane_on(pool.of_numbers(), window, x, y)
-                } else {
-                    plane_on(pool, window, x, y)
-                }
+    if y.is_empty() {
+        return Ok(exec.check()?);
+    }
+    // Tiles are planes, or some rows of the outputs of a plane that is large.
+    let (rows, unit) = (window.output[0] * window.output[1], window.output[2]);
+    let taps = to.saturating_mul(window.most_taps());
+    let cost = from.max(to).max(taps / TAPS);
+    let grain = if cost <= LARGE {
+        rows * units_per_tile(cost)
+    } else {
+        (LARGE / (cost / rows).max(1)).max(1)
+    };
+    tiles(exec, y, unit, grain, |range, part| {
+        let mut pace = Pace::new(exec, PIECE);
+        let mut row = range.start;
+        while row < range.end {
+            let (number, first) = (row / rows, row % rows);
+            let some = first..rows.min(first + (range.end - row));
+            let x = &x[number * from..(number + 1) * from];
+            let y = &mut part[(row - range.start) * unit..][..some.len() * unit];
+            row += some.len();
+            if pool_rows(pool, window, &mut pace, some, x, y).is_err() {
+                return;
             }
-        },
-    )?)
+        }
+    })?;
+    Ok(exec.check()?)
 }

@@ -1,7 +1,8 @@
 use super::*;
 use crate::element::Number;
 use crate::element::{bf16, f16};
-use crate::testing::{bits, each_exec, exec, random};
+use crate::testing::{bits, check_stops, each_exec, exec, random};
+use std::cell::RefCell;
 
 struct Case {
     input: [usize; 3],
@@ -146,6 +147,59 @@ fn cases() -> Vec<Case> {
             [0, 0, 1, 0, 0, 1],
             false,
         ),
+        // Windows that lie in the padding but for a few taps, also where the outputs are farther apart than
+        // the input is wide.
+        case(
+            1,
+            [1, 1, 3],
+            [1, 1, 70],
+            [1, 1, 5],
+            [1; 3],
+            [0, 0, 69, 0, 0, 69],
+            false,
+        ),
+        case(
+            2,
+            [1, 4, 3],
+            [1, 3, 40],
+            [1, 1, 2],
+            [1; 3],
+            [0, 2, 39, 0, 2, 39],
+            false,
+        ),
+        case(
+            1,
+            [1, 1, 9],
+            [1, 1, 80],
+            [1, 1, 3],
+            [1, 1, 2],
+            [0, 0, 158, 0, 0, 150],
+            false,
+        ),
+    ]
+}
+
+/// Cases whose planes are divided among tiles, by lines and by taps.
+fn large_cases() -> Vec<Case> {
+    let case = |rank, input, kernel, strides, pads| Case {
+        input,
+        kernel,
+        strides,
+        dilations: [1; 3],
+        pads,
+        ceil: false,
+        rank,
+    };
+    vec![
+        case(3, [3, 150, 150], [2, 3, 3], [1, 2, 2], [0, 1, 1, 1, 1, 1]),
+        case(
+            2,
+            [1, 40, 40],
+            [1, 30, 30],
+            [1, 1, 1],
+            [0, 15, 15, 0, 15, 15],
+        ),
+        case(3, [2, 190, 190], [2, 9, 9], [2, 9, 9], [1, 0, 4, 1, 0, 4]),
     ]
 }
 
@@ -353,14 +407,15 @@ fn global_pools() {
 }
 
 /// Checks a pool whose chains are made by `push` from `first` on against windows of numbers among which are zeros of both
-/// signs, and NaN where `nan`.
+/// signs, and NaN at some of the positions that `nan` divides.
 fn check_chains<T: Float>(
-    nan: bool,
+    cases: Vec<Case>,
+    nan: usize,
     run: impl Fn(&Exec, &Window, &[T], &mut [T]) -> Result,
     (first, push): (T::Wide, impl Fn(T::Wide, T::Wide) -> T::Wide),
     finish: impl Fn(T::Wide, usize) -> T,
 ) {
-    for (number, case) in cases().into_iter().enumerate() {
+    for (number, case) in cases.into_iter().enumerate() {
         let (window, taps) = (case.window(), case.taps());
         let plane = case.input.iter().product::<usize>();
         let mut x: Vec<T> = random(2 * plane, 3.0, 7);
@@ -368,7 +423,7 @@ fn check_chains<T: Float>(
             match i % 11 {
                 0..3 => *x = T::from_f64(-0.0),
                 3..6 => *x = T::ZERO,
-                6 if nan && i % 5 == 0 => *x = T::from_f64(f64::NAN),
+                6 if i % nan == 0 => *x = T::from_f64(f64::NAN),
                 7 if i % 3 == 0 => *x = T::LOWEST,
                 _ => {}
             }
@@ -383,19 +438,22 @@ fn check_chains<T: Float>(
                 finish(chain, inside.len())
             })
             .collect();
-        let mut y = vec![T::ZERO; want.len()];
-        run(&exec(), &window, &x, &mut y).unwrap();
-        assert_eq!(bits(&y), bits(&want), "case {number}");
+        each_exec(|exec| {
+            let mut y = vec![T::ZERO; want.len()];
+            run(exec, &window, &x, &mut y).unwrap();
+            assert_eq!(bits(&y), bits(&want), "case {number}");
+        });
     }
 }
 
 #[test]
 fn each_output_is_one_chain_over_its_taps() {
-    fn check<T: Float>() {
-        for nan in [false, true] {
+    fn check<T: Float>(cases: fn() -> Vec<Case>, nans: [usize; 2]) {
+        for nan in nans {
             let max = (T::LOWEST.widen(), <T::Wide as Number>::max);
-            check_chains::<T>(nan, max_pool, max, |chain, _| T::narrow(chain));
+            check_chains::<T>(cases(), nan, max_pool, max, |chain, _| T::narrow(chain));
             check_chains::<T>(
+                cases(),
                 nan,
                 |e, w, x, y| average_pool(e, w, false, x, y),
                 (<T::Wide as Number>::ZERO, <T::Wide as Number>::add),
@@ -403,8 +461,68 @@ fn each_output_is_one_chain_over_its_taps() {
             );
         }
     }
-    check::<f32>();
-    check::<f64>();
-    check::<f16>();
-    check::<bf16>();
+    check::<f32>(cases, [usize::MAX, 5]);
+    check::<f64>(cases, [usize::MAX, 5]);
+    check::<f16>(cases, [usize::MAX, 5]);
+    check::<bf16>(cases, [usize::MAX, 5]);
+    // Few rows of the larger planes read a NaN.
+    check::<f32>(large_cases, [usize::MAX, 10_007]);
+}
+
+#[test]
+fn one_plane_with_large_windows_stops_when_it_is_cancelled() {
+    // Nearly all taps of the windows lie in the padding.
+    let size = 1 << 20;
+    let pads = [0, size - 1, 0, size - 1];
+    let window = Window::new(&[1, 1], &[1, size], &[1, size], &[1, 1], &[1, 1], &pads).unwrap();
+    let y = RefCell::new(vec![0f32; size]);
+    for include_pad in [false, true] {
+        average_pool(&exec(), &window, include_pad, &[3.0], &mut y.borrow_mut()).unwrap();
+        let padded = if include_pad { size as f32 } else { 1.0 };
+        assert_eq!(y.borrow()[0], 3.0 / padded);
+        assert_eq!(y.borrow()[size - 1], 3.0 / padded);
+        check_stops(|exec| average_pool(exec, &window, include_pad, &[3.0], &mut y.borrow_mut()));
+    }
+    // Windows that are far apart, each of which meets the only element.
+    let far = 1 << 22;
+    let pads = [1 << 24, (1 << 24) - far];
+    let (outputs, kernel) = (5, 1 << 24);
+    let window = Window::new(&[1], &[outputs], &[kernel], &[far], &[1], &pads).unwrap();
+    let mut y = [0f32; 5];
+    max_pool(&exec(), &window, &[3.0], &mut y).unwrap();
+    assert_eq!(y[1..], [3.0; 4]);
+    let x: Vec<f32> = random(256 * 256, 1.0, 3);
+    let large = |n: usize, kernel: usize| {
+        let out = n - kernel + 1;
+        Window::new(&[n; 2], &[out; 2], &[kernel; 2], &[1; 2], &[1; 2], &[0; 4]).unwrap()
+    };
+    let y = RefCell::new(vec![0f32; 129 * 129]);
+    check_stops(|exec| max_pool(exec, &large(256, 128), &x, &mut y.borrow_mut()));
+    // The same with positions.
+    let (y, at) = (
+        RefCell::new(vec![0f32; 65 * 65]),
+        RefCell::new(vec![0i64; 65 * 65]),
+    );
+    check_stops(|exec| {
+        let (w, order, x) = (large(128, 64), StorageOrder::RowMajor, &x[..128 * 128]);
+        max_pool_with_indices(
+            exec,
+            &w,
+            order,
+            x,
+            &mut y.borrow_mut(),
+            &mut at.borrow_mut(),
+        )
+    });
+    // One window over one large row.
+    let n = 1 << 21;
+    let x = vec![0.5f32; n];
+    let window = Window::new(&[n], &[1], &[n], &[1], &[1], &[0, 0]).unwrap();
+    for p in [1, 2, 3] {
+        check_stops(|exec| lp_pool(exec, &window, p, &x, &mut [0.0]));
+    }
+    // One output by lines, over a depth of many planes.
+    let (kernel, input) = ([n / 64, 1, 1], [n / 64, 8, 8]);
+    let window = Window::new(&input, &[1, 8, 8], &kernel, &[1; 3], &[1; 3], &[0; 6]).unwrap();
+    check_stops(|exec| average_pool(exec, &window, false, &x, &mut [0.0; 64]));
 }

@@ -136,6 +136,29 @@ impl Window {
         (first, self.steps(room).clamp(first, range.end))
     }
 
+    /// The most taps of an output that can lie in the input.
+    pub(super) fn most_taps(&self) -> usize {
+        let along = |d: usize| self.kernel[d].min(self.input[d].div_ceil(self.dilations[d]));
+        along(0).saturating_mul(along(1)).saturating_mul(along(2))
+    }
+
+    /// The taps along the last dimension that may lie in the input for an output among `range`, which is not empty.
+    #[inline(always)]
+    pub(super) fn taps_of_any(&self, range: &Range<usize>) -> (usize, usize) {
+        // The further on an output lies, the fewer of its taps are before the input's begin, and before its end.
+        let (first, last) = (self.taps(2, range.start), self.taps(2, range.end - 1));
+        (last.kernel.0, first.kernel.1)
+    }
+
+    /// The input positions along dimension `d` over which the windows of outputs `first` to `last` reach.
+    pub(super) fn under(&self, d: usize, first: usize, last: usize) -> Range<usize> {
+        let (stride, pad, input) = (self.strides[d], self.pads[d], self.input[d]);
+        let reach = (self.kernel[d] - 1) * self.dilations[d];
+        let start = (first * stride).saturating_sub(pad).min(input);
+        let end = (last * stride + reach + 1).saturating_sub(pad);
+        start..end.clamp(start, input)
+    }
+
     /// The input position of tap `k` of output `o` along dimension `d`; the tap must lie inside the input.
     #[inline(always)]
     pub(super) fn position(&self, d: usize, o: usize, k: usize) -> usize {

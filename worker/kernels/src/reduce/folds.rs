@@ -49,7 +49,7 @@ macro_rules! folds {
                 $identity
             }
             #[inline(always)]
-            fn push(self, $a: $acc, $x: T, $p: T) -> $acc {
+            fn push(self, $a: $acc, $x: T::Wide, $p: T) -> $acc {
                 $push
             }
             #[inline(always)]
@@ -65,19 +65,19 @@ macro_rules! folds {
 }
 
 folds! { Number, !T::INTEGER;
-    Sum: T::Wide = T::Wide::ZERO; push(a, x, _p) T::Wide::add(a, x.widen());
+    Sum: T::Wide = T::Wide::ZERO; push(a, x, _p) T::Wide::add(a, x);
         merge T::Wide::add; finish(a, _n, _p) T::narrow(a);
-    Mean: T::Wide = T::Wide::ZERO; push(a, x, _p) T::Wide::add(a, x.widen());
+    Mean: T::Wide = T::Wide::ZERO; push(a, x, _p) T::Wide::add(a, x);
         merge T::Wide::add; finish(a, n, _p) T::narrow(T::Wide::div(a, T::Wide::from_f64(n as f64)));
-    Prod: T::Wide = T::Wide::ONE; push(a, x, _p) T::Wide::mul(a, x.widen());
+    Prod: T::Wide = T::Wide::ONE; push(a, x, _p) T::Wide::mul(a, x);
         merge T::Wide::mul; finish(a, _n, _p) T::narrow(a);
-    Max: T::Wide = T::LOWEST.widen(); push(a, x, _p) T::Wide::max(a, x.widen());
+    Max: T::Wide = T::LOWEST.widen(); push(a, x, _p) T::Wide::max(a, x);
         merge T::Wide::max; finish(a, _n, _p) T::narrow(a);
-    Min: T::Wide = T::HIGHEST.widen(); push(a, x, _p) T::Wide::min(a, x.widen());
+    Min: T::Wide = T::HIGHEST.widen(); push(a, x, _p) T::Wide::min(a, x);
         merge T::Wide::min; finish(a, _n, _p) T::narrow(a);
-    L1: T::Wide = T::Wide::ZERO; push(a, x, _p) T::Wide::add(a, T::Wide::abs(x.widen()));
+    L1: T::Wide = T::Wide::ZERO; push(a, x, _p) T::Wide::add(a, T::Wide::abs(x));
         merge T::Wide::add; finish(a, _n, _p) T::narrow(a);
-    SumSquare: T::Wide = T::Wide::ZERO; push(a, x, _p) T::Wide::fma(x.widen(), x.widen(), a);
+    SumSquare: T::Wide = T::Wide::ZERO; push(a, x, _p) T::Wide::fma(x, x, a);
         merge T::Wide::add; finish(a, _n, _p) T::narrow(a);
 }
 
@@ -92,11 +92,11 @@ fn shift<W: Real>(pivot: W) -> W {
 }
 
 folds! { Float, true;
-    L2: T::Wide = Real::ZERO; push(a, x, _p) Real::mul_add(x.widen(), x.widen(), a);
+    L2: T::Wide = Real::ZERO; push(a, x, _p) Real::mul_add(x, x, a);
         merge <T::Wide as Number>::add; finish(a, _n, _p) T::narrow(a.sqrt());
-    LogSum: T::Wide = Real::ZERO; push(a, x, _p) a + x.widen();
+    LogSum: T::Wide = Real::ZERO; push(a, x, _p) a + x;
         merge <T::Wide as Number>::add; finish(a, _n, _p) T::narrow(a.ln());
-    LogSumExp: T::Wide = Real::ZERO; push(a, x, p) a + (x.widen() - shift(p.widen())).exp();
+    LogSumExp: T::Wide = Real::ZERO; push(a, x, p) a + (x - shift(p.widen())).exp();
         merge <T::Wide as Number>::add; finish(a, _n, p) T::narrow(a.ln() + shift(p.widen()));
 }
 

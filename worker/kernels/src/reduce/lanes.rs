@@ -15,6 +15,9 @@ pub(crate) const LANES: usize = 16;
 /// pieces of memory that each step reads.
 const COLUMNS: usize = 256;
 
+/// Elements of a row that are converted at a time.
+const BLOCK: usize = 1024;
+
 /// A function that is accumulated over elements.
 pub(crate) trait Fold<T: Number>: Copy + Send + Sync {
     /// The accumulator of one lane.
@@ -24,7 +27,7 @@ pub(crate) trait Fold<T: Number>: Copy + Send + Sync {
     /// The value of an empty lane.
     fn identity(self) -> Self::Acc;
     /// Adds one element. `pivot` is the result of the previous pass.
-    fn push(self, acc: Self::Acc, x: T, pivot: T) -> Self::Acc;
+    fn push(self, acc: Self::Acc, x: T::Wide, pivot: T) -> Self::Acc;
     /// Joins two lanes.
     fn merge(self, a: Self::Acc, b: Self::Acc) -> Self::Acc;
     /// The result of `n` elements.
@@ -63,7 +66,7 @@ fn push_segment<T: Number, F: Fold<T>>(
     fold: F,
     acc: &mut [F::Acc; LANES],
     phase: usize,
-    x: &[T],
+    x: &[T::Wide],
     pivot: T,
 ) {
     let head = if phase == 0 {
@@ -92,7 +95,7 @@ fn push_segment<T: Number, F: Fold<T>>(
 
 multiversion! {
     fn push_segment_wide<T: Number, F: Fold<T>>(
-        fold: F, acc: &mut [F::Acc; LANES], phase: usize, x: &[T], pivot: T,
+        fold: F, acc: &mut [F::Acc; LANES], phase: usize, x: &[T::Wide], pivot: T,
     ) {
         push_segment(fold, acc, phase, x, pivot)
     }
@@ -122,9 +125,11 @@ impl<'a, T: Number, F: Fold<T>> Rows<'a, T, F> {
 
     /// Adds the elements that follow.
     pub fn push(&mut self, mut x: &[T]) {
+        let mut room = [T::Wide::ZERO; BLOCK];
         while !x.is_empty() {
-            let (now, rest) = x.split_at(x.len().min(self.row - self.at));
+            let (now, rest) = x.split_at(x.len().min(self.row - self.at).min(BLOCK));
             let phase = self.at % LANES;
+            let now = T::widened(now, &mut room);
             match F::WIDE {
                 true => push_segment_wide(self.fold, &mut self.acc, phase, now, T::ZERO),
                 false => push_segment(self.fold, &mut self.acc, phase, now, T::ZERO),
@@ -194,6 +199,7 @@ fn row_tile<T: Number, F: Fold<T>>(
     let mut unchecked = 0;
     let step = plan.kept.inner()[0] as usize;
     let mut outputs = plan.kept.runs(range);
+    let mut room = [T::Wide::ZERO; BLOCK];
     while let Some(run) = outputs.next_run() {
         for i in 0..run.len {
             let pivot = y[run.start + i];
@@ -203,8 +209,9 @@ fn row_tile<T: Number, F: Fold<T>>(
             let mut segments = plan.reduced.runs(0..plan.elements);
             while let Some(segment) = segments.next_run() {
                 let segment = &x[segment.offset[0]..segment.offset[0] + segment.len];
-                for part in segment.chunks(PIECE) {
-                    push_segment(fold, &mut acc, phase, part, pivot);
+                for part in segment.chunks(BLOCK) {
+                    let wide = T::widened(part, &mut room);
+                    push_segment(fold, &mut acc, phase, wide, pivot);
                     phase = (phase + part.len()) % LANES;
                     unchecked += part.len();
                     if unchecked >= PIECE {
@@ -234,6 +241,7 @@ fn column_tile<T: Number, F: Fold<T>>(
     let mut outputs = plan.kept.runs(range);
     let mut acc = [[fold.identity(); COLUMNS]; LANES];
     let mut pivots = [T::ZERO; COLUMNS];
+    let mut room = [T::Wide::ZERO; COLUMNS];
     while let Some(run) = outputs.next_run() {
         let mut first = 0;
         while first < run.len {
@@ -250,7 +258,8 @@ fn column_tile<T: Number, F: Fold<T>>(
             while let Some(segment) = segments.next_run() {
                 for i in 0..segment.len {
                     let at = segment.offset[0] + i * step;
-                    let (x, lane) = (&x[at..at + width], &mut acc[k % LANES][..width]);
+                    let x = T::widened(&x[at..at + width], &mut room);
+                    let lane = &mut acc[k % LANES][..width];
                     for c in 0..width {
                         lane[c] = fold.push(lane[c], x[c], pivots[c]);
                     }

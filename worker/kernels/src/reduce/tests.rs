@@ -451,3 +451,33 @@ fn one_huge_row_stops_when_it_is_cancelled() {
         top_k(exec, Extreme::Max, &x, axis, 64, *values, *indices)
     });
 }
+
+#[test]
+fn many_small_heaps_of_one_tile_stop_when_they_are_cancelled() {
+    let (len, k, columns) = (500, 400, 100);
+    let x: Vec<f32> = random(len * columns, 2.0, 3);
+    let axis = Axis::of(&[len, columns], 0);
+    let best = std::cell::RefCell::new((vec![0f32; k * columns], vec![0i64; k * columns]));
+    check_stops(|exec| {
+        let (values, indices) = &mut *best.borrow_mut();
+        top_k(exec, Extreme::Min, &x, axis, k, values, indices)
+    });
+    let (mut values, mut indices) = (vec![0f32; k * columns], vec![0i64; k * columns]);
+    top_k(
+        &exec(),
+        Extreme::Min,
+        &x,
+        axis,
+        k,
+        &mut values,
+        &mut indices,
+    )
+    .unwrap();
+    for i in 0..columns {
+        let mut column: Vec<(f32, i64)> =
+            (0..len).map(|j| (x[j * columns + i], j as i64)).collect();
+        column.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let got = (0..k).map(|j| (values[j * columns + i], indices[j * columns + i]));
+        assert!(got.eq(column[..k].iter().copied()), "column {i}");
+    }
+}

@@ -1,17 +1,19 @@
 //! `TopK`: a heap of the best `k`, kept in the outputs themselves.
 
 use super::Extreme;
-use crate::Exec;
 use crate::compiled::compiled_numbers;
 use crate::element::Number;
 use crate::error::Result;
 use crate::multiversion::multiversion;
 use crate::shape::Axis;
-use crate::split::{GRAIN, PIECE, pieces, tiles2};
+use crate::split::{GRAIN, PIECE, Pace, tiles2};
+use crate::{Cancelled, Exec};
 use std::ops::Range;
 
 /// Adjacent elements that are compared with the worst of the best at once: most are worse.
 const CHUNK: usize = 64;
+/// Moves in heaps between two checks of the cancel flag, each of which may read memory in several places.
+const MOVES: usize = PIECE / 4;
 
 multiversion! {
     /// Whether any element may come before one of value `worst` that lies before it.
@@ -84,40 +86,67 @@ impl<T: Number> Heap<'_, T> {
     }
 
     /// Takes in those of some elements that come before the worst of the best `k`.
-    fn offer(&mut self, k: usize, column: &[T], some: Range<usize>) {
+    fn offer(
+        &mut self,
+        pace: &mut Pace,
+        k: usize,
+        column: &[T],
+        some: Range<usize>,
+    ) -> std::result::Result<(), Cancelled> {
+        let levels = levels(k);
         for i in some {
             let entry = (column[i * self.step], i as i64);
             if self.before(entry, self.get(0)) {
+                pace.count(levels)?;
                 self.set(0, entry);
                 self.sift(0, k);
             }
         }
+        Ok(())
     }
 
     /// Keeps the best `k` of a column of `len` elements, best first.
-    fn fill(&mut self, exec: &Exec, k: usize, len: usize, column: &[T]) {
-        for i in pieces(exec, k, PIECE).flatten() {
+    fn fill(
+        &mut self,
+        pace: &mut Pace,
+        k: usize,
+        len: usize,
+        column: &[T],
+    ) -> std::result::Result<(), Cancelled> {
+        let levels = levels(k);
+        for i in 0..k {
+            pace.count(1)?;
             self.set(i, (column[i * self.step], i as i64));
         }
-        (0..k / 2).rev().for_each(|at| self.sift(at, k));
-        for piece in pieces(exec, len - k, PIECE) {
-            for start in piece.clone().step_by(CHUNK) {
-                let chunk = k + start..k + piece.end.min(start + CHUNK);
-                if self.step > 1
-                    || any_beyond(self.extreme, self.get(0).0.widen(), &column[chunk.clone()])
-                {
-                    self.offer(k, column, chunk);
-                }
+        for at in (0..k / 2).rev() {
+            pace.count(levels)?;
+            self.sift(at, k);
+        }
+        for start in (k..len).step_by(CHUNK) {
+            let chunk = start..len.min(start + CHUNK);
+            pace.count(chunk.len())?;
+            if self.step > 1
+                || any_beyond(self.extreme, self.get(0).0.widen(), &column[chunk.clone()])
+            {
+                self.offer(pace, k, column, chunk)?;
             }
         }
-        for len in pieces(exec, k - 1, PIECE).flatten().map(|i| k - 1 - i) {
+        for len in (1..k).rev() {
+            pace.count(levels)?;
             let (worst, last) = (self.get(0), self.get(len));
             self.set(len, worst);
             self.set(0, last);
             self.sift(0, len);
         }
+        Ok(())
     }
 }
+
+/// The levels of a heap of `k` elements, of which there are some.
+fn levels(k: usize) -> usize {
+    k.ilog2() as usize + 1
+}
+
 fn top_k_any<T: Number>(
     exec: &Exec,
     extreme: Extreme,
@@ -147,19 +176,22 @@ fn top_k_any<T: Number>(
         axis.outer,
         grain,
         |range, values, indices| {
+            let mut pace = Pace::new(exec, MOVES);
             for (o, (values, indices)) in
                 range.zip(values.chunks_mut(unit).zip(indices.chunks_mut(unit)))
             {
                 for i in 0..axis.inner {
                     let column = &x[o * axis.len * axis.inner + i..];
                     let (values, indices) = (&mut values[i..], &mut indices[i..]);
-                    Heap {
+                    let mut heap = Heap {
                         values,
                         indices,
                         step: axis.inner,
                         extreme,
+                    };
+                    if heap.fill(&mut pace, k, axis.len, column).is_err() {
+                        return;
                     }
-                    .fill(exec, k, axis.len, column);
                 }
             }
         },

@@ -11,13 +11,17 @@ mod taps;
 pub use nearest::{NearestKernels, nearest};
 pub use taps::{Neighbour, Position, Scaling, Taps, Weights};
 
-use crate::Exec;
 use crate::compiled::compiled;
 use crate::error::Result;
 use crate::math::Real;
 use crate::multiversion::multiversion;
 use crate::shape::Axis;
-use crate::split::{tiles, units_per_tile};
+use crate::split::{PIECE, Pace, tiles, units_per_tile};
+use crate::{Cancelled, Exec};
+use std::ops::Range;
+
+/// The result of work that ends early where the step is cancelled.
+type Finished = std::result::Result<(), Cancelled>;
 
 fn resize_any<W: Real>(exec: &Exec, x: &[W], axis: Axis, taps: &Taps, y: &mut [W]) -> Result {
     let inner = axis.inner;
@@ -30,22 +34,26 @@ fn resize_any<W: Real>(exec: &Exec, x: &[W], axis: Axis, taps: &Taps, y: &mut [W
     // A unit is one row of `inner` elements of the result, or the whole axis where rows have one element.
     let unit = if inner == 1 { rows } else { inner };
     let grain = units_per_tile(unit.saturating_mul(taps.width()));
-    tiles(exec, y, unit, grain, |range, part| match inner {
-        1 => lines(&x[range.start * axis.len..], axis.len, taps, part),
-        _ => rows_from(range.start, x, axis, taps, part),
+    tiles(exec, y, unit, grain, |range, part| {
+        let pace = &mut Pace::new(exec, PIECE);
+        // Where it ends early, so does the kernel.
+        let _ = match inner {
+            1 => lines(pace, &x[range.start * axis.len..], axis.len, taps, part),
+            _ => rows_from(pace, range.start, x, axis, taps, part),
+        };
     })?;
     Ok(exec.check()?)
 }
 
 multiversion! {
     /// Resizes lines of `len` elements.
-    fn lines<W: Real>(x: &[W], len: usize, taps: &Taps, y: &mut [W]) {
+    fn lines<W: Real>(pace: &mut Pace, x: &[W], len: usize, taps: &Taps, y: &mut [W]) -> Finished {
         match taps.width() {
-            2 => lines_of::<W, 2>(x, len, taps, y),
-            4 => lines_of::<W, 4>(x, len, taps, y),
+            2 => lines_of::<W, 2>(pace, x, len, taps, y),
+            4 => lines_of::<W, 4>(pace, x, len, taps, y),
             _ => {
                 let axis = Axis { outer: y.len() / taps.len(), len, inner: 1 };
-                any_rows(0, x, axis, taps, y);
+                any_rows(pace, 0, x, axis, taps, y)
             }
         }
     }
@@ -53,45 +61,95 @@ multiversion! {
 
 /// Resizes lines by `N` taps for each element.
 #[inline(always)]
-fn lines_of<W: Real, const N: usize>(x: &[W], len: usize, taps: &Taps, y: &mut [W]) {
+fn lines_of<W: Real, const N: usize>(
+    pace: &mut Pace,
+    x: &[W],
+    len: usize,
+    taps: &Taps,
+    y: &mut [W],
+) -> Finished {
     let (from, weights) = taps.all::<N>();
     for (y, x) in y.chunks_exact_mut(from.len()).zip(x.chunks_exact(len)) {
-        for i in 0..y.len() {
-            let (from, weights) = (&from[i], &weights[i]);
-            let mut sum = W::from_f64(f64::from(weights[0])) * x[from[0]];
-            for t in 1..N {
-                sum = W::from_f64(f64::from(weights[t])).mul_add(x[from[t]], sum);
+        for first in (0..y.len()).step_by(PIECE) {
+            let end = y.len().min(first + PIECE);
+            pace.count(end - first)?;
+            for i in first..end {
+                let (from, weights) = (&from[i], &weights[i]);
+                let mut sum = W::from_f64(f64::from(weights[0])) * x[from[0]];
+                for t in 1..N {
+                    sum = W::from_f64(f64::from(weights[t])).mul_add(x[from[t]], sum);
+                }
+                y[i] = sum;
             }
-            y[i] = sum;
         }
     }
+    Ok(())
 }
 
 multiversion! {
-    fn rows_from<W: Real>(first: usize, x: &[W], axis: Axis, taps: &Taps, y: &mut [W]) {
-        any_rows(first, x, axis, taps, y)
+    fn rows_from<W: Real>(
+        pace: &mut Pace, first: usize, x: &[W], axis: Axis, taps: &Taps, y: &mut [W],
+    ) -> Finished {
+        any_rows(pace, first, x, axis, taps, y)
     }
 }
 
 /// Makes rows from number `first` on by any number of taps.
 #[inline(always)]
-fn any_rows<W: Real>(first: usize, x: &[W], axis: Axis, taps: &Taps, y: &mut [W]) {
+fn any_rows<W: Real>(
+    pace: &mut Pace,
+    first: usize,
+    x: &[W],
+    axis: Axis,
+    taps: &Taps,
+    y: &mut [W],
+) -> Finished {
     let (inner, rows) = (axis.inner, taps.len());
+    // Columns, and taps of each, between two counts.
+    let columns = inner.min(PIECE);
+    let run = (PIECE / columns).max(1);
     for k in 0..y.len() / inner {
         let (outer, row) = ((first + k) / rows, (first + k) % rows);
         let x = &x[outer * axis.len * inner..(outer + 1) * axis.len * inner];
         let y = &mut y[k * inner..(k + 1) * inner];
         let (from, weights) = taps.of(row);
-        for t in 0..from.len() {
-            let weight = W::from_f64(f64::from(weights[t]));
-            let x = &x[from[t] * inner..(from[t] + 1) * inner];
-            for i in 0..inner {
-                y[i] = if t == 0 {
-                    weight * x[i]
-                } else {
-                    weight.mul_add(x[i], y[i])
-                };
+        let work = inner.saturating_mul(from.len());
+        if work <= PIECE {
+            pace.count(work)?;
+            weigh(x, inner, 0, (from, weights), 0..from.len(), y);
+            continue;
+        }
+        for column in (0..inner).step_by(columns) {
+            let y = &mut y[column..inner.min(column + columns)];
+            for start in (0..from.len()).step_by(run) {
+                let end = from.len().min(start + run);
+                pace.count((end - start) * y.len())?;
+                weigh(x, inner, column, (from, weights), start..end, y);
             }
+        }
+    }
+    Ok(())
+}
+
+/// Adds some taps of a row to its columns from `column` on, of which there are `y.len()`.
+#[inline(always)]
+fn weigh<W: Real>(
+    x: &[W],
+    inner: usize,
+    column: usize,
+    (from, weights): (&[usize], &[f32]),
+    taps: Range<usize>,
+    y: &mut [W],
+) {
+    for t in taps {
+        let weight = W::from_f64(f64::from(weights[t]));
+        let x = &x[from[t] * inner + column..][..y.len()];
+        for i in 0..y.len() {
+            y[i] = if t == 0 {
+                weight * x[i]
+            } else {
+                weight.mul_add(x[i], y[i])
+            };
         }
     }
 }

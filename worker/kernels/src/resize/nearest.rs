@@ -1,12 +1,13 @@
 //! Copies of the nearest elements, along several axes at once.
 
+use super::Finished;
 use crate::Exec;
 use crate::compiled::compiled_bits;
 use crate::element::Bits;
 use crate::error::Result;
 use crate::multiversion::multiversion;
 use crate::shape::{Axis, MAX_RANK, check_rank, count};
-use crate::split::{tiles, units_per_tile};
+use crate::split::{PIECE, Pace, pieces, tiles, units_per_tile};
 
 fn nearest_any<T: Bits>(
     exec: &Exec,
@@ -17,7 +18,8 @@ fn nearest_any<T: Bits>(
 ) -> Result {
     check_rank(shape)?;
     let Some(((last, columns), before)) = changes.split_last() else {
-        y.copy_from_slice(x);
+        assert_eq!(x.len(), y.len(), "operand of {shape:?}");
+        copy(&mut Pace::new(exec, PIECE), x, y)?;
         return Ok(exec.check()?);
     };
     assert_eq!(x.len(), count(shape), "operand of {shape:?}");
@@ -31,47 +33,88 @@ fn nearest_any<T: Bits>(
     let Axis { len, inner, .. } = Axis::of(shape, *last);
     let line = columns.len() * inner;
     assert_eq!(y.len(), lines * line, "result of {shape:?}");
-    let factor = factor(columns, len);
-    Ok(tiles(
-        exec,
-        y,
-        line,
-        units_per_tile(line),
-        |range, part| {
-            let mut before = None;
-            for (i, number) in range.enumerate() {
-                let from = line_of(&shape[..*last], &tables, number) * len * inner;
-                if before == Some(from) {
-                    part.copy_within((i - 1) * line..i * line, i * line);
-                    continue;
-                }
-                before = Some(from);
-                let (x, y) = (
-                    &x[from..from + len * inner],
-                    &mut part[i * line..(i + 1) * line],
-                );
-                match factor {
-                    Some(factor) if inner == 1 => repeat(x, factor, y),
-                    _ if inner == 1 => pick(x, columns, y),
-                    _ => {
-                        for (y, at) in y.chunks_exact_mut(inner).zip(columns) {
-                            y.copy_from_slice(&x[at * inner..(at + 1) * inner]);
-                        }
-                    }
-                }
+    // A factor is of use where an element is repeated less often than work is counted.
+    let factor = factor(exec, columns, len).filter(|factor| inner == 1 && *factor <= PIECE);
+    tiles(exec, y, line, units_per_tile(line), |range, part| {
+        let pace = &mut Pace::new(exec, PIECE);
+        let mut before = None;
+        for (i, number) in range.enumerate() {
+            let from = line_of(&shape[..*last], &tables, number) * len * inner;
+            let (done, y) = part[..(i + 1) * line].split_at_mut(i * line);
+            let made = if before == Some(from) {
+                copy(pace, &done[(i - 1) * line..], y)
+            } else {
+                make_line(pace, &x[from..from + len * inner], columns, factor, y)
+            };
+            if made.is_err() {
+                return;
             }
-        },
-    )?)
+            before = Some(from);
+        }
+    })?;
+    Ok(exec.check()?)
 }
 
-/// How often each of `len` elements follows itself in a table; `None` where that differs, or the order is another.
-fn factor(table: &[usize], len: usize) -> Option<usize> {
+/// Makes a line of the elements of `x` that `columns` lists, or of each `factor` times where that is the same.
+fn make_line<T: Bits>(
+    pace: &mut Pace,
+    x: &[T],
+    columns: &[usize],
+    factor: Option<usize>,
+    y: &mut [T],
+) -> Finished {
+    let inner = y.len() / columns.len();
+    match factor {
+        Some(factor) => {
+            let some = (PIECE / factor).max(1);
+            for (x, y) in x.chunks(some).zip(y.chunks_mut(some * factor)) {
+                pace.count(y.len())?;
+                repeat(x, factor, y);
+            }
+        }
+        None if inner == 1 => {
+            for (columns, y) in columns.chunks(PIECE).zip(y.chunks_mut(PIECE)) {
+                pace.count(y.len())?;
+                pick(x, columns, y);
+            }
+        }
+        None if inner <= PIECE => {
+            let most = PIECE / inner;
+            for (columns, y) in columns.chunks(most).zip(y.chunks_mut(most * inner)) {
+                pace.count(y.len())?;
+                for (y, at) in y.chunks_exact_mut(inner).zip(columns) {
+                    y.copy_from_slice(&x[at * inner..(at + 1) * inner]);
+                }
+            }
+        }
+        None => {
+            for (y, at) in y.chunks_exact_mut(inner).zip(columns) {
+                copy(pace, &x[at * inner..(at + 1) * inner], y)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Copies a run of any length.
+#[inline(always)]
+fn copy<T: Bits>(pace: &mut Pace, x: &[T], y: &mut [T]) -> Finished {
+    for (x, y) in x.chunks(PIECE).zip(y.chunks_mut(PIECE)) {
+        pace.count(y.len())?;
+        y.copy_from_slice(x);
+    }
+    Ok(())
+}
+
+/// How often each of `len` elements follows itself in a table; `None` where that differs, or the order is another. May be
+/// anything once the step is cancelled.
+fn factor(exec: &Exec, table: &[usize], len: usize) -> Option<usize> {
     let factor = table
         .len()
         .checked_div(len)
-        .filter(|f| f * len == table.len())?;
-    let mut all = table.iter().enumerate();
-    all.all(|(i, at)| *at == i / factor).then_some(factor)
+        .filter(|f| *f > 0 && f * len == table.len())?;
+    let mut all = pieces(exec, table.len(), PIECE).flatten();
+    all.all(|i| table[i] == i / factor).then_some(factor)
 }
 
 /// The number among the lines of the operand of line `number` of the result.

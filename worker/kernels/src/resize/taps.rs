@@ -2,6 +2,11 @@
 //!
 //! Positions are computed in f32, as ONNX Runtime does: which neighbour is nearest depends on the rounding.
 
+use crate::error::Result;
+use crate::split::{PIECE, Pace};
+use crate::{Cancelled, Exec};
+use std::ops::Range;
+
 /// How a position along the result's axis becomes one along the operand's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Position {
@@ -15,6 +20,8 @@ pub enum Position {
     AlignCorners,
     /// The position divided by the scale.
     Asymmetric,
+    /// The centre of the element divided by the scale.
+    TfHalfPixel,
     /// A part of the axis, between these fractions of it, is stretched to the result.
     Crop(f32, f32),
 }
@@ -87,11 +94,12 @@ impl Scaling {
                 let offset = from / 2. * (1. - adjustment);
                 offset + (x + 0.5) / self.scale - 0.5
             }
-            Position::PytorchHalfPixel if self.to == 1 => -0.5,
+            Position::PytorchHalfPixel if self.to == 1 => 0.,
             Position::PytorchHalfPixel => (x + 0.5) / self.scale - 0.5,
             Position::AlignCorners if self.to == 1 => 0.,
             Position::AlignCorners => x * (from - 1.) / (resized - 1.),
             Position::Asymmetric => x / self.scale,
+            Position::TfHalfPixel => (x + 0.5) / self.scale,
             Position::Crop(start, end) if self.to == 1 => {
                 (end - start) * (from - 1.) / 2. + start * (from - 1.)
             }
@@ -101,8 +109,37 @@ impl Scaling {
         }
     }
 
+    /// How far weights spread, where the axis shrinks and they do.
+    fn reach(&self) -> Option<f32> {
+        let reach = match self.weights {
+            Weights::Linear { antialias: true } => 1.,
+            Weights::Cubic {
+                antialias: true, ..
+            } => 2.,
+            _ => return None,
+        };
+        (self.scale.min(1.) != 1.).then_some(reach)
+    }
+
+    /// How many elements make one.
+    fn width(&self) -> usize {
+        match (self.reach(), self.weights) {
+            (Some(reach), _) => {
+                let around = spread_over(reach, self.scale.min(1.));
+                usize::try_from(around.end - around.start).unwrap_or(0)
+            }
+            (None, Weights::Cubic { .. }) => 4,
+            (None, _) => 2,
+        }
+    }
+
     /// Writes the weights of the elements around a position that lies `ratio`, above 0 and up to 1, behind one of them.
-    fn weigh(&self, ratio: f32, out: &mut Vec<f32>) {
+    fn weigh(
+        &self,
+        pace: &mut Pace,
+        ratio: f32,
+        out: &mut Vec<f32>,
+    ) -> std::result::Result<(), Cancelled> {
         out.clear();
         let shrinks = self.scale.min(1.);
         match self.weights {
@@ -119,7 +156,9 @@ impl Scaling {
             Weights::Linear { antialias } if !antialias || shrinks == 1. => {
                 out.extend([1. - ratio, ratio]);
             }
-            Weights::Linear { .. } => spread(1., shrinks, ratio, out, |x| (1. - x.abs()).max(0.)),
+            Weights::Linear { .. } => {
+                spread(pace, 1., shrinks, ratio, out, |x| (1. - x.abs()).max(0.))?;
+            }
             Weights::Cubic { a, antialias } if !antialias || shrinks == 1. => {
                 let (r, s) = (ratio, 1. - ratio);
                 out.extend([
@@ -129,24 +168,59 @@ impl Scaling {
                     ((a * (s + 1.) - 5. * a) * (s + 1.) + 8. * a) * (s + 1.) - 4. * a,
                 ]);
             }
-            Weights::Cubic { a, .. } => spread(2., shrinks, ratio, out, |x| {
+            Weights::Cubic { a, .. } => spread(pace, 2., shrinks, ratio, out, |x| {
                 let x = x.abs();
                 match x {
                     x if x <= 1. => ((a + 2.) * x - (a + 3.)) * x * x + 1.,
                     x if x < 2. => ((a * x - 5. * a) * x + 8. * a) * x - 4. * a,
                     _ => 0.,
                 }
-            }),
+            })?,
         }
+        Ok(())
     }
 }
 
+/// The elements around a position, counted from the one before it, that weights from `-reach` to `reach` meet when they
+/// are stretched by the inverse of `scale`.
+fn spread_over(reach: f32, scale: f32) -> Range<i64> {
+    // The bound is beyond any tensor; it keeps the arithmetic inside an i64.
+    let start = ((-reach / scale).floor() as i64).max(-(1 << 60)) + 1;
+    start..2 - start
+}
+
 /// Writes weights by the function `f`, which is zero from `reach` on, stretched by the inverse of `scale`.
-fn spread(reach: f32, scale: f32, ratio: f32, out: &mut Vec<f32>, f: impl Fn(f32) -> f32) {
-    let start = (-reach / scale).floor() as i64 + 1;
-    out.extend((start..2 - start).map(|i| f((i as f32 - ratio) * scale)));
-    let sum: f32 = out.iter().sum();
-    out.iter_mut().for_each(|w| *w /= sum);
+fn spread(
+    pace: &mut Pace,
+    reach: f32,
+    scale: f32,
+    ratio: f32,
+    out: &mut Vec<f32>,
+    f: impl Fn(f32) -> f32,
+) -> std::result::Result<(), Cancelled> {
+    for i in spread_over(reach, scale) {
+        pace.count(1)?;
+        out.push(f((i as f32 - ratio) * scale));
+    }
+    normalize(pace, out)
+}
+
+/// Scales weights to sum to 1.
+fn normalize(pace: &mut Pace, weights: &mut [f32]) -> std::result::Result<(), Cancelled> {
+    let mut sum = 0f32;
+    for weights in weights.chunks(PIECE) {
+        pace.count(weights.len())?;
+        for w in weights {
+            sum += *w;
+        }
+    }
+    for weights in weights.chunks_mut(PIECE) {
+        pace.count(weights.len())?;
+        for w in weights {
+            *w /= sum;
+        }
+    }
+    Ok(())
 }
 
 /// The elements of the operand's axis that make each element of the result's, with their weights.
@@ -156,45 +230,66 @@ pub struct Taps {
     from: Vec<usize>,
     weights: Vec<f32>,
     outside: Vec<bool>,
+    any_outside: bool,
 }
 
 impl Taps {
+    /// The bytes of memory that [`Taps::new`] and [`Taps::nearest`] take. They lie in nobody's scratch, so the caller
+    /// reserves them.
+    pub fn memory(scaling: &Scaling) -> usize {
+        let pair = size_of::<usize>() + size_of::<f32>();
+        let others = size_of::<bool>() + size_of::<usize>();
+        let rows = scaling.width().saturating_mul(pair) + others;
+        let row = scaling.width().saturating_mul(size_of::<f32>());
+        rows.saturating_mul(scaling.to).saturating_add(row)
+    }
+
     /// Computes the weights.
-    pub fn new(scaling: &Scaling) -> Taps {
+    pub fn new(exec: &Exec, scaling: &Scaling) -> Result<Taps> {
         assert!(scaling.from > 0, "an empty axis has nothing to weigh");
+        let mut pace = Pace::new(exec, PIECE);
         let last = scaling.from as i64 - 1;
-        let (mut from, mut weights, mut outside) = (Vec::new(), Vec::new(), Vec::new());
-        let mut row = Vec::new();
-        let mut width = 0;
+        let width = scaling.width();
+        let room = scaling.to * width;
+        let (mut from, mut weights) = (Vec::with_capacity(room), Vec::with_capacity(room));
+        let mut outside = Vec::with_capacity(scaling.to);
+        let mut any_outside = false;
+        let mut row = Vec::with_capacity(width);
         for i in 0..scaling.to {
             let x = scaling.position(i);
             let base = x.ceil() - 1.;
-            scaling.weigh(x - base, &mut row);
-            width = row.len();
+            scaling.weigh(&mut pace, x - base, &mut row)?;
             // Positions far outside meet the axis' ends; the bound keeps them integers.
             let bound = last as f32 + width as f32 + 1.;
             let first = base.clamp(-bound, bound) as i64 - (width as i64) / 2 + 1;
             let at = |k: usize| first + k as i64;
             if scaling.exclude_outside {
                 for (k, w) in row.iter_mut().enumerate() {
+                    pace.count(1)?;
                     if !(0..=last).contains(&at(k)) {
                         *w = 0.;
                     }
                 }
-                let sum: f32 = row.iter().sum();
-                row.iter_mut().for_each(|w| *w /= sum);
+                normalize(&mut pace, &mut row)?;
             }
-            from.extend((0..width).map(|k| at(k).clamp(0, last) as usize));
-            weights.extend_from_slice(&row);
+            for (k, w) in row.iter().enumerate() {
+                pace.count(1)?;
+                from.push(at(k).clamp(0, last) as usize);
+                weights.push(*w);
+            }
             let crops = matches!(scaling.position, Position::Crop(..));
-            outside.push(crops && !(0. ..=last as f32).contains(&x));
+            let lies_outside = crops && !(0. ..=last as f32).contains(&x);
+            outside.push(lies_outside);
+            any_outside |= lies_outside;
         }
-        Taps {
+        exec.check()?;
+        Ok(Taps {
             width,
             from,
             weights,
             outside,
-        }
+            any_outside,
+        })
     }
 
     /// The length of the result's axis.
@@ -217,19 +312,29 @@ impl Taps {
         self.outside[i]
     }
 
+    /// Whether any element of the result does.
+    pub fn any_outside(&self) -> bool {
+        self.any_outside
+    }
+
     /// For each element of the result, the element with the greatest weight, which is the first one of equals.
-    pub fn nearest(&self) -> Vec<usize> {
-        let rows = (0..self.len()).map(|i| self.of(i));
-        let heaviest = |(from, weights): (&[usize], &[f32])| {
+    pub fn nearest(&self, exec: &Exec) -> Result<Vec<usize>> {
+        let mut pace = Pace::new(exec, PIECE);
+        let mut all = Vec::with_capacity(self.len());
+        for i in 0..self.len() {
+            let (from, weights) = self.of(i);
             let mut best = 0;
+            pace.count(1)?;
             for k in 1..weights.len() {
+                pace.count(1)?;
                 if weights[k] > weights[best] {
                     best = k;
                 }
             }
-            from.get(best).copied().unwrap_or(0)
-        };
-        rows.map(heaviest).collect()
+            all.push(from.get(best).copied().unwrap_or(0));
+        }
+        exec.check()?;
+        Ok(all)
     }
 
     /// The elements that make element `i`, and their weights.

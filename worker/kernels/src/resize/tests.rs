@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use super::*;
+use crate::testing::{check_stops, exec};
 
 const LINEAR: Weights = Weights::Linear { antialias: false };
 const NEAREST: Weights = Weights::Nearest(Neighbour::RoundPreferFloor);
@@ -18,18 +19,15 @@ fn scaling(from: usize, to: usize, position: Position, weights: Weights) -> Scal
     }
 }
 
+fn taps_of(scaling: &Scaling) -> Taps {
+    Taps::new(&exec(), scaling).unwrap()
+}
+
 fn check(x: &[f32], scaling: Scaling, want: &[f32]) {
     let cancel = AtomicBool::new(false);
     let mut y = vec![0.; want.len()];
     let axis = Axis::of(&[x.len()], 0);
-    resize(
-        &Exec::single(&cancel),
-        x,
-        axis,
-        &Taps::new(&scaling),
-        &mut y,
-    )
-    .unwrap();
+    resize(&Exec::single(&cancel), x, axis, &taps_of(&scaling), &mut y).unwrap();
     for (y, want) in y.iter().zip(want) {
         assert!(
             (y - want).abs() < 1e-5,
@@ -40,7 +38,7 @@ fn check(x: &[f32], scaling: Scaling, want: &[f32]) {
     let wide: Vec<f32> = x.iter().flat_map(|v| [*v, -*v]).collect();
     let mut rows = vec![0.; 2 * want.len()];
     let axis = Axis::of(&[x.len(), 2], 0);
-    let taps = Taps::new(&scaling);
+    let taps = taps_of(&scaling);
     resize(&Exec::single(&cancel), &wide, axis, &taps, &mut rows).unwrap();
     for (pair, y) in rows.chunks(2).zip(&y) {
         assert_eq!(pair, [*y, -*y]);
@@ -62,6 +60,13 @@ fn lines_are_stretched_and_shrunk() {
     );
     check(&x, scaling(4, 2, Position::Asymmetric, LINEAR), &[1., 3.]);
     check(&x, scaling(4, 1, Position::PytorchHalfPixel, LINEAR), &[1.]);
+    let cubic = Weights::Cubic {
+        a: -0.75,
+        antialias: false,
+    };
+    check(&x, scaling(4, 1, Position::PytorchHalfPixel, cubic), &[1.]);
+    let floor = Weights::Nearest(Neighbour::Floor);
+    check(&x, scaling(4, 2, Position::TfHalfPixel, floor), &[2., 4.]);
     let crop = Position::Crop(0., 0.5);
     check(&x, scaling(4, 2, crop, LINEAR), &[1., 2.5]);
 }
@@ -97,15 +102,16 @@ fn weights_spread_where_an_axis_shrinks() {
 fn the_nearest_element_is_found() {
     let check = |neighbour: Neighbour, want: &[usize]| {
         let nearest = Weights::Nearest(neighbour);
-        let taps = Taps::new(&scaling(4, 8, Position::HalfPixel, nearest));
-        assert_eq!(taps.nearest(), want, "{neighbour:?}");
+        let taps = taps_of(&scaling(4, 8, Position::HalfPixel, nearest));
+        assert_eq!(taps.nearest(&exec()).unwrap(), want, "{neighbour:?}");
     };
     check(Neighbour::RoundPreferFloor, &[0, 0, 1, 1, 2, 2, 3, 3]);
     check(Neighbour::Floor, &[0, 0, 0, 1, 1, 2, 2, 3]);
     check(Neighbour::Ceil, &[0, 1, 1, 2, 2, 3, 3, 3]);
     let ties = |neighbour| {
         let nearest = Weights::Nearest(neighbour);
-        Taps::new(&scaling(4, 2, Position::HalfPixel, nearest)).nearest()
+        let taps = taps_of(&scaling(4, 2, Position::HalfPixel, nearest));
+        taps.nearest(&exec()).unwrap()
     };
     assert_eq!(ties(Neighbour::RoundPreferFloor), [0, 2]);
     assert_eq!(ties(Neighbour::RoundPreferCeil), [1, 3]);
@@ -113,10 +119,10 @@ fn the_nearest_element_is_found() {
 
 #[test]
 fn positions_outside_a_crop_are_marked() {
-    let taps = Taps::new(&scaling(4, 3, Position::Crop(-0.5, 1.), NEAREST));
+    let taps = taps_of(&scaling(4, 3, Position::Crop(-0.5, 1.), NEAREST));
     assert_eq!([0, 1, 2].map(|i| taps.outside(i)), [true, false, false]);
-    let far = Taps::new(&scaling(4, 2, Position::Crop(1e30, -1e30), NEAREST));
-    assert!(far.nearest().iter().all(|i| *i < 4));
+    let far = taps_of(&scaling(4, 2, Position::Crop(1e30, -1e30), NEAREST));
+    assert!(far.nearest(&exec()).unwrap().iter().all(|i| *i < 4));
 }
 
 #[test]
@@ -170,7 +176,7 @@ fn lines_have_the_bits_of_columns() {
         (7, cubic(true)),
         (7, Weights::Linear { antialias: true }),
     ] {
-        let taps = Taps::new(&scaling(11, to, Position::HalfPixel, weights));
+        let taps = taps_of(&scaling(11, to, Position::HalfPixel, weights));
         let x: Vec<f32> = crate::testing::random(5 * 11, 3.0, 2);
         let columns: Vec<f32> = (0..11 * 5).map(|i| x[i % 5 * 11 + i / 5]).collect();
         crate::testing::each_exec(|exec| {
@@ -185,5 +191,63 @@ fn lines_have_the_bits_of_columns() {
                 );
             }
         });
+    }
+}
+
+#[test]
+fn long_tables_and_lines_stop_when_they_are_cancelled() {
+    let n = 1 << 21;
+    let nearest_of = scaling(3, n, Position::HalfPixel, NEAREST);
+    check_stops(|exec| Taps::new(exec, &nearest_of).map(|_| ()));
+    let taps = taps_of(&nearest_of);
+    check_stops(|exec| taps.nearest(exec).map(|_| ()));
+    // One row of all elements.
+    let linear = Weights::Linear { antialias: true };
+    let mut shrunk = scaling(n, 1, Position::HalfPixel, linear);
+    check_stops(|exec| Taps::new(exec, &shrunk).map(|_| ()));
+    shrunk.exclude_outside = true;
+    check_stops(|exec| Taps::new(exec, &shrunk).map(|_| ()));
+    let shrunk = taps_of(&shrunk);
+    assert_eq!(shrunk.width(), 2 * n);
+    let x = vec![0.5f32; n];
+    let line = Axis::of(&[n], 0);
+    check_stops(|exec| resize(exec, &x, line, &shrunk, &mut [0.]));
+    // Lines of few taps, and rows of many columns.
+    let stretched = taps_of(&scaling(3, n, Position::HalfPixel, LINEAR));
+    let y = std::cell::RefCell::new(vec![0f32; n]);
+    let line = Axis::of(&[3], 0);
+    check_stops(|exec| resize(exec, &x[..3], line, &stretched, &mut y.borrow_mut()));
+    let rows = Axis::of(&[2, n / 2], 0);
+    let mixed = taps_of(&scaling(2, 1, Position::HalfPixel, linear));
+    check_stops(|exec| resize(exec, &x, rows, &mixed, &mut y.borrow_mut()[..n / 2]));
+    // One line each of elements that are repeated, chosen, and copied with their neighbours.
+    let table = |f: &dyn Fn(usize) -> usize, len: usize| -> Vec<(usize, Vec<usize>)> {
+        vec![(0, (0..len).map(f).collect())]
+    };
+    let (x, y) = (vec![7u32; n], std::cell::RefCell::new(vec![0u32; n]));
+    for (shape, changes) in [
+        (&[n / 4][..], table(&|i| i / 4, n)),
+        (&[1], table(&|_| 0, n)),
+        (&[2], table(&|i| i % 2, n)),
+        (&[2, n / 4], table(&|i| 1 - i % 2, 4)),
+    ] {
+        let x = &x[..shape.iter().product::<usize>()];
+        check_stops(|exec| nearest(exec, x, shape, &changes, &mut y.borrow_mut()));
+    }
+}
+
+#[test]
+fn the_memory_of_tables_is_known_before_they_are_made() {
+    let all = |antialias| Weights::Cubic {
+        a: -0.75,
+        antialias,
+    };
+    for weights in [NEAREST, LINEAR, all(false), all(true)] {
+        for (from, to) in [(100, 7), (7, 100), (9, 9), (5, 1)] {
+            let scaling = scaling(from, to, Position::HalfPixel, weights);
+            let width = taps_of(&scaling).width();
+            let want = to * (12 * width + 9) + 4 * width;
+            assert_eq!(Taps::memory(&scaling), want, "{scaling:?}");
+        }
     }
 }

@@ -49,7 +49,7 @@ fn all_float_ops() -> Vec<(FloatUnary, fn(f64) -> f64)> {
             if x < 0.0 { 0.25 * x } else { x }
         }),
         (ThresholdedRelu { alpha: 0.5 }, |x| {
-            if x <= 0.5 { 0.0 } else { x }
+            if x > 0.5 { x } else { 0.0 }
         }),
         (Elu { alpha: 1.5 }, |x| {
             if x < 0.0 { 1.5 * libm::expm1(x) } else { x }

@@ -18,7 +18,8 @@ const COLUMNS: usize = 1 << 20;
 /// Places between two checks of the cancel flag.
 const PLACES: usize = 1 << 14;
 
-/// The sizes and attributes of a call. X is `[batch, channels, height, width]`.
+/// The sizes and attributes of a call. X is `[batch, channels, spatial..]`. Where there are fewer than three spatial axes, those
+/// in front have the length 1, no padding, and steps of 1.
 #[derive(Debug, Clone, Copy)]
 pub struct Deform {
     /// Images.
@@ -31,27 +32,39 @@ pub struct Deform {
     pub groups: usize,
     /// Groups of channels with offsets of their own.
     pub offset_groups: usize,
+    /// How many spatial axes there are: one to three, each with offsets.
+    pub axes: usize,
     /// The spatial axes of X.
-    pub map: [usize; 2],
+    pub map: [usize; 3],
     /// The spatial axes of a filter.
-    pub kernel: [usize; 2],
+    pub kernel: [usize; 3],
     /// The spatial axes of the output.
-    pub output: [usize; 2],
+    pub output: [usize; 3],
     /// Steps of the filter.
-    pub strides: [usize; 2],
+    pub strides: [usize; 3],
     /// Steps inside the filter.
-    pub dilations: [usize; 2],
+    pub dilations: [usize; 3],
     /// Padding before each spatial axis.
-    pub pads: [i64; 2],
+    pub pads: [i64; 3],
 }
 
 impl Deform {
     fn depth(&self) -> usize {
-        self.channels / self.groups * self.kernel[0] * self.kernel[1]
+        self.channels / self.groups * self.taps()
+    }
+
+    /// Elements of a filter of one channel.
+    fn taps(&self) -> usize {
+        self.kernel.iter().product()
     }
 
     fn places(&self) -> usize {
-        self.output[0] * self.output[1]
+        self.output.iter().product()
+    }
+
+    /// Elements of a channel of X.
+    fn plane(&self) -> usize {
+        self.map.iter().product()
     }
 
     /// How many outputs are computed at once.
@@ -72,7 +85,7 @@ impl Deform {
 pub struct DeformOperands<'a, W> {
     /// The filters, `[filters, channels / groups, kernel..]`.
     pub w: &'a [W],
-    /// `[batch, offset groups · kernel · 2, output..]`.
+    /// `[batch, offset groups · kernel · spatial axes, output..]`.
     pub offset: &'a [W],
     /// `[filters]`.
     pub bias: Option<&'a [W]>,
@@ -136,12 +149,13 @@ fn deform_any<W: DeformElement>(
     y: &mut [W],
 ) -> Result {
     let (depth, places) = (s.depth(), s.places());
-    let (filters, taps) = (s.filters / s.groups, s.kernel[0] * s.kernel[1]);
-    assert_eq!(x.len(), s.batch * s.channels * s.map[0] * s.map[1], "X");
+    let (filters, taps) = (s.filters / s.groups, s.taps());
+    assert!((1..=3).contains(&s.axes), "{} spatial axes", s.axes);
+    assert_eq!(x.len(), s.batch * s.channels * s.plane(), "X");
     assert_eq!(operands.w.len(), s.filters * depth, "W");
     assert_eq!(
         operands.offset.len(),
-        s.batch * s.offset_groups * taps * 2 * places,
+        s.batch * s.offset_groups * taps * s.axes * places,
         "offset"
     );
     assert_eq!(y.len(), s.batch * s.filters * places, "output");
@@ -199,11 +213,10 @@ fn deform_any<W: DeformElement>(
 #[derive(Clone, Copy)]
 struct Line<'a, W> {
     x: &'a [W],
-    /// The row and the column of the filter element.
-    tap: [usize; 2],
-    /// The offsets and the mask have one element for each place.
-    down: &'a [W],
-    across: &'a [W],
+    /// The coordinates of the filter element.
+    tap: [usize; 3],
+    /// The offsets along each axis and the mask have one element for each place. An axis that does not exist has none.
+    offsets: [&'a [W]; 3],
     mask: Option<&'a [W]>,
 }
 
@@ -214,18 +227,22 @@ fn line<'a, W: DeformElement>(
     operands: &DeformOperands<'a, W>,
     (image, group, row): (usize, usize, usize),
 ) -> Line<'a, W> {
-    let taps = s.kernel[0] * s.kernel[1];
+    let taps = s.taps();
     let (channel, tap) = (group * (s.channels / s.groups) + row / taps, row % taps);
-    let [height, width] = s.map;
-    let x = &x[(image * s.channels + channel) * height * width..][..height * width];
+    let [_, height, width] = s.kernel;
+    let x = &x[(image * s.channels + channel) * s.plane()..][..s.plane()];
     let offsets = channel / (s.channels / s.offset_groups);
     let of_tap = (image * s.offset_groups + offsets) * taps + tap;
     let all = s.places();
+    let missing = 3 - s.axes;
+    let along = |axis: usize| match axis.checked_sub(missing) {
+        None => &[][..],
+        Some(axis) => &operands.offset[(of_tap * s.axes + axis) * all..][..all],
+    };
     Line {
         x,
-        tap: [tap / s.kernel[1], tap % s.kernel[1]],
-        down: &operands.offset[of_tap * 2 * all..][..all],
-        across: &operands.offset[(of_tap * 2 + 1) * all..][..all],
+        tap: [tap / (height * width), tap / width % height, tap % width],
+        offsets: [along(0), along(1), along(2)],
         mask: operands.mask.map(|mask| &mask[of_tap * all..][..all]),
     }
 }
@@ -242,10 +259,21 @@ multiversion! {
     fn sample<W: DeformElement>(s: &Deform, line: Line<'_, W>, first: usize, out: &mut [W]) {
         for i in 0..out.len() {
             let place = first + i;
-            let (row, col) = (place / s.output[1], place % s.output[1]);
-            let v = base::<W>(s, 0, row, line.tap[0]) + line.down[place];
-            let h = base::<W>(s, 1, col, line.tap[1]) + line.across[place];
-            let sampled = bilinear(line.x, s.map, v, h);
+            let (row, col) = (place / s.output[2], place % s.output[2]);
+            // A division is not needed where there is one plane.
+            let (plane, row) = match s.axes {
+                3 => (row / s.output[1], row % s.output[1]),
+                _ => (0, row),
+            };
+            let at = |axis: usize, index: usize| {
+                let base = base::<W>(s, axis, index, line.tap[axis]);
+                line.offsets[axis].get(place).map_or(base, |offset| base + *offset)
+            };
+            let (v, h) = (at(1, row), at(2, col));
+            let sampled = match s.axes {
+                3 => trilinear(line.x, s.map, at(0, plane), (v, h)),
+                _ => bilinear(line.x, [s.map[1], s.map[2]], v, h),
+            };
             out[i] = match line.mask {
                 Some(mask) => sampled * mask[place],
                 None => sampled,
@@ -275,6 +303,34 @@ fn bilinear<W: DeformElement>(x: &[W], [height, width]: [usize; 2], v: W, h: W) 
                 let at = row as usize * width + col as usize;
                 sum = Real::mul_add(weight_v * weight_h, x[at], sum);
             }
+        }
+    }
+    sum
+}
+
+/// The element of planes at a place between their elements; what lies outside is zero.
+#[inline(always)]
+fn trilinear<W: DeformElement>(
+    x: &[W],
+    [planes, height, width]: [usize; 3],
+    d: W,
+    (v, h): (W, W),
+) -> W {
+    let zero = <W as Real>::ZERO;
+    let one = <W as Real>::ONE;
+    // A place that is NaN lies outside.
+    let inside = d > -one && d < W::from_usize(planes);
+    if !inside {
+        return zero;
+    }
+    let front = d.floor();
+    let behind = d - front;
+    let front = Real::to_f64(front) as i64;
+    let mut sum = zero;
+    for (plane, weight) in [(front, one - behind), (front + 1, behind)] {
+        if plane >= 0 && plane < planes as i64 {
+            let x = &x[plane as usize * height * width..][..height * width];
+            sum = Real::mul_add(weight, bilinear(x, [height, width], v, h), sum);
         }
     }
     sum

@@ -1,14 +1,17 @@
-//! `GridSample`: the elements of X at places that a grid gives, in one to three spatial axes.
+//! `GridSample`: the elements of X at places that a grid gives.
+//!
+//! ```text
+//! numbers:         grid ── elements that a place reads, and their weights ── mixed
+//! elements of any type, nearest: grid ── the element nearest to each place ── taken
+//! ```
 
 use crate::Exec;
-use crate::compiled::compiled;
+use crate::compiled::{compiled, compiled_bits};
+use crate::element::Bits;
 use crate::error::Result;
 use crate::math::Real;
 use crate::multiversion::multiversion;
 use crate::split::{tiles, units_per_tile};
-
-/// The most spatial axes.
-pub const MOST_AXES: usize = 3;
 
 /// How elements between those of X are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +42,7 @@ pub struct GridSample<'a> {
     pub batch: usize,
     /// Channels of an image.
     pub channels: usize,
-    /// The spatial axes of X, at most three.
+    /// The spatial axes of X: at least one, and no more than let a place read 1,024 elements.
     pub spatial: &'a [usize],
     /// Places of an image.
     pub places: usize,
@@ -51,6 +54,18 @@ pub struct GridSample<'a> {
     pub align_corners: bool,
 }
 
+impl GridSample<'_> {
+    /// The most elements that a place reads.
+    fn taps(&self) -> Option<usize> {
+        let along: usize = match self.sampling {
+            Sampling::Nearest => 1,
+            Sampling::Linear => 2,
+            Sampling::Cubic => 4,
+        };
+        along.checked_pow(u32::try_from(self.spatial.len()).ok()?)
+    }
+}
+
 /// Elements of one axis that a place reads, with their weights.
 #[derive(Clone, Copy)]
 struct AxisTaps<W> {
@@ -59,8 +74,11 @@ struct AxisTaps<W> {
     weight: [W; 4],
 }
 
+/// The most elements that one place reads.
+pub const MOST_TAPS: usize = 1 << 10;
+
 /// Elements that the places of a block read.
-const ENTRIES: usize = 1 << 10;
+const ENTRIES: usize = MOST_TAPS;
 
 /// The elements that some places read, `most` for each, of which the first `count` exist.
 struct Taps<W> {
@@ -78,7 +96,10 @@ const CHANNELS: usize = 32;
 
 fn grid_any<W: Real>(exec: &Exec, s: &GridSample<'_>, x: &[W], grid: &[W], y: &mut [W]) -> Result {
     let axes = s.spatial.len();
-    assert!((1..=MOST_AXES).contains(&axes), "{axes} spatial axes");
+    assert!(
+        axes > 0 && s.taps().is_some_and(|taps| taps <= MOST_TAPS),
+        "{axes} spatial axes"
+    );
     let plane: usize = s.spatial.iter().product();
     assert_eq!(x.len(), s.batch * s.channels * plane, "X");
     assert_eq!(grid.len(), s.batch * s.places * axes, "grid");
@@ -125,7 +146,8 @@ multiversion! {
                     4 => taps.mix::<4>(x, y),
                     8 => taps.mix::<8>(x, y),
                     16 => taps.mix::<16>(x, y),
-                    _ => taps.mix::<64>(x, y),
+                    64 => taps.mix::<64>(x, y),
+                    _ => taps.mix_many(x, y),
                 }
             }
             first += places;
@@ -136,17 +158,8 @@ multiversion! {
 impl<W: Real> Taps<W> {
     #[inline(always)]
     fn new(s: &GridSample<'_>) -> Taps<W> {
-        let along: usize = match s.sampling {
-            Sampling::Nearest => 1,
-            Sampling::Linear => 2,
-            Sampling::Cubic => 4,
-        };
-        let mut most = 1;
-        for _ in 0..s.spatial.len() {
-            most *= along;
-        }
         Taps {
-            most,
+            most: s.taps().unwrap_or(MOST_TAPS),
             count: [0; ENTRIES],
             at: [0; ENTRIES],
             weight: [W::ZERO; ENTRIES],
@@ -193,6 +206,20 @@ impl<W: Real> Taps<W> {
                 }
             }
             y[i] = if sum.is_nan() { W::NAN } else { sum };
+        }
+    }
+}
+
+impl<W: Real> Taps<W> {
+    /// As [`Taps::mix`], where places read more elements than it is compiled for.
+    fn mix_many(&self, x: &[W], y: &mut [W]) {
+        for (i, y) in y.iter_mut().enumerate() {
+            let range = i * self.most..i * self.most + self.count[i];
+            let mut sum = W::ZERO;
+            for (at, weight) in self.at[range.clone()].iter().zip(&self.weight[range]) {
+                sum = weight.mul_add(x[*at], sum);
+            }
+            *y = if sum.is_nan() { W::NAN } else { sum };
         }
     }
 }
@@ -306,9 +333,101 @@ fn cubic<W: Real>(t: W) -> [W; 4] {
     ]
 }
 
+/// The place that is nowhere in X.
+const NOWHERE: i64 = -1;
+
+fn places_any<W: Real>(exec: &Exec, s: &GridSample<'_>, grid: &[W], nearest: &mut [i64]) -> Result {
+    let axes = s.spatial.len();
+    let nearest_of = GridSample {
+        sampling: Sampling::Nearest,
+        ..*s
+    };
+    assert_eq!(grid.len(), nearest.len() * axes, "grid");
+    tiles(exec, nearest, 1, units_per_tile(axes), |range, nearest| {
+        for (at, nearest) in range.zip(nearest) {
+            if at % PLACES == 0 && exec.check().is_err() {
+                return;
+            }
+            let place = &grid[at * axes..][..axes];
+            let mut index = 0;
+            for (len, coordinate) in s.spatial.iter().zip(place.iter().rev()) {
+                let taps = axis_taps(&nearest_of, *coordinate, *len);
+                index = match (taps.count, index) {
+                    (0, _) | (_, NOWHERE) => NOWHERE,
+                    (_, index) => index * *len as i64 + taps.at[0] as i64,
+                };
+            }
+            *nearest = index;
+        }
+    })?;
+    Ok(exec.check()?)
+}
+
+fn take_any<T: Bits>(
+    exec: &Exec,
+    s: &GridSample<'_>,
+    x: &[T],
+    nearest: &[i64],
+    y: &mut [T],
+) -> Result {
+    let plane: usize = s.spatial.iter().product();
+    assert_eq!(x.len(), s.batch * s.channels * plane, "X");
+    assert_eq!(nearest.len(), s.batch * s.places, "places");
+    assert_eq!(y.len(), s.batch * s.channels * s.places, "output");
+    if y.is_empty() {
+        return Ok(exec.check()?);
+    }
+    tiles(exec, y, s.places, units_per_tile(s.places), |rows, y| {
+        for (row, y) in rows.zip(y.chunks_exact_mut(s.places)) {
+            let nearest = &nearest[row / s.channels * s.places..][..s.places];
+            let x = &x[row * plane..][..plane];
+            for (y, nearest) in y.chunks_mut(PLACES).zip(nearest.chunks(PLACES)) {
+                if exec.check().is_err() {
+                    return;
+                }
+                for (y, at) in y.iter_mut().zip(nearest) {
+                    let taken = usize::try_from(*at).ok().and_then(|at| x.get(at));
+                    *y = taken.copied().unwrap_or_default();
+                }
+            }
+        }
+    })?;
+    Ok(exec.check()?)
+}
+
+compiled_bits! {
+    /// Elements of any type at places, by their size.
+    trait TakeKernels {
+        fn takes(exec: &Exec, s: &GridSample<'_>, x: &[Self], nearest: &[i64], y: &mut [Self]) = take_any;
+    }
+}
+
+/// Writes the elements of x `[batch, channels, spatial..]` at the places that [`grid_places`] finds into y
+/// `[batch, channels, places]`, and zeros for those that are nowhere.
+pub fn take_places<T: TakeKernels>(
+    exec: &Exec,
+    s: &GridSample<'_>,
+    x: &[T],
+    nearest: &[i64],
+    y: &mut [T],
+) -> Result {
+    T::takes(exec, s, x, nearest, y)
+}
+
+/// Finds for each place of grid `[batch, places, axes]` the nearest element of its image, or -1 where X has none there.
+pub fn grid_places<W: GridKernels>(
+    exec: &Exec,
+    s: &GridSample<'_>,
+    grid: &[W],
+    nearest: &mut [i64],
+) -> Result {
+    W::nearest_places(exec, s, grid, nearest)
+}
+
 compiled! {
     /// Sampling by a grid, in one type.
     trait GridKernels for [f32, f64] {
+        fn nearest_places(exec: &Exec, s: &GridSample<'_>, grid: &[Self], nearest: &mut [i64]) = places_any;
         fn grid_samples(exec: &Exec, s: &GridSample<'_>, x: &[Self], grid: &[Self], y: &mut [Self]) = grid_any;
     }
 }

@@ -14,6 +14,9 @@ mod roi;
 mod tests;
 
 pub use deform::{Deform, DeformElement, DeformKernels, DeformOperands, deform_conv};
-pub use grid::{GridKernels, GridPadding, GridSample, Sampling, grid_sample};
+pub use grid::{
+    GridKernels, GridPadding, GridSample, Sampling, TakeKernels, grid_places, grid_sample,
+    take_places,
+};
 pub use nms::{Suppression, suppress};
 pub use roi::{RoiAlign, RoiKernels, RoiMode, max_roi_pool, roi_align};

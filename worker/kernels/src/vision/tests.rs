@@ -471,12 +471,13 @@ fn filters_without_offsets_are_those_of_a_convolution() {
         filters: 6,
         groups: 2,
         offset_groups: 2,
-        map: [5, 6],
-        kernel: [3, 2],
-        output: [3, 7],
-        strides: [2, 1],
-        dilations: [1, 2],
-        pads: [1, 2],
+        axes: 2,
+        map: [1, 5, 6],
+        kernel: [1, 3, 2],
+        output: [1, 3, 7],
+        strides: [1, 2, 1],
+        dilations: [1, 1, 2],
+        pads: [0, 1, 2],
     };
     let x = random::<f64>(2 * 4 * 30, 1.0, 1);
     let w = random::<f64>(6 * 2 * 6, 1.0, 2);
@@ -525,4 +526,87 @@ fn filters_without_offsets_are_those_of_a_convolution() {
     for nowhere in [f64::NAN, f64::INFINITY, 1e300, -1e300] {
         assert_eq!(run(&vec![nowhere; none.len()], &all), only_bias);
     }
+}
+
+#[test]
+fn filters_of_one_axis_and_of_three_read_between_elements() {
+    let run = |axes, map, kernel, output, x: &[f64], offset: &[f64]| {
+        let s = Deform {
+            batch: 1,
+            channels: 1,
+            filters: 1,
+            groups: 1,
+            offset_groups: 1,
+            axes,
+            map,
+            kernel,
+            output,
+            strides: [1; 3],
+            dilations: [1; 3],
+            pads: [0; 3],
+        };
+        let (a, b) = s.scratch();
+        let (mut columns, mut products) = (vec![0.0; a], vec![0.0; b]);
+        let taps: usize = kernel.iter().product();
+        let operands = DeformOperands {
+            w: &vec![1.0; taps],
+            offset,
+            bias: None,
+            mask: None,
+        };
+        let mut y = vec![0.0; output.iter().product()];
+        let scratch = (&mut columns[..], &mut products[..]);
+        deform_conv(&exec(), &s, x, &operands, scratch, &mut y).unwrap();
+        y
+    };
+    // Two elements of a filter at three places; the second one of the last place lies outside.
+    let x = [1.0, 2.0, 4.0, 8.0];
+    let offset = [0.0, 0.5, -0.25, 0.0, 0.5, 9.0];
+    let y = run(1, [1, 1, 4], [1, 1, 2], [1, 1, 3], &x, &offset);
+    assert_eq!(y, [1.0 + 2.0, 3.0 + 6.0, 3.5]);
+    // In the middle of a cube lies the mean of its corners.
+    let x: Vec<f64> = (0..8).map(|i| f64::from(i * i)).collect();
+    let middle = run(3, [2; 3], [1; 3], [1; 3], &x, &[0.5; 3]);
+    assert_eq!(middle, [140.0 / 8.0]);
+    let on_an_edge = run(3, [2; 3], [1; 3], [1; 3], &x, &[1.0, 0.25, 1.0]);
+    assert_eq!(on_an_edge, [0.75 * 25.0 + 0.25 * 49.0]);
+    assert_eq!(run(3, [2; 3], [1; 3], [1; 3], &x, &[2.0, 0.0, 0.0]), [0.0]);
+}
+
+#[test]
+fn grids_of_many_axes_mix_all_corners() {
+    let s = GridSample {
+        channels: 2,
+        spatial: &[2; 7],
+        places: 2,
+        ..grid(Sampling::Linear, GridPadding::Zeros, true)
+    };
+    let x: Vec<f64> = (0..256).map(f64::from).collect();
+    let places: Vec<f64> = [[0.0; 7], [1.0; 7]].concat();
+    let mut y = vec![0.0; 4];
+    grid_sample(&exec(), &s, &x, &places, &mut y).unwrap();
+    assert_eq!(y, [63.5, 127.0, 191.5, 255.0]);
+}
+
+#[test]
+fn elements_of_any_type_are_taken_at_the_nearest_place() {
+    let take = |padding, x: &[u64], places: &[f32]| {
+        let s = GridSample {
+            channels: 2,
+            spatial: &[2, 2],
+            places: places.len() / 2,
+            ..grid(Sampling::Nearest, padding, true)
+        };
+        let mut nearest = vec![0; s.places];
+        grid_places(&exec(), &s, places, &mut nearest).unwrap();
+        let mut y = vec![9; 2 * s.places];
+        take_places(&exec(), &s, x, &nearest, &mut y).unwrap();
+        y
+    };
+    let x = [1 << 60, 2, 3, 4, 5, 6, 7, u64::MAX];
+    let places = [-1.0, -1.0, 1.0, -1.0, 0.9, 0.9, 9.0, 0.0];
+    let y = take(GridPadding::Zeros, &x, &places);
+    assert_eq!(y, [1 << 60, 2, 4, 0, 5, 6, u64::MAX, 0]);
+    let y = take(GridPadding::Border, &x, &places[6..]);
+    assert_eq!(y, [2, 6]);
 }

@@ -385,3 +385,26 @@ fn too_many_tiles_are_refused() {
     };
     assert!(fits(4) && !fits(12));
 }
+
+#[test]
+fn the_functions_of_chains_are_those_that_roles_name() {
+    use crate::cpu::{ChainRole, chain_role};
+
+    for def in convoke_graph::ops::all() {
+        let is_function = (1..=2).any(|operands| {
+            let spec = Spec {
+                def,
+                attrs: &Attrs::default(),
+                operands: &vec![Some(DType::F32); operands],
+            };
+            elementwise(&spec).is_some()
+        });
+        let role = chain_role(def.op);
+        assert_eq!(
+            is_function,
+            role == Some(ChainRole::Function),
+            "{}",
+            def.name
+        );
+    }
+}

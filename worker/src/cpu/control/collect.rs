@@ -43,12 +43,22 @@ impl IterationResults {
     ) -> IterationResults {
         let f = body;
         let mut axes = Bindings::new();
+        // The dimensions of parameters that are expressions, with their sizes.
+        let mut known: Vec<(&Dim, usize)> = Vec::new();
         for (id, shape) in f.params.iter().zip(shapes) {
+            let declared = &f.ty(*id).shape;
             // A parameter whose shape changes between iterations counts with that of the first one.
-            Axes::unify(&f.ty(*id).shape, &shape, &mut axes);
+            Axes::unify(declared, &shape, &mut axes);
+            let open = |d: &Dim| d.as_const().is_none() && d.as_symbol().is_none();
+            let sizes = declared.iter().zip(shape);
+            known.extend(sizes.filter(|(d, _)| open(d)));
         }
         // A dimension that no parameter decides is 0.
-        let dim = |d: &Dim| d.eval(&axes).and_then(|d| usize::try_from(d).ok());
+        let dim = |d: &Dim| {
+            let given = known.iter().find(|(expression, _)| *expression == d);
+            let sized = || d.eval(&axes).and_then(|d| usize::try_from(d).ok());
+            given.map(|(_, size)| *size).or_else(sized)
+        };
         let none = f.results.iter().skip(first).map(|(_, id)| {
             let ty = f.ty(*id);
             (

@@ -151,14 +151,16 @@ async fn iterate<'e, R: Future<Output = Result<Values, KernelFailure>>>(
 ) -> Result<Outputs, KernelFailure> {
     let mut inputs = inputs.into_iter();
     let most = match inputs.next().flatten() {
-        None => i64::MAX,
+        None => None,
         Some(m) => match m.as_slice::<i64>()? {
-            [m] => *m,
+            [m] => Some(*m),
             _ => return Err(KernelFailure::values("'M' is not one number")),
         },
     };
-    let asks = inputs.next().flatten();
-    let mut going = asks.as_ref().map_or(Ok(true), holds)?;
+    let condition = inputs.next().flatten();
+    let mut going = condition.as_ref().map_or(Ok(true), holds)?;
+    let asks = ops::asks_body(most.is_some(), condition.is_some());
+    let most = most.unwrap_or(i64::MAX);
     let rest: Result<Values, _> = inputs.map(given).collect();
     let mut carried = rest?;
     let captured: Values = carried.drain(count..).collect();
@@ -179,9 +181,7 @@ async fn iterate<'e, R: Future<Output = Result<Values, KernelFailure>>>(
         params.append(&mut carried);
         params.extend(captured.iter().cloned());
         let mut results = run(params).await?.into_iter();
-        // A loop without a condition ignores the one that its body returns.
-        let goes_on = holds(&given(results.next())?)?;
-        going = goes_on || asks.is_none();
+        going = holds(&given(results.next())?)? || !asks;
         carried.extend(results.by_ref().take(count));
         made.add(results, exec(), pool)?;
         n += 1;

@@ -116,5 +116,11 @@ mod tests {
         assert_eq!(power("down").unwrap(), [127]);
         assert_eq!(power("nearest").unwrap(), [127]);
         assert!(power("sideways").is_err());
+        let infinite = one(
+            "Cast",
+            Attrs::default().with("to", Attr::DType(DType::F8E8M0)),
+            &[&vec1(&[f32::INFINITY, 0., f32::NAN])],
+        );
+        assert_eq!(infinite.unwrap().bytes(), [254, 0, 255]);
     }
 }

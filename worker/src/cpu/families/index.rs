@@ -8,8 +8,8 @@ use convoke_graph::{DType, Element, Shape, Tensor};
 use convoke_kernels::cast::{CastTo, cast};
 use convoke_kernels::element::{Bits, Number};
 use convoke_kernels::movement::{
-    Indices, Places, ScatterReduction, compress, copy, gather, gather_elements, gather_nd, nonzero,
-    one_hot, scatter_elements, scatter_nd, write_steps,
+    Indices, Places, ScatterReduction, compress, copy, count_nonzero, gather, gather_elements,
+    gather_nd, nonzero, one_hot, scatter_elements, scatter_nd, write_steps,
 };
 use convoke_kernels::shape::Axis;
 
@@ -288,7 +288,7 @@ fn kept<T: Bits + bytemuck::Pod>(call: OpLaunch<'_, '_>) -> Result<Outputs, Kern
     };
     let condition = &condition[..condition.len().min(axis.len)];
     let mut y = call.output(0)?;
-    let kept = condition.iter().filter(|c| **c != 0).count();
+    let kept = count_nonzero(&call.launch.exec, condition)?;
     if y.elements() != axis.outer * kept * axis.inner {
         return Err(Error::internal(
             "the size of a compressed tensor differs between registry and kernel",

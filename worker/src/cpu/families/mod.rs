@@ -31,8 +31,9 @@ mod vision;
 pub(super) use cast::{convert as cast_between, target as cast_target};
 pub(crate) use shape::{shape_between, shape_range};
 
+use convoke_graph::graph::Attrs;
 use convoke_graph::ops::attrs::ReduceAttrs;
-use convoke_graph::ops::{IndexOp, Op, OpError, float_function};
+use convoke_graph::ops::{IndexOp, Op, OpError, QuantisedOp, UnaryOp, float_function};
 use convoke_graph::{DType, Tensor};
 use convoke_kernels::binary::Arith;
 use convoke_kernels::fused::Coding;
@@ -88,6 +89,37 @@ pub(super) fn reduction_of(spec: &Spec<'_>) -> Option<(Reduce, ReduceAttrs)> {
         Op::Reduce(op) => Some((reduce::reduction(op).ok()?, ReduceAttrs::new(spec.attrs))),
         _ => None,
     }
+}
+
+/// The place that nodes of an op may have in a chain; `None` where they have none.
+pub fn chain_role(op: Op) -> Option<ChainRole> {
+    match op {
+        Op::Unary(UnaryOp::Cast | UnaryOp::CastLike) => Some(ChainRole::End),
+        Op::Unary(op) => {
+            let function = float_function(op, &Attrs::default());
+            function.ok().flatten().map(|_| ChainRole::Function)
+        }
+        Op::Binary(op) => binary::fold_of(op, 2).map(|_| ChainRole::Function),
+        Op::Quantised(QuantisedOp::QuantizeLinear | QuantisedOp::DequantizeLinear) => {
+            Some(ChainRole::End)
+        }
+        Op::Reduce(op) => {
+            let reduction = reduce::reduction(op).ok();
+            reduction
+                .filter(|r| r.is_single_pass())
+                .map(|_| ChainRole::End)
+        }
+        _ => None,
+    }
+}
+
+/// A place in a chain of nodes that run as one kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChainRole {
+    /// Anywhere, since the op is a function of single floats.
+    Function,
+    /// At an end: a conversion in front of a chain or behind it, or a reduction behind it.
+    End,
 }
 
 /// Whether operand 0 has several elements in a byte.

@@ -78,7 +78,8 @@ impl Computed for f64 {
     }
 }
 
-/// Packs the weights of one direction: parts with so many gates of `hidden` rows, each of length `k`.
+/// Packs the weights of one direction. Each of `parts` is the number of gates in a part; a gate has `hidden` rows of
+/// length `k`.
 fn pack_parts<T: PackSource>(
     call: &OpLaunch<'_, '_>,
     parts: &[usize],

@@ -15,6 +15,9 @@ use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, bits, body, one, write, wri
 use crate::cpu::dispatch::{by_dtype, by_size};
 use crate::cpu::{KernelFailure, Outputs};
 
+/// Elements between two checks of the cancel flag.
+const PIECE: usize = 1 << 16;
+
 pub(super) fn find(op: ResizeOp, spec: &Spec<'_>) -> FamilyAnswer {
     let ResizeOp::Resize = op;
     let dtype = spec.dtype(0)?;
@@ -31,7 +34,14 @@ pub(super) fn find(op: ResizeOp, spec: &Spec<'_>) -> FamilyAnswer {
 }
 
 /// The axes that change, with their weights.
-fn changes(call: &OpLaunch<'_, '_>) -> Result<Vec<(usize, Taps)>, KernelFailure> {
+struct Changes {
+    axes: Vec<(usize, Taps)>,
+    /// Reservations of the memory of tables, which lie beside these.
+    _tables: Vec<Tensor>,
+}
+
+/// The axes that change, in their order.
+fn changes(call: &OpLaunch<'_, '_>) -> Result<Changes, KernelFailure> {
     let attrs = ResizeAttrs::new(call.attrs)?;
     let x = call.shape(0)?;
     let axes = attrs.axes(x.len())?;
@@ -47,7 +57,7 @@ fn changes(call: &OpLaunch<'_, '_>) -> Result<Vec<(usize, Taps)>, KernelFailure>
     } else {
         vec![]
     };
-    let mut changes = Vec::new();
+    let (mut changes, mut tables) = (Vec::new(), Vec::new());
     for (k, (axis, (to, scale))) in axes.iter().zip(sizes).enumerate() {
         let from = x[*axis];
         if from == 0 || (from == to && scale == 1. && !crops) {
@@ -59,6 +69,7 @@ fn changes(call: &OpLaunch<'_, '_>) -> Result<Vec<(usize, Taps)>, KernelFailure>
             Coordinates::PytorchHalfPixel => Position::PytorchHalfPixel,
             Coordinates::AlignCorners => Position::AlignCorners,
             Coordinates::Asymmetric => Position::Asymmetric,
+            Coordinates::TfHalfPixel => Position::TfHalfPixel,
             Coordinates::CropAndResize => Position::Crop(roi[k], roi[axes.len() + k]),
         };
         let weights = match attrs.interpolation {
@@ -77,18 +88,23 @@ fn changes(call: &OpLaunch<'_, '_>) -> Result<Vec<(usize, Taps)>, KernelFailure>
                 antialias: attrs.antialias,
             },
         };
-        let taps = Taps::new(&Scaling {
+        let scaling = Scaling {
             from,
             to,
             scale,
             position,
             weights,
             exclude_outside: attrs.exclude_outside,
-        });
-        changes.push((*axis, taps));
+        };
+        // Where weights spread, tables may be much longer than the axis is in operand and result.
+        tables.push(call.scratch::<u8>(Taps::memory(&scaling))?);
+        changes.push((*axis, Taps::new(&call.launch.exec, &scaling)?));
     }
     changes.sort_by_key(|(axis, _)| *axis);
-    Ok(changes)
+    Ok(Changes {
+        axes: changes,
+        _tables: tables,
+    })
 }
 
 /// The part of each axis that is cropped: the starts, then the ends.
@@ -115,28 +131,23 @@ fn with_length(shape: &[usize], axis: usize, to: usize) -> Shape {
 fn nearest<T: Bits + NearestKernels + bytemuck::Pod>(
     mut call: OpLaunch<'_, '_>,
 ) -> Result<Outputs, KernelFailure> {
-    // The tables of an axis are as long as the axis, which the memory of a result with elements bounds.
+    // A result without elements may have an axis of any length, which no table could be made for.
     let mut y = call.output(0)?;
     if y.elements() == 0 {
         return one(y);
     }
     let changes = changes(&call)?;
-    if changes.is_empty() {
+    if changes.axes.is_empty() {
         return one(call.take(0)?);
     }
-    let tables: Vec<_> = changes
-        .iter()
-        .map(|(axis, taps)| (*axis, taps.nearest()))
-        .collect();
+    let exec = &call.launch.exec;
+    let mut tables = Vec::new();
+    for (axis, taps) in &changes.axes {
+        tables.push((*axis, taps.nearest(exec)?));
+    }
     let x = call.input(0)?;
-    kernels::nearest::<T>(
-        &call.launch.exec,
-        bits(x),
-        x.shape(),
-        &tables,
-        write_bits(&mut y)?,
-    )?;
-    extrapolated(&call, y, &changes)
+    kernels::nearest::<T>(exec, bits(x), x.shape(), &tables, write_bits(&mut y)?)?;
+    extrapolated(&call, y, &changes.axes)
 }
 
 /// Interpolates elements of type `T` in type `W`. Integers are truncated.
@@ -145,28 +156,28 @@ where
     T: Element + CastTo<W>,
     W: Element + ResizeKernels + CastTo<T>,
 {
-    // The tables of an axis are as long as the axis, which the memory of a result with elements bounds.
+    // A result without elements may have an axis of any length, which no table could be made for.
     let result = call.output(0)?;
     if result.elements() == 0 {
         return one(result);
     }
     drop(result);
-    let changes = changes(&call)?;
+    let Changes { axes, _tables } = changes(&call)?;
     let mut x = call.take(0)?;
-    if !changes.is_empty() && T::DTYPE != W::DTYPE {
+    if !axes.is_empty() && T::DTYPE != W::DTYPE {
         x = converted::<T, W>(&call, &x)?;
     }
-    for (axis, taps) in &changes {
+    for (axis, taps) in &axes {
         let shape = with_length(x.shape(), *axis, taps.len());
         let mut y = call.launch.pool.tensor(W::DTYPE, &shape)?;
         let of = Axis::of(x.shape(), *axis);
         resize::<W>(&call.launch.exec, x.as_slice()?, of, taps, write(&mut y)?)?;
         x = y;
     }
-    if !changes.is_empty() && T::DTYPE != W::DTYPE {
+    if !axes.is_empty() && T::DTYPE != W::DTYPE {
         x = converted::<W, T>(&call, &x)?;
     }
-    extrapolated(&call, x, &changes)
+    extrapolated(&call, x, &axes)
 }
 
 /// A copy of `x` with elements of type `B`.
@@ -185,8 +196,7 @@ fn extrapolated(
     mut y: Tensor,
     changes: &[(usize, Taps)],
 ) -> Result<Outputs, KernelFailure> {
-    let outside = |taps: &Taps| (0..taps.len()).any(|i| taps.outside(i));
-    if !changes.iter().any(|(_, taps)| outside(taps)) {
+    if !changes.iter().any(|(_, taps)| taps.any_outside()) {
         return one(y);
     }
     let value = ResizeAttrs::new(call.attrs)?.extrapolation;
@@ -196,9 +206,17 @@ fn extrapolated(
         for (axis, taps) in changes {
             let of = Axis::of(&shape, *axis);
             let rows = write::<T>(&mut y)?.chunks_mut(of.inner.max(1));
+            let mut since = 0;
             for (row, at) in rows.zip((0..of.len).cycle()) {
-                if taps.outside(at) {
-                    row.fill(value);
+                for part in row.chunks_mut(PIECE) {
+                    if taps.outside(at) {
+                        part.fill(value);
+                    }
+                    since += part.len();
+                    if since >= PIECE {
+                        call.launch.exec.check()?;
+                        since = 0;
+                    }
                 }
             }
         }
@@ -206,4 +224,25 @@ fn extrapolated(
     let refused = || OpError::shape(format!("elements of {dtype} cannot be extrapolated"));
     found.ok_or_else(refused)?;
     one(y)
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke_graph::graph::{Attr, Attrs};
+
+    use crate::cpu::testing::{counting, launch_within, vec1};
+
+    #[test]
+    fn tables_of_weights_that_spread_lie_within_the_memory() {
+        let run = |memory| {
+            let attrs = Attrs::default().with("mode", Attr::Str("cubic".into()));
+            let attrs = attrs.with("antialias", Attr::Int(1));
+            let x = counting(&[1 << 16]);
+            let inputs = vec![Some(x), None, None, Some(vec1(&[1i64]))];
+            launch_within(memory, "Resize", attrs, inputs, 1)
+        };
+        // One element is made of four times as many as there are.
+        assert!(run(1 << 20).is_err());
+        assert_eq!(run(1 << 24).unwrap()[0].shape(), [1]);
+    }
 }

@@ -9,8 +9,8 @@ use convoke_graph::{DType, Element, Tensor};
 use convoke_kernels::pooling::max_unpool;
 use convoke_kernels::vision::{
     Deform, DeformKernels, DeformOperands, GridKernels, GridPadding, GridSample, RoiAlign,
-    RoiKernels, RoiMode, Sampling, Suppression, deform_conv, grid_sample, max_roi_pool, roi_align,
-    suppress,
+    RoiKernels, RoiMode, Sampling, Suppression, TakeKernels, deform_conv, grid_places, grid_sample,
+    max_roi_pool, roi_align, suppress, take_places,
 };
 use convoke_kernels::{Exec, KernelError};
 
@@ -25,8 +25,16 @@ pub(super) fn find(op: VisionOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {
         VisionOp::DeformConv => computed(spec, deform::<f32>, deform::<f64>),
         VisionOp::GridSample => {
-            GridSampleAttrs::new(spec.attrs)?;
-            computed(spec, sample::<f32>, sample::<f64>)
+            let attrs = GridSampleAttrs::new(spec.attrs)?;
+            let dtype = spec.dtype(0)?;
+            match (dtype.is_float() && !dtype.is_narrow(), attrs.mode) {
+                (true, _) => computed(spec, sample::<f32>, sample::<f64>),
+                (false, GridMode::Nearest) => by_size!(dtype, T => match spec.dtype(1)? {
+                    DType::F64 => body(taken::<T, f64>),
+                    _ => body(taken::<T, f32>),
+                }),
+                (false, _) => Err(spec.no_dtype(dtype)),
+            }
         }
         VisionOp::ImageDecoder => image::find(spec),
         VisionOp::MaxRoiPool => {
@@ -91,13 +99,13 @@ fn refused(t: &Tensor) -> KernelFailure {
     KernelFailure::values(format!("{t:?} has other axes than the op needs"))
 }
 
-fn sample<W: Element + GridKernels>(call: &OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
+/// The sizes and modes of sampling `x`.
+fn of_grid<'a>(call: &OpLaunch<'_, '_>, x: &'a Tensor) -> Result<GridSample<'a>, KernelFailure> {
     let attrs = GridSampleAttrs::new(call.attrs)?;
-    let (x, grid) = (given::<W>(call, 0)?, given::<W>(call, 1)?);
     let &[batch, channels, ref spatial @ ..] = x.shape() else {
-        return Err(refused(&x));
+        return Err(refused(x));
     };
-    let sizes = GridSample {
+    Ok(GridSample {
         batch,
         channels,
         spatial,
@@ -113,7 +121,33 @@ fn sample<W: Element + GridKernels>(call: &OpLaunch<'_, '_>) -> Result<Outputs, 
             GridOutside::Reflection => GridPadding::Reflection,
         },
         align_corners: attrs.align_corners,
-    };
+    })
+}
+
+/// Takes the nearest elements, of any type, at places of type `W`.
+fn taken<T, W>(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure>
+where
+    T: TakeKernels + bytemuck::Pod,
+    W: Element + GridKernels,
+{
+    let (x, grid) = (call.input(0)?, given::<W>(&call, 1)?);
+    let sizes = of_grid(&call, x)?;
+    let (exec, mut y) = (call.launch.exec, call.output(0)?);
+    let mut nearest = call.scratch::<i64>(sizes.batch * sizes.places)?;
+    grid_places::<W>(&exec, &sizes, grid.as_slice()?, write(&mut nearest)?)?;
+    take_places::<T>(
+        &exec,
+        &sizes,
+        bits(x),
+        nearest.as_slice()?,
+        write_bits(&mut y)?,
+    )?;
+    one(y)
+}
+
+fn sample<W: Element + GridKernels>(call: &OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
+    let (x, grid) = (given::<W>(call, 0)?, given::<W>(call, 1)?);
+    let sizes = of_grid(call, &x)?;
     let mut y = made::<W>(call)?;
     let exec = &call.launch.exec;
     grid_sample::<W>(
@@ -196,6 +230,16 @@ fn max_pool<W: Element + RoiKernels + convoke_kernels::math::Real>(
     finish(call, y)
 }
 
+/// Numbers of one to three axes, with `front` for axes in front of them; `None` of more axes, or none.
+fn in_three_axes<T: Copy>(all: &[T], front: T) -> Option<[T; 3]> {
+    match *all {
+        [a] => Some([front, front, a]),
+        [a, b] => Some([front, a, b]),
+        [a, b, c] => Some([a, b, c]),
+        _ => None,
+    }
+}
+
 fn deform<W: Element + DeformKernels>(call: &OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let (x, w, offset) = (
         given::<W>(call, 0)?,
@@ -208,29 +252,34 @@ fn deform<W: Element + DeformKernels>(call: &OpLaunch<'_, '_>) -> Result<Outputs
             .transpose()
     };
     let (bias, mask) = (optional(3)?, optional(4)?);
-    let (&[batch, channels, height, width], &[filters, _, kernel_h, kernel_w]) =
-        (x.shape(), w.shape())
+    let (&[batch, channels, ref map @ ..], &[filters, _, ref kernel @ ..]) = (x.shape(), w.shape())
     else {
         return Err(refused(&w));
     };
-    let attrs = DeformAttrs::new(call.attrs, &[kernel_h, kernel_w])?;
-    let &[_, _, out_h, out_w] = call.out_shape(0) else {
-        return Err(refused(&x));
-    };
-    let window = &attrs.window;
-    let pad = |axis, len| i64::try_from(window.pads(axis, len).0).unwrap_or(i64::MAX);
+    let attrs = DeformAttrs::new(call.attrs, kernel)?;
+    let (window, output) = (
+        &attrs.window,
+        call.out_shape(0).get(2..).unwrap_or_default(),
+    );
+    let pads: Vec<i64> = map
+        .iter()
+        .enumerate()
+        .map(|(axis, len)| i64::try_from(window.pads(axis, *len).0).unwrap_or(i64::MAX))
+        .collect();
+    let of_three = |all: &[usize]| in_three_axes(all, 1).ok_or_else(|| refused(&x));
     let sizes = Deform {
         batch,
         channels,
         filters,
         groups: attrs.group,
         offset_groups: attrs.offset_group,
-        map: [height, width],
-        kernel: [kernel_h, kernel_w],
-        output: [out_h, out_w],
-        strides: [window.strides[0], window.strides[1]],
-        dilations: [window.dilations[0], window.dilations[1]],
-        pads: [pad(0, height), pad(1, width)],
+        axes: map.len(),
+        map: of_three(map)?,
+        kernel: of_three(kernel)?,
+        output: of_three(output)?,
+        strides: of_three(&window.strides)?,
+        dilations: of_three(&window.dilations)?,
+        pads: in_three_axes(&pads, 0).ok_or_else(|| refused(&x))?,
     };
     let (columns, products) = sizes.scratch();
     let (mut columns, mut products) = (call.scratch::<W>(columns)?, call.scratch::<W>(products)?);

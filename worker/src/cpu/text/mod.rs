@@ -21,7 +21,7 @@ mod tokens;
 use convoke_common::Error;
 use convoke_common::memory::Pool;
 use convoke_graph::ops::attrs::Reduction;
-use convoke_graph::ops::{BinaryOp, IndexOp, Op, UnaryOp};
+use convoke_graph::ops::{BinaryOp, IndexOp, Op, UnaryOp, VisionOp};
 use convoke_graph::tensor::{TensorError, element_count};
 use convoke_graph::text::{MOST_BYTES, Strings, Writer, table_len};
 use convoke_graph::{DType, Tensor};
@@ -52,7 +52,11 @@ pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
             None => Err(spec.no_dtype(DType::Str)),
         },
         Op::Binary(BinaryOp::Equal) => body(|call| compare::equal(&call)),
-        Op::Binary(BinaryOp::Where) | Op::Movement(_) | Op::Slice(_) => moved::find(spec),
+        Op::Binary(BinaryOp::Where)
+        | Op::Movement(_)
+        | Op::Resize(_)
+        | Op::Slice(_)
+        | Op::Vision(VisionOp::GridSample) => moved::find(spec),
         Op::Index(IndexOp::Unique) => compare::unique(spec),
         Op::Index(_) if Reduction::new(spec.attrs)? != Reduction::None => {
             Err(spec.bad_attr("reduction", "cannot be computed of strings"))

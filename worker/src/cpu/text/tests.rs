@@ -73,6 +73,28 @@ fn strings_are_moved() {
         &[&one_row, &ints(&[1, 0]), &text(&[], &["-"])],
         padded,
     );
+    let hot = text(&[2, 2], &["on", "off", "off", "on"]);
+    check(
+        "OneHot",
+        none(),
+        &[
+            &ints(&[0, 1]),
+            &Tensor::from_slice(&[], &[2i64]).unwrap(),
+            &text(&[2], &["off", "on"]),
+        ],
+        hot,
+    );
+    let nearest = none().with("mode", Attr::Str("nearest".into()));
+    let operands = vec![Some(one_row.clone()), None, None, Some(ints(&[4]))];
+    let y = launch("Resize", nearest.clone(), operands, 1).unwrap();
+    assert_eq!(y, [text(&[4], &["p", "p", "q", "q"])]);
+    let grid = Tensor::from_slice(&[1, 3, 1], &[0.5f32, -0.5, 4.0]).unwrap();
+    check(
+        "GridSample",
+        nearest,
+        &[&text(&[1, 1, 2], &["p", "q"]), &grid],
+        text(&[1, 1, 3], &["q", "p", ""]),
+    );
     let which = Tensor::from_bools(&[2, 1], &[true, false]).unwrap();
     let chosen = text(&[2, 2], &["p", "q", "z", "z"]);
     check(
@@ -92,6 +114,14 @@ fn strings_are_moved() {
         &[&flat, &at, &new],
         text(&[2], &["new", "kept"]),
     );
+    let linear = vec![Some(flat.clone()), None, None, Some(ints(&[4]))];
+    let linear = launch(
+        "Resize",
+        none().with("mode", Attr::Str("linear".into())),
+        linear,
+        1,
+    );
+    assert!(linear.is_err());
     let add = none().with("reduction", Attr::Str("add".into()));
     assert!(one("ScatterElements", add, &[&flat, &at, &new]).is_err());
 }

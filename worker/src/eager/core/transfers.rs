@@ -10,7 +10,7 @@ use convoke_rendezvous::frame::TensorHeader;
 use convoke_rendezvous::hub::FrameRefusal;
 use tokio::sync::oneshot;
 
-use super::{Core, Id, MOST_EARLY};
+use super::{Core, Failure, Id, MOST_EARLY, Settled};
 
 /// A transfer that was announced and has not ended.
 pub(super) struct ExpectedTransfer {
@@ -27,7 +27,7 @@ pub(super) enum EarlyTransfer {
     Claimed(DType, Shape),
     /// The tensor, and how often [`Core::age`] has found it unannounced.
     Here(Tensor, u32),
-    Failed(Error),
+    Failed(Arc<Failure>),
     /// The sender's link is held up until the transfer is announced.
     Held(oneshot::Sender<()>),
 }
@@ -58,6 +58,7 @@ impl Core {
         match early.filter(|(peer, _)| *peer == expected.from) {
             Some((_, EarlyTransfer::Here(t, _))) => {
                 let fits = expected.check(t.dtype(), t.shape());
+                let fits = fits.map_err(|e| self.failure(e));
                 self.took(transfer, id, fits.map(|()| t));
             }
             Some((_, EarlyTransfer::Failed(error))) => self.took(transfer, id, Err(error)),
@@ -67,7 +68,7 @@ impl Core {
                         expected.claimed = true;
                         self.expected.insert(transfer, expected);
                     }
-                    Err(error) => self.took(transfer, id, Err(error)),
+                    Err(error) => self.took(transfer, id, Err(self.failure(error))),
                 }
             }
             Some((_, EarlyTransfer::Held(go))) => {
@@ -81,17 +82,17 @@ impl Core {
         }
     }
 
-    fn took(&mut self, transfer: u64, id: Id, result: Result<Tensor>) {
+    fn took(&mut self, transfer: u64, id: Id, result: Settled) {
         self.resolved += 1;
-        self.reports.push(Report::Took { transfer });
+        self.report(Report::Took { transfer });
         match &result {
             Ok(t) => {
                 let (handle, shape) = (id, t.shape().into());
-                self.reports.push(Report::Shape { handle, shape });
+                self.report(Report::Shape { handle, shape });
             }
             Err(error) => self.tell_failure(id, error),
         }
-        self.settle(id, result.map_err(Arc::new));
+        self.settle(id, result);
     }
 
     /// Returns `None` where a transfer is announced or its fate is known, so that its tensor may be read. Otherwise a
@@ -144,7 +145,9 @@ impl Core {
     /// The error of a transfer that failed before it was announced.
     pub fn early_failure(&self, from: &Peer, transfer: u64) -> Option<Error> {
         match self.early.get(&(transfer, from.name.clone())) {
-            Some((peer, EarlyTransfer::Failed(error))) if peer == from => Some(error.clone()),
+            Some((peer, EarlyTransfer::Failed(failure))) if peer == from => {
+                Some(Error::clone(failure))
+            }
             _ => None,
         }
     }
@@ -152,8 +155,8 @@ impl Core {
     /// Notes that a transfer failed before it was announced.
     pub fn fail_early(&mut self, from: &Peer, transfer: u64, error: Error) {
         let key = (transfer, from.name.clone());
-        self.early
-            .insert(key, (from.clone(), EarlyTransfer::Failed(error)));
+        let failed = EarlyTransfer::Failed(self.failure(error));
+        self.early.insert(key, (from.clone(), failed));
     }
 
     /// The place in the client's program that issued an announced transfer; 0 where the transfer is unknown.
@@ -165,6 +168,11 @@ impl Core {
 
     /// Ends a transfer, which has arrived or failed.
     pub fn end(&mut self, from: &Peer, transfer: u64, result: Result<Tensor>) {
+        let settled = result.map_err(|e| self.failure(e));
+        self.ended(from, transfer, settled);
+    }
+
+    fn ended(&mut self, from: &Peer, transfer: u64, result: Settled) {
         match self.expected.get(&transfer) {
             Some(expected) if expected.from == *from => {
                 let id = expected.id;
@@ -195,12 +203,13 @@ impl Core {
     /// Lets a period pass. A tensor that was not announced for `most` whole periods fails with `error`: its announcement may
     /// have been lost with the session before this one.
     pub fn age(&mut self, most: u32, error: &Error) {
+        let failure = self.failure(error.clone());
         for (_, early) in self.early.values_mut() {
             if let EarlyTransfer::Here(_, periods) = early {
                 *periods += 1;
                 // The first of these periods had begun when the tensor came.
                 if *periods > most {
-                    *early = EarlyTransfer::Failed(error.clone());
+                    *early = EarlyTransfer::Failed(failure.clone());
                 }
             }
         }
@@ -216,14 +225,15 @@ impl Core {
 
     /// Fails the transfers that were to come from `peer`, because the link to it ended.
     pub fn lost(&mut self, peer: &Peer, error: &Error) {
+        let failure = self.failure(error.clone());
         let of_peer = self.expected.iter().filter(|(_, e)| e.from == *peer);
         let transfers: Vec<u64> = of_peer.map(|(t, _)| *t).collect();
         for transfer in transfers {
-            self.end(peer, transfer, Err(error.clone()));
+            self.ended(peer, transfer, Err(failure.clone()));
         }
         for (from, early) in self.early.values_mut() {
             if from == peer && !matches!(early, EarlyTransfer::Here(..)) {
-                *early = EarlyTransfer::Failed(error.clone());
+                *early = EarlyTransfer::Failed(failure.clone());
             }
         }
     }

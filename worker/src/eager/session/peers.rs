@@ -15,18 +15,25 @@ use convoke_rendezvous::eager::wire::Report;
 use convoke_rendezvous::frame::Frame;
 use convoke_rendezvous::{Link, Outgoing, Peer};
 
-use super::super::core::{Effect, MOST_EARLY};
+use super::super::core::{Counted, Effect, MOST_EARLY};
 use super::{Session, SessionState};
 
 /// A peer that the client has announced to the session.
 pub(super) struct NamedPeer {
     participant: Participant,
     /// Tensors that wait for a link to the peer; `None` unless a link is being made.
-    waiting: Option<Vec<(u64, convoke_graph::Tensor)>>,
+    waiting: Option<Vec<Delivery>>,
     /// The latest transfers that were given to a link, as many as may be under way, each with its link.
     given: VecDeque<(u64, Weak<Link>)>,
     /// The reservation for the peer's description.
     _charge: Reservation,
+}
+
+/// A tensor for a peer.
+struct Delivery {
+    transfer: u64,
+    tensor: convoke_graph::Tensor,
+    counted: Counted,
 }
 
 impl Session {
@@ -41,21 +48,27 @@ impl Session {
     pub(super) fn perform(&self, effect: Effect) {
         match effect {
             Effect::Send {
-                peer: 0,
+                peer,
                 transfer,
                 tensor,
-            } => self.send(&self.link, transfer, tensor),
+                counted,
+            } => {
+                let delivery = Delivery {
+                    transfer,
+                    tensor,
+                    counted,
+                };
+                match peer {
+                    0 => self.send(&self.link, delivery),
+                    _ => self.send_to(peer, delivery),
+                }
+            }
             Effect::Abort {
                 peer: 0,
                 transfer,
                 error,
             } => self.abort(&self.link, transfer, &error),
             Effect::Step(then, settled) => then(settled),
-            Effect::Send {
-                peer,
-                transfer,
-                tensor,
-            } => self.send_to(peer, transfer, tensor),
             // The client passes the error on: it may not have announced the transfer to the peer yet.
             Effect::Abort {
                 peer,
@@ -65,18 +78,19 @@ impl Session {
         }
     }
 
-    fn send(&self, link: &Link, transfer: u64, tensor: convoke_graph::Tensor) {
+    fn send(&self, link: &Link, delivery: Delivery) {
         let key = StepKey {
             lease: self.id,
-            n: transfer,
+            n: delivery.transfer,
         };
+        let counted = delivery.counted;
         link.send_tensor(Outgoing {
             key,
             slot: 0,
-            tensor,
+            tensor: delivery.tensor,
             priority: 0,
             cancel: self.sending.clone(),
-            sent: Box::new(|| {}),
+            sent: Box::new(move || drop(counted)),
         });
     }
 
@@ -90,28 +104,29 @@ impl Session {
     }
 
     /// Sends a tensor to another worker; a link is made where there is none.
-    fn send_to(&self, peer: u32, transfer: u64, tensor: convoke_graph::Tensor) {
+    fn send_to(&self, peer: u32, delivery: Delivery) {
+        let transfer = delivery.transfer;
         let mut state = self.state();
         let (Some(named), Some(holdings)) = (state.peers.get_mut(&peer), self.holdings.upgrade())
         else {
             return self.undelivered(state, peer, &[transfer], &no_such_peer());
         };
         if let Some(waiting) = &mut named.waiting {
-            return waiting.push((transfer, tensor));
+            return waiting.push(delivery);
         }
         let participant = named.participant.clone();
         let to = Peer::of(&participant, Role::Worker);
         if let Some(link) = holdings.hub.link(&to) {
             named.give(transfer, &link);
             drop(state);
-            self.send(&link, transfer, tensor);
+            self.send(&link, delivery);
             // The link may have ended, and reported that, before the transfer was listed.
             if link.is_closed() {
                 self.lost(&to, link.lost());
             }
             return;
         }
-        named.waiting = Some(vec![(transfer, tensor)]);
+        named.waiting = Some(vec![delivery]);
         drop(state);
         let me = self.me.clone();
         // The task ends with the bounds of dialling.
@@ -132,18 +147,17 @@ impl Session {
         match linked {
             Ok(link) => {
                 if let Some(named) = state.peers.get_mut(&peer) {
-                    waiting.iter().for_each(|(t, _)| named.give(*t, &link));
+                    waiting.iter().for_each(|d| named.give(d.transfer, &link));
                 }
                 drop(state);
                 // The link may have ended, and reported that, before the transfers were listed.
                 if link.is_closed() {
                     self.lost(link.peer(), link.lost());
                 }
-                let send = |(transfer, tensor)| self.send(&link, transfer, tensor);
-                waiting.into_iter().for_each(send);
+                waiting.into_iter().for_each(|d| self.send(&link, d));
             }
             Err(error) => {
-                let transfers: Vec<u64> = waiting.into_iter().map(|(t, _)| t).collect();
+                let transfers: Vec<u64> = waiting.into_iter().map(|d| d.transfer).collect();
                 let error = error.at(self.engine.place());
                 self.undelivered(state, peer, &transfers, &error);
             }

@@ -1,7 +1,7 @@
 //! The leases of a worker, from the install to the release: a plain state machine, without locks and I/O.
 //!
 //! ```text
-//!            begin            installed        release            settle
+//!            begin            installed      release, end         settle
 //! (unknown) ──────> Installing ───────> Held ─────────> Ending ────────> Forgone
 //!     │ ^               │  │                              ^                 ^
 //!     │ └─install_ended─┘  └─released, then installed─────┘                 │

@@ -9,7 +9,7 @@ use convoke_common::grant::Participant;
 use convoke_common::identity::Role;
 use convoke_common::rpc::LinkReport;
 use convoke_graph::ids::ParticipantIx;
-use convoke_graph::program::{Axes, Program, bytes_under};
+use convoke_graph::program::{Axes, Program, most_bytes};
 use convoke_rendezvous::frame::LANE_LIMIT;
 use convoke_rendezvous::{Link, Peer, probe};
 
@@ -121,7 +121,7 @@ pub(super) async fn lends(program: &Program, axes: &Axes, links: &[Option<Arc<Li
     let bounds = axes.at_bounds();
     let large = |value: u32| {
         let value = program.values.get(value as usize);
-        let most = value.and_then(|v| bytes_under(&v.ty, &bounds));
+        let most = value.and_then(|v| most_bytes(&v.ty, &bounds));
         most.is_none_or(|bytes| bytes > LANE_LIMIT as u64)
     };
     let to: BTreeSet<ParticipantIx> = program

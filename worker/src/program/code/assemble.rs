@@ -93,6 +93,7 @@ pub(super) fn code(graph: &Graph<'_>, sequences: Vec<Vec<Unit>>) -> LoweredProgr
         priorities: Vec::with_capacity(units),
         operands: vec![],
         results: vec![],
+        later: vec![],
         ends: vec![],
         members: vec![],
         sequences: Vec::with_capacity(sequences.len()),
@@ -228,6 +229,9 @@ impl Writer<'_> {
                 register,
             });
         }
+        let instr = self.code.instrs.len() as u32 - 1;
+        let later = unit.later.iter().map(|v| (instr, *v));
+        self.code.later.extend(later);
         self.code.members.extend(unit.members);
         self.code.priorities.push(unit.priority);
     }

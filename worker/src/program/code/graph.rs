@@ -24,6 +24,8 @@ pub(super) struct Unit {
     /// The values that the unit reads, or [`NO_OPERAND`].
     pub operands: Vec<u32>,
     pub results: Vec<u32>,
+    /// The values that arrive some time after the unit has run.
+    pub later: Vec<u32>,
     pub kernel: Arc<dyn Kernel>,
     pub sizes: Option<ConcreteOutputs>,
     pub kind: InstrKind,
@@ -226,14 +228,15 @@ impl<'a> Graph<'a> {
         sizes: &mut [Option<ConcreteOutputs>],
     ) -> Unit {
         let node = &self.nodes[n as usize];
+        let (results, later) = match self.answers_later(n) {
+            true => (vec![], node.outputs.clone()),
+            false => (node.outputs.clone(), vec![]),
+        };
         Unit {
             members: vec![n],
             operands: node.inputs.clone(),
-            // A result that arrives later is not the instruction's.
-            results: match self.answers_later(n) {
-                true => vec![],
-                false => node.outputs.clone(),
-            },
+            results,
+            later,
             kernel: kernels[n as usize].clone(),
             sizes: sizes[n as usize].take(),
             kind: self.kind[n as usize],
@@ -312,6 +315,7 @@ impl<'a> Graph<'a> {
                 members: group.iter().map(|at| sequence[*at]).collect(),
                 operands: fused.operands,
                 results: vec![result],
+                later: vec![],
                 kernel: fused.kernel.into(),
                 sizes,
                 kind: InstrKind::Kernel,

@@ -137,6 +137,8 @@ pub struct LoweredProgram {
     priorities: Vec<u64>,
     operands: Vec<OperandRef>,
     results: Vec<ResultRegister>,
+    /// The instructions whose results arrive later, with each of these values, in the order of the instructions.
+    later: Vec<(u32, u32)>,
     ends: Vec<End>,
     members: Vec<u32>,
     pub sequences: Vec<Sequence>,
@@ -241,6 +243,13 @@ impl LoweredProgram {
     #[inline]
     pub fn results(&self, i: u32) -> &[ResultRegister] {
         &self.results[self.span(i, |i| i.results)]
+    }
+
+    /// Instruction `i` with each value that arrives some time after it has run.
+    pub fn later(&self, i: u32) -> &[(u32, u32)] {
+        let first = self.later.partition_point(|(instr, _)| *instr < i);
+        let end = self.later.partition_point(|(instr, _)| *instr <= i);
+        &self.later[first..end]
     }
 
     /// The registers that instruction `i` reads last; their tensors are freed after it.

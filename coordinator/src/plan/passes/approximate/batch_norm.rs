@@ -59,7 +59,9 @@ fn fold(e: &mut Edit, bn: usize) -> Option<()> {
     let name = node.name.clone();
     let out = node.outputs[0];
 
-    let at = target.node;
+    // All stands where the normalisation stood, since init nodes before it may come after the convolution and compute its
+    // operands.
+    let at = bn;
     let label = |what: &str| format!("{name}:{what}");
     let cast = |e: &mut Edit, what: &str, value: ValueId, dtype: DType| {
         let ty = e.f.ty(value).clone();
@@ -165,13 +167,14 @@ fn fold(e: &mut Edit, bn: usize) -> Option<()> {
     let weight = cast(e, "narrow weight", weight, dtype);
     let bias = cast(e, "narrow bias", bias, dtype);
 
-    let conv = &mut e.f.nodes[at];
+    let mut conv = e.f.nodes[target.node].clone();
     conv.name = format!("{}+{name}", conv.name).into();
     conv.inputs.resize(2, None);
     conv.inputs[1] = Some(weight);
     conv.inputs.push(Some(bias));
-    e.remove(bn);
-    e.forward(out, x);
+    conv.outputs = vec![out];
+    e.f.nodes[bn] = conv;
+    e.remove(target.node);
     Some(())
 }
 

@@ -1,5 +1,5 @@
-//! Makes the left operand of a product codes of eight bits, where the model's file allows it: the weights of such a product
-//! are codes already, so that only whole numbers are multiplied.
+//! Makes the left operand of a product codes of eight bits, where the model's file allows it: the weights of such a
+//! product are codes already, so that only whole numbers are multiplied.
 //!
 //! ```text
 //! MatMulNBits {accuracy_level=4}  ->  MatMulNBitsInt8

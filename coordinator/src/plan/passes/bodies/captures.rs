@@ -7,6 +7,8 @@ use convoke_graph::graph::{Attr, Function, Literal, Node, RunsAt, TensorType, Va
 use convoke_graph::ops::{self, ControlOp, Op};
 use convoke_graph::tensor::Tensor;
 
+use crate::passes::names::Names;
+
 /// The op of a node of control flow that runs in steps.
 pub fn control_op(node: &Node) -> Option<ControlOp> {
     match node.kind()? {
@@ -30,7 +32,7 @@ pub struct Bodies {
     /// The number of each captured value.
     positions: HashMap<ValueId, usize>,
     /// By function, the names of its values, once they are needed.
-    taken: Vec<HashSet<Arc<str>>>,
+    taken: Vec<Names>,
 }
 
 impl Bodies {
@@ -54,7 +56,7 @@ impl Bodies {
             return None;
         }
         let mut bodies = Bodies {
-            taken: vec![HashSet::new(); functions.len()],
+            taken: vec![Names::default(); functions.len()],
             names,
             functions,
             own: own.to_vec(),
@@ -139,13 +141,7 @@ impl Bodies {
         if taken.is_empty() {
             taken.extend(f.values.iter().map(|v| v.name.clone()));
         }
-        let mut unique: Arc<str> = name.into();
-        let mut n = 2;
-        while !taken.insert(unique.clone()) {
-            unique = format!("{name}.{n}").into();
-            n += 1;
-        }
-        f.add_value(unique, ty)
+        f.add_value(taken.unique(name), ty)
     }
 
     /// Stops capturing the values of these numbers. The parameters that stood for them are left without a definition.

@@ -38,8 +38,8 @@ impl CapturedConstants {
         CapturedConstants(constants)
     }
 
-    /// Makes the literals that stand for captured constants parameters again. A constant that the function does not read
-    /// any longer gets a parameter that nothing reads.
+    /// Makes the literals that stand for captured constants parameters again. A constant that the function does not
+    /// read any longer gets a parameter that nothing reads.
     pub fn into_params(self, bodies: &mut Bodies, body: usize) {
         let own = bodies.own_params();
         let f = &mut bodies.functions[body];

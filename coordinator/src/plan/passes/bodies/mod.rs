@@ -5,13 +5,13 @@
 //! Loop(…, w)  body: x' = Relu(MatMul(x, w))   ->   p = PackGemmB(w)   Loop(…, p)  body: x' = FusedGemm(x, p)
 //!             constants move to the init part, values that a loop captures to the step in front of it
 //! ```
-//! A captured constant stands for itself in the function while passes run: as a literal without bytes, whose offset is its
-//! number among the captured values.
+//! A captured constant stands for itself in the function while passes run: as a literal without bytes, whose offset is
+//! its number among the captured values.
 //!
 //! Invariants
 //! 1. No value changes in any bit: of the passes that may change values only `coded` enters, by itself, and before.
-//! 2. Only nodes that cannot fail move out of a function ([`infallible`]), because a branch may not be taken, and a loop
-//!    may have no iteration.
+//! 2. Only nodes that cannot fail move out of a function ([`infallible`]), because a branch may not be taken, and a
+//!    loop may have no iteration.
 //! 3. The types of a function are those that hold in each of its runs ([`ops::typed_bodies`]).
 
 mod captures;

@@ -1,5 +1,5 @@
-//! Dequantised weights of products, and tables that are looked up: they stay codes, of which each step makes numbers a part
-//! at a time. The numbers are those of the separate op, so no bit changes.
+//! Dequantised weights of products, and tables that are looked up: they stay codes, of which each step makes numbers a
+//! part at a time. The numbers are those of the separate op, so no bit changes.
 
 use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, Node, TensorType, ValueId};
@@ -60,7 +60,8 @@ pub fn find(e: &mut Edit, at: usize, b: ValueId, trans: bool) -> Option<CodedWei
         Granularity::Blocks { axis, size } if axis == k_axis && k.is_multiple_of(size) => size,
         _ => return None,
     };
-    // Columns and blocks begin with a whole byte. The parameters of small blocks would take more memory than the numbers.
+    // Columns and blocks begin with a whole byte. The parameters of small blocks would take more memory than the
+    // numbers.
     let whole = block > 0 && n > 0 && (block * bits).is_multiple_of(8);
     let pays = block >= LEAST_BLOCK || block == k;
     let counts = [k, n].iter().all(|size| i32::try_from(*size).is_ok());
@@ -101,8 +102,8 @@ pub fn find(e: &mut Edit, at: usize, b: ValueId, trans: bool) -> Option<CodedWei
     })
 }
 
-/// If node `at` gathers slices of a constant table that is dequantised by one scale for it alone, makes it gather codes, and
-/// dequantises what it gathered.
+/// If node `at` gathers slices of a constant table that is dequantised by one scale for it alone, makes it gather
+/// codes, and dequantises what it gathered.
 pub fn gather(e: &mut Edit, at: usize) -> Option<()> {
     let table = e.operand(at, 0)?;
     let node = definition(e, table).filter(|n| e.f.nodes[*n].is(QuantisedOp::DequantizeLinear))?;

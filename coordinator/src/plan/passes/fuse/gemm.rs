@@ -57,7 +57,8 @@ pub fn find_matmul(e: &mut Edit, i: usize) -> Option<FusedNode> {
     Some(finish(e, nodes, [Some(a), Some(b), bias], value))
 }
 
-/// Returns the shape of `b` if it is a constant matrix of the dtype of `a`, which is one whose products are sums in f32.
+/// Returns the shape of `b` if it is a constant matrix of the dtype of `a`, which is one whose products are sums in
+/// f32.
 fn matrix(e: &Edit, a: ValueId, b: ValueId) -> Option<[usize; 2]> {
     let fits = summed_in_f32(e, a) && e.f.ty(a).dtype == e.f.ty(b).dtype;
     let shape =

@@ -2,7 +2,9 @@
 
 mod weights;
 
-use convoke_graph::graph::RunsAt;
+use convoke_graph::DType;
+use convoke_graph::graph::{Literal, RunsAt, TensorType};
+use convoke_graph::tensor::Tensor;
 
 use super::*;
 use crate::testing::{dedent, dump, parse, parse_with, random};
@@ -239,8 +241,8 @@ fn batch_norm_becomes_weights() {
          init z:weight = Mul(w, z:wide factor)
          init z:scaled = Mul(mean, z:factor)
          init z:bias = Sub(shift, z:scaled)
-         y = Conv(x, z:weight, z:bias) {pads=[1, 1, 1, 1]}
-         r = Relu(y)
+         z = Conv(x, z:weight, z:bias) {pads=[1, 1, 1, 1]}
+         r = Relu(z)
          result r = r",
     );
 }
@@ -271,9 +273,55 @@ fn batch_norm_becomes_weights_of_16_bits() {
          init z:bias = Sub(z:wide shift, z:scaled)
          init z:narrow weight = Cast(z:weight) {to=@f16}
          init z:narrow bias = Cast(z:bias) {to=@f16}
-         y = Conv(x, z:narrow weight, z:narrow bias)
-         result z = y",
+         z = Conv(x, z:narrow weight, z:narrow bias)
+         result z = z",
     );
+}
+
+/// Constants that an init node behind the convolution computes are defined before they are read.
+#[test]
+fn batch_norm_with_constants_computed_behind_the_convolution_becomes_weights() {
+    check(
+        batch_norm::run,
+        "param x: f32[1, 3, 8, 8]
+         weight w: f32[4, 3, 3, 3]
+         weight g: f32[4]
+         weight shift: f32[4]
+         weight mean: f32[4]
+         weight var: f32[4]
+         y = Conv(x, w)
+         init scale = Mul(g, g)
+         z = BatchNormalization(y, scale, shift, mean, var)
+         result z",
+        "init scale = Mul(g, g)
+         init z:variance = Add(var, z:epsilon)
+         init z:deviation = Sqrt(z:variance)
+         init z:factor = Div(scale, z:deviation)
+         init z:wide factor = Reshape(z:factor, z:shape)
+         init z:weight = Mul(w, z:wide factor)
+         init z:scaled = Mul(mean, z:factor)
+         init z:bias = Sub(shift, z:scaled)
+         z = Conv(x, z:weight, z:bias)
+         result z = z",
+    );
+}
+
+#[test]
+fn nodes_and_constants_that_only_look_equal_are_told_apart() {
+    let n = 30_000;
+    let mut text = String::from("param x: f32[2]\n");
+    for i in 0..n {
+        text += &format!("y{i} = LeakyRelu(x) {{alpha={}}}\n", (i + 1) as f32 / 1e6);
+    }
+    let mut f = parse(&format!("{text}result y0"));
+    for i in 0..n {
+        let ty = TensorType::fixed(DType::F32, &[0, i]);
+        let v = f.add_value(format!("c{i}").as_str(), ty);
+        let empty = Tensor::from_slice::<f32>(&[0, i], &[]).unwrap();
+        f.literals.push((v, Literal::Inline(empty)));
+    }
+    let (f, report) = cse::run(f);
+    assert_eq!((f.nodes.len(), report), (n, None));
 }
 
 #[test]

@@ -282,8 +282,8 @@ fn products_become_products_of_codes_where_their_file_and_their_blocks_allow_it(
     assert!(f.nodes.iter().any(|n| &*n.op == "MatMulNBits"), "{f}");
 }
 
-/// A product that one branch alone reads, and products of the file's own branch and loop, become products of codes, and stay
-/// so wherever the plan lets them run.
+/// A product that one branch alone reads, and products of the file's own branch and loop, become products of codes, and
+/// stay so wherever the plan lets them run.
 #[test]
 fn products_become_products_of_codes_within_control_flow_too() {
     let product = "MatMulNBits(x, w, s) {K=32; N=32; bits=4; block_size=32; accuracy_level=4}";

@@ -26,8 +26,8 @@ const CROSSING_NS: u64 = 5_000;
 /// How far the busy time of a run may lie from perfect balance, as a fraction.
 const IMBALANCE: [f64; 5] = [0.02, 0.1, 0.25, 0.5, 0.8];
 
-/// Returns the best cut of `work` over all of `team`, in which each participant has at least one position; `None` if no cut
-/// fits. `pinned` has the participant of each position, or [`UNPINNED`].
+/// Returns the best cut of `work` over all of `team`, in which each participant has at least one position; `None` if no
+/// cut fits. `pinned` has the participant of each position, or [`UNPINNED`].
 pub fn cut(
     work: &Work,
     team: &Team,
@@ -144,8 +144,8 @@ impl<'a> Cutter<'a> {
         Some((total.saturating_add(longest), participant))
     }
 
-    /// Adds participant `k`. Returns the least cost of covering the first `j` positions with participants up to `k`, and where
-    /// `k` then begins.
+    /// Adds participant `k`. Returns the least cost of covering the first `j` positions with participants up to `k`,
+    /// and where `k` then begins.
     fn extend(&self, k: usize, least: u64, most: u64, before: &[u64]) -> (Vec<u64>, Vec<u32>) {
         let m = self.scale.positions.len();
         let worker = &self.team.workers[k];

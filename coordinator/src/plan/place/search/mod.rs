@@ -8,6 +8,8 @@ mod position_run;
 mod ranked;
 mod refine;
 
+use std::cell::OnceCell;
+
 use convoke_common::{Code, Error, Result};
 
 use super::cluster::{ClusterModel, Team};
@@ -77,6 +79,8 @@ pub struct Search<'a> {
     /// Indices of the workers, the fastest for this graph first.
     by_speed: Vec<usize>,
     in_flight: u32,
+    /// The first position that reads a weight which a worker has, for each worker that has some; `usize::MAX` where none does.
+    first_read: Vec<OnceCell<usize>>,
     /// Whether parallel branches could shorten a step at all.
     branches: bool,
 }
@@ -130,6 +134,7 @@ impl<'a> Search<'a> {
             named,
             by_speed,
             in_flight,
+            first_read: vec![OnceCell::new(); cluster.workers.len()],
             branches,
         }
     }
@@ -278,7 +283,11 @@ impl<'a> Search<'a> {
                 let mut weights = self.work.weights.row(*p).iter();
                 weights.any(|c| presence(*i).has(*c as usize))
             };
-            (0..self.work.positions()).find(has).unwrap_or(usize::MAX)
+            if presence(*i).is_empty() {
+                return usize::MAX;
+            }
+            let known = &self.first_read[*i];
+            *known.get_or_init(|| (0..self.work.positions()).find(has).unwrap_or(usize::MAX))
         };
         let mut team = self.team(&order, n);
         team.sort_by_key(first_read);

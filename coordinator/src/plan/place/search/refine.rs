@@ -1,5 +1,5 @@
-//! Moves light nodes between participants if that saves transfers: shape arithmetic goes to its consumers, and a node at a
-//! boundary to the side that it shares more with. A node takes along the nodes that only it reads.
+//! Moves light nodes between participants if that saves transfers: shape arithmetic goes to its consumers, and a node
+//! at a boundary to the side that it shares more with. A node takes along the nodes that only it reads.
 
 use super::cut::UNPINNED;
 use crate::place::cluster::Team;
@@ -100,8 +100,8 @@ impl<'a> Refiner<'a> {
         }
     }
 
-    /// Moves position `p`, alone or with the nodes that only it reads, to a neighbour's participant if that saves transfers.
-    /// Returns whether it moved.
+    /// Moves position `p`, alone or with the nodes that only it reads, to a neighbour's participant if that saves
+    /// transfers. Returns whether it moved.
     fn improve(&mut self, p: usize) -> bool {
         if !self.is_light(p) {
             return false;
@@ -156,8 +156,8 @@ impl<'a> Refiner<'a> {
         participants
     }
 
-    /// Returns `p` with the positions beside it, their number, and then the light positions of the same participant whose
-    /// outputs only the group reads.
+    /// Returns `p` with the positions beside it, their number, and then the light positions of the same participant
+    /// whose outputs only the group reads.
     fn group(&self, p: usize) -> (Vec<usize>, usize) {
         let mut group = vec![p];
         let company = self.work.company(p).map(|p| p as usize);
@@ -195,7 +195,8 @@ impl<'a> Refiner<'a> {
         (group, alone)
     }
 
-    /// Moves `group` from its participant to `to`, and undoes the move unless it saves transfers. Returns whether it moved.
+    /// Moves `group` from its participant to `to`, and undoes the move unless it saves transfers. Returns whether it
+    /// moved.
     fn move_if_better(&mut self, group: &[usize], to: usize) -> bool {
         let from = usize::from(self.participant[group[0]]);
         let time = group.iter().fold(0u64, |sum, p| {

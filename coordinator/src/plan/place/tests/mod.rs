@@ -2,11 +2,14 @@
 
 mod pins;
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
 use convoke_graph::graph::Literal;
 use convoke_graph::ops::CustomOp;
 
 use super::*;
-use crate::testing::{cluster, options, parse, random};
+use crate::testing::{cluster, options, parse, parse_with, random};
 
 const MIB: u64 = 1 << 20;
 
@@ -348,8 +351,38 @@ fn what_a_session_lends_takes_none_of_the_steps_memory() {
     assert_eq!(bytes(false), bytes(true) + 4096);
 }
 
+/// A worker orders its program so, and the memory of its steps is predicted in this order.
+#[test]
+fn one_worker_runs_the_most_urgent_node_that_can_run() {
+    for seed in 0..20 {
+        let f = random(seed, 60);
+        let placed = check(&f, &cluster(1, 1 << 30), &options(&f, WorkerCount::Auto));
+        let (work, schedule) = (&placed.work, &placed.schedule);
+        let mut waiting: BTreeSet<u32> = (0..work.positions() as u32).collect();
+        for next in &schedule.order {
+            let comes_later = |v: &u32| waiting.contains(&work.writer[*v as usize]);
+            let can_run = |p: &&u32| !work.reads.row(**p as usize).iter().any(comes_later);
+            let urgency = |p: &&u32| (schedule.priority[**p as usize], Reverse(**p));
+            let most_urgent = waiting.iter().filter(can_run).max_by_key(urgency);
+            assert_eq!(most_urgent, Some(next), "seed {seed}");
+            waiting.remove(next);
+        }
+        assert!(waiting.is_empty());
+    }
+}
+
 #[test]
 fn what_a_kernel_widens_is_there_in_both_dtypes() {
+    let in_a_loop = |op: &str| {
+        let body = format!(
+            "param i: i64[]\n param go: bool[]\n param a: f16[64, 64]
+             b = Add(a, a)\n c = {op}(b, b)\n result go\n result c"
+        );
+        let text = "param m: i64[]\nparam x: f16[64, 64]\ny = Loop(m, _, x) {body=&body}\nresult y";
+        let f = parse_with(text, &[("body", &parse(&body))]);
+        let placed = check(&f, &cluster(1, 1 << 20), &options(&f, WorkerCount::Auto));
+        placed.usage[0].activations
+    };
     let check = |op: &str, want: u64| {
         let text = format!("param x: f16[64, 64]\nparam y: f16[64, 64]\nz = {op}(x, y)\nresult z");
         let f = parse(&text);
@@ -360,6 +393,7 @@ fn what_a_kernel_widens_is_there_in_both_dtypes() {
     // A sum takes the place of an operand.
     check("Add", 2 * HALVES);
     check("MatMul", 3 * HALVES + 3 * 2 * HALVES);
+    assert_eq!(in_a_loop("MatMul") - in_a_loop("Mul"), 3 * 2 * HALVES);
 }
 
 /// Returns a [`chain`] with a custom op for the products at these indices.

@@ -30,6 +30,9 @@ fn pins_hold_and_must_match() {
     assert!(check(&f, &c, &o).pins.without_effect().eq(["nothing*"]));
     let e = super::super::check_pins(&f, &o.pins).unwrap_err();
     assert!(e.message.contains("'nothing*' matches no node"), "{e}");
+    let near = [("x7*/Relu".to_owned(), "w1".to_owned())];
+    let e = super::super::check_pins(&f, &near).unwrap_err();
+    assert!(e.advice.contains("begin as it does: x7, "), "{e}");
     let e = failure(&f, &c, &pinned(&[("x1", "w9")], WorkerCount::Auto));
     assert!(
         e.message.contains("'w9'") && e.advice.contains("w0, w1, w2"),
@@ -94,7 +97,8 @@ fn workers_that_pins_leave_nothing_are_not_used() {
     assert_eq!((&*used[0], &*used[7]), ("w0", "w1"), "{used:?}");
 }
 
-/// The worker of each node of a chain of eight whose nodes `x1` to `x4` are the first stage, and `x5` to `x7` the second.
+/// The worker of each node of a chain of eight whose nodes `x1` to `x4` are the first stage, and `x5` to `x7` the
+/// second.
 fn staged(devices: [Option<&str>; 2], pins: &[(&str, &str)], workers: WorkerCount) -> String {
     let f = chain(8, 64);
     let c = cluster(3, 100 * MIB);

@@ -73,15 +73,24 @@ pub(in super::super) fn causal_conv_of(
             e.plain("Pad", &[input, pads])?
         }
     };
+    // A kernel does not fit into the state of an empty sequence: one element more makes room for it.
+    let sequence = e.shape(input)?.get(2).and_then(|d| d.as_const());
+    let may_be_empty = sequence.is_none_or(|length| length < 1);
     let conv = Attrs::default()
         .with("group", Attr::Int(channels))
         .with("dilations", Attr::Ints(vec![form.dilation]))
-        .with("kernel_shape", Attr::Ints(vec![length]));
+        .with("kernel_shape", Attr::Ints(vec![length]))
+        .with("pads", Attr::Ints(vec![0, may_be_empty.into()]));
     let mut operands = vec![padded, weight];
     operands.extend(c.input(2));
     let mut y = e.op("Conv", conv, &operands)?;
     if silu {
         y = e.plain("Swish", &[y])?;
+    }
+    if may_be_empty {
+        let (first, length) = (e.ints("first", &[0])?, e.length(input, 2)?);
+        let along = e.ints("axes", &[2])?;
+        y = e.plain("Slice", &[y, first, length, along])?;
     }
     let mut out = vec![form.restored(&mut e, 0, y, &own)?];
     if c.outputs.len() > 1 {

@@ -67,8 +67,8 @@ pub(in super::super) fn linear_attention(b: &mut Builder, mut c: ImportedNode) -
     let dtype = e.ty(q)?.dtype;
     let (mut query_heads, fewer) = (query_heads, heads / query_heads);
     if fewer > 1 {
-        // Several heads of values share one of queries, and one of keys where there are as few. The columns of the values bound
-        // the number of heads.
+        // Several heads of values share one of queries, and one of keys where there are as few. The columns of the
+        // values bound the number of heads.
         per_head(&e, v, heads)?;
         let size = per_head(&e, q, query_heads)?;
         if per_head(&e, k, query_heads)? == size {
@@ -185,10 +185,12 @@ fn per_head(e: &Expansion<'_>, x: ValueId, heads: i64) -> Result<i64, ImportFail
 
 /// A packed operand [B, T, heads * size], with each head repeated this many times.
 fn repeated(e: &mut Expansion<'_>, x: ValueId, [heads, times, size]: [i64; 3]) -> Made {
+    let columns = heads.checked_mul(times).and_then(|n| n.checked_mul(size));
+    let columns = columns.ok_or_else(|| e.c.error("the heads of the result are too large"))?;
     let x = e.reshaped(x, &[0, 0, heads, 1, size])?;
     let shape = e.ints("times", &[1, 1, 1, times, 1])?;
     let x = e.plain("Expand", &[x, shape])?;
-    e.reshaped(x, &[0, 0, heads * times * size])
+    e.reshaped(x, &[0, 0, columns])
 }
 
 /// A packed operand [B, T, ..] as f32 [T, B, sizes].

@@ -39,7 +39,7 @@ fn one_axis(shape: &[Dim], axis: i64) -> Option<i64> {
     let mut wide = columns
         .iter()
         .enumerate()
-        .filter(|(_, d)| !d.is(1))
+        .filter(|(_, d)| !d.is_one_or_none())
         .map(|(i, _)| i as i64);
     match (wide.next(), wide.next()) {
         (Some(i), None) => Some(first + i),

@@ -86,7 +86,7 @@ pub(super) fn product(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let mut e = Expansion { b, c: &c };
     let e = &mut e;
     let packed = e.reshaped(packed, &[bytes])?;
-    let mut codes = unpacked(e, packed, First::High)?;
+    let mut codes = unpacked(e, packed, 4, First::High)?;
     let missing = filled.saturating_sub(2 * bytes);
     if missing > 0 {
         let pads = e.ints("pads", &[0, missing])?;

@@ -4,7 +4,7 @@ use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs};
 
 use super::super::super::builder::Builder;
-use super::super::expansion::Expansion;
+use super::super::expansion::{Expansion, axis_of, perm_of};
 use super::super::{ImportedNode, Outputs};
 
 /// Imports ExpandDims, whose axis is a scalar.
@@ -96,4 +96,50 @@ pub(super) fn unique(b: &mut Builder, c: ImportedNode) -> Outputs {
     let mut out = vec![y, places, counts];
     out.truncate(c.outputs.len());
     Ok(out)
+}
+
+/// Imports UnfoldTensor: windows of `size` elements along an axis, which become the last axis.
+pub(super) fn unfold(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+    let (dim, step) = (
+        c.take_int("dim")?.unwrap_or(-1),
+        c.take_int("step")?.unwrap_or(1),
+    );
+    let size = c.take_int("size")?.filter(|size| *size > 0);
+    let size = size.ok_or_else(|| c.wrong("size", "above zero"))?;
+    if step < 1 {
+        return Err(c.wrong("step", "above zero").into());
+    }
+    c.no_more_attributes()?;
+    if c.follows_a_refusal(b) {
+        return Ok(b.stand_ins(&c.outputs));
+    }
+    let x = c.need(0)?;
+    let mut e = Expansion { b, c: &c };
+    let e = &mut e;
+    let rank = e.shape(x)?.len() as i64;
+    let axis = if dim < 0 { dim + rank } else { dim };
+    if !(0..rank).contains(&axis) {
+        return Err(c.wrong("dim", "an axis of the operand").into());
+    }
+    let known = e.shape(x)?[axis as usize].as_const();
+    if known.is_some_and(|length| length < size) {
+        let msg = format!("windows of {size} elements do not fit axis {axis} of the operand");
+        return Err(c.error(msg).into());
+    }
+    let length = e.length(x, axis)?;
+    let length = e.scalar(length)?;
+    let (step, size) = (e.int("step", step)?, e.int("size", size)?);
+    let more = e.plain("Sub", &[length, size])?;
+    let more = e.plain("Div", &[more, step])?;
+    let one = e.int("one", 1)?;
+    let count = e.plain("Add", &[more, one])?;
+    let window = e.counted(count)?;
+    let first = e.plain("Mul", &[window, step])?;
+    let first = e.unsqueezed(first, &[1])?;
+    let within = e.counted(size)?;
+    let places = e.plain("Add", &[first, within])?;
+    let windows = e.op("Gather", axis_of(axis), &[x, places])?;
+    let mut perm: Vec<usize> = (0..=rank as usize).collect();
+    perm[axis as usize + 1..].rotate_left(1);
+    Ok(vec![e.last(0, "Transpose", perm_of(&perm), &[windows])?])
 }

@@ -11,7 +11,9 @@ use super::super::{ImportedNode, Outputs};
 fn with_channels_second(e: &mut Expansion<'_>, part: ValueId, x: ValueId) -> Made {
     let shape = e.shape(part)?;
     match shape.as_slice() {
-        [_, rows, columns, _] if rows.is(1) && columns.is(1) && shape != e.shape(x)? => {
+        [_, rows, columns, _]
+            if rows.is_one_or_none() && columns.is_one_or_none() && shape != e.shape(x)? =>
+        {
             e.transposed(part, &[0, 3, 1, 2])
         }
         _ => Ok(part),

@@ -16,6 +16,7 @@ mod norm;
 mod product;
 mod qmoe;
 mod state;
+mod streams;
 
 pub(super) use attention::Packed;
 pub(super) use conv::{channels_first, channels_last_order, rank};
@@ -38,6 +39,7 @@ pub(in super::super) fn microsoft(b: &mut Builder, c: ImportedNode) -> Outputs {
         "BiasSoftmax" => elementwise::bias_softmax(b, c),
         "BiasSplitGelu" => elementwise::bias_split_gelu(b, c),
         "BitmaskDropout" => elementwise::bitmask_dropout(b, c),
+        "BranchwiseRMSNorm" => streams::branchwise_norm(b, c),
         "CausalConvWithState" => state::causal_conv(b, c),
         "CDist" => distance::distances(b, c),
         "ConvTransposeWithDynamicPads" => conv::conv_transpose(b, c),
@@ -50,14 +52,19 @@ pub(in super::super) fn microsoft(b: &mut Builder, c: ImportedNode) -> Outputs {
         "FusedGemm" => product::fused_gemm(b, c),
         "FusedMatMul" | "FusedMatMulActivation" | "TransposeMatMul" => product::fused_matmul(b, c),
         "GatedAdd" => elementwise::gated_add(b, c),
+        "GatedRMSNorm" => streams::gated_rms_norm(b, c),
         "GatherND" => forms::gather_nd(b, c),
         "Gelu" | "Inverse" | "LayerNormalization" | "Tokenizer" | "Trilu" => c.emit(b),
         "GemmFastGelu" => product::gemm_fast_gelu(b, c),
         "GridSample" => super::resize::grid_sample(b, c),
         "GroupNorm" | "SkipGroupNorm" => group::group_norm(b, c),
         "GroupQueryAttention" => attention::group_query_attention(b, c),
+        "HyperConnectionPostMix" => streams::post_mix(b, c),
+        "HyperConnectionPreMix" => streams::pre_mix(b, c),
         "LinearAttention" => state::linear_attention(b, c),
+        "LinearAttentionGate" => streams::linear_attention_gate(b, c),
         "MatMulBnb4" => bnb::product(b, c),
+        "MRotaryEmbedding" => attention::sectioned_rotary(b, c),
         "MoE" => moe::moe(b, c),
         "MultiHeadAttention" => attention::multi_head_attention(b, c),
         "NhwcConv" | "NhwcFusedConv" => conv::nhwc_conv(b, c),
@@ -68,9 +75,12 @@ pub(in super::super) fn microsoft(b: &mut Builder, c: ImportedNode) -> Outputs {
         "QEmbedLayerNormalization" => norm::codes_embed_layer_norm(b, c),
         "Range" => forms::range(b, c),
         "RotaryEmbedding" => attention::rotary_embedding(b, c),
+        "SampleOp" => c.emit_as(b, "Identity"),
+        "ScaledSiLU" => streams::scaled_silu(b, c),
         "SimplifiedLayerNormalization" => norm::simplified_layer_norm(b, c),
         "SkipLayerNormalization" => norm::skip_layer_norm(b, c, norm::Kind::Layer),
         "SkipSimplifiedLayerNormalization" => norm::skip_layer_norm(b, c, norm::Kind::Simplified),
+        "UnfoldTensor" => forms::unfold(b, c),
         "Unique" => forms::unique(b, c),
         op if quantised::is_known(op) => quantised::microsoft(b, c),
         _ => Err(super::unsupported("")),

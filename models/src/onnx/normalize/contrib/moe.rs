@@ -156,10 +156,12 @@ pub(super) fn combined(
     let results = wide(e, results)?;
     let dtype = e.ty(results)?.dtype;
     let weights = weights(e, routing, shares, dtype)?;
-    // An expert that was not chosen may compute infinities, which must not reach the sum.
+    // An expert that was not chosen may compute infinities, which must not reach the sum. Nor must weights that are not
+    // numbers, as those of a token whose weights sum to zero.
     let zero = e.float("zero", dtype, 0.0)?;
     let chosen = e.plain("Greater", &[weights, zero])?;
     let results = e.plain("Where", &[chosen, results, zero])?;
+    let weights = e.plain("Where", &[chosen, weights, zero])?;
     let parts = e.plain("Mul", &[results, weights])?;
     let axes = e.ints("axes", &[0])?;
     let y = e.op("ReduceSum", without_axes(), &[parts, axes])?;

@@ -8,8 +8,8 @@
 //! weights      [O/block, I/block, KH, KW, block of I, block of O], or [O/block, I, KH, KW, block of O]
 //! ```
 //!
-//! Here activations keep the order [N, C, H, W], with the channels that fill the last block, and weights get ONNX's order
-//! back, once at install.
+//! Here activations keep the order [N, C, H, W], with the channels that fill the last block, and weights get ONNX's
+//! order back, once at install.
 
 use std::collections::HashMap;
 
@@ -29,8 +29,8 @@ const DOMAIN: &str = "com.microsoft.nchwc";
 /// The channels of a block, or why they are not known. Where nothing depends on them, a block has one channel.
 pub(in super::super::super) type Block = Result<i64, &'static str>;
 
-/// The channels of a block where a model's file leaves them open: it does not state them, and every number of channels in it is
-/// a multiple of 16. Weights that are read in blocks of the other width give wrong numbers, and no error.
+/// The channels of a block where a model's file leaves them open: it does not state them, and every number of channels
+/// in it is a multiple of 16. Weights that are read in blocks of the other width give wrong numbers, and no error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockWidth {
     /// The width on x86 processors without AVX-512.
@@ -51,11 +51,11 @@ impl BlockWidth {
 /// Why the channels of a block are not known.
 pub(crate) const EITHER: &str = "weights whose blocks may be of 8 or 16 channels";
 
-/// The channels of a block in a model, which the shapes of its weights may decide: the model does not state them. Where they
-/// do not, it is `open`. Nodes are in the order in which ONNX Runtime writes them.
+/// The channels of a block in a model, which the shapes of its weights may decide: the model does not state them. Where
+/// they do not, it is `open`. Nodes are in the order in which ONNX Runtime writes them.
 ///
-/// Without convolutions they do not matter: what fills a block is left out again where the order of channels becomes that of
-/// ONNX.
+/// Without convolutions they do not matter: what fills a block is left out again where the order of channels becomes
+/// that of ONNX.
 pub(in super::super::super) fn block_of(graph: &GraphProto, open: Option<BlockWidth>) -> Block {
     let shapes: HashMap<&str, &[i64]> = graph
         .initializer
@@ -64,14 +64,13 @@ pub(in super::super::super) fn block_of(graph: &GraphProto, open: Option<BlockWi
         .collect();
     // The values in blocks, with their channels where they are known.
     let mut blocked: HashMap<&str, Option<i64>> = HashMap::new();
-    let (mut convolves, mut narrow, mut wide) = (false, false, false);
+    let (mut narrow, mut wide) = (false, false);
     for n in &graph.node {
         let operand = n.input.first().and_then(|x| blocked.get(x.as_str()));
         let operand = operand.copied();
         let mut made = operand.flatten();
         match (n.domain(), n.op_type()) {
             (DOMAIN, "Conv") => {
-                convolves = true;
                 let weights = n.input.get(1).and_then(|w| shapes.get(w.as_str()));
                 let Some([outputs, inputs, ..]) = weights else {
                     continue;
@@ -99,12 +98,17 @@ pub(in super::super::super) fn block_of(graph: &GraphProto, open: Option<BlockWi
         (true, true) => Err("weights in blocks of different widths"),
         (true, false) => Ok(8),
         (false, true) => Ok(16),
-        (false, false) => match open {
-            Some(width) => Ok(width.channels()),
-            None if convolves => Err(EITHER),
-            None => Ok(1),
-        },
+        (false, false) if !convolves(graph) => Ok(1),
+        (false, false) => open.map(BlockWidth::channels).ok_or(EITHER),
     }
+}
+
+/// Whether a graph, or one within it, has a convolution of values in blocks.
+fn convolves(graph: &GraphProto) -> bool {
+    graph.node.iter().any(|n| {
+        (n.domain(), n.op_type()) == (DOMAIN, "Conv")
+            || (n.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs))).any(convolves)
+    })
 }
 
 /// An integer attribute of a node.

@@ -5,7 +5,7 @@ use convoke_graph::{DType, Tensor};
 
 use super::super::super::builder::Builder;
 use super::super::expansion::{Expansion, Made, axis_of, is_half, to_dtype};
-use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::{ImportFailure, ImportedNode, Outputs};
 
 /// The normalisation that follows a sum.
 #[derive(Clone, Copy, PartialEq)]
@@ -79,8 +79,7 @@ fn normalised(
         true => name.clone(),
         false => e.c.outputs.first().cloned().unwrap_or_default(),
     }];
-    let statistics = e.is_read(1) || e.is_read(2);
-    if kind == Kind::Layer && statistics {
+    if kind == Kind::Layer && (e.is_read(1) || e.is_read(2)) {
         outputs.extend([1, 2].map(|o| e.c.outputs.get(o).cloned().unwrap_or_default()));
     }
     let operands: Vec<_> = [Some(total), Some(scale), shift].into_iter().collect();
@@ -93,11 +92,15 @@ fn normalised(
     let Some(y) = made.first().copied() else {
         return Err(e.c.error("has no result").into());
     };
-    if kind == Kind::Simplified && statistics {
+    if kind == Kind::Simplified {
+        made.extend([y, y]);
         if e.is_read(1) {
-            return Err(unsupported("an output of the mean"));
+            let axes = e.ints("axes", &[-1])?;
+            made[1] = e.last(1, "ReduceMean", Attrs::default(), &[total, axes])?;
         }
-        made.extend([y, inverse_deviation(e, 2, total, -1, epsilon)?]);
+        if e.is_read(2) {
+            made[2] = inverse_deviation(e, 2, total, -1, epsilon)?;
+        }
     }
     made.resize(3, y);
     Ok(made)
@@ -227,17 +230,29 @@ fn embedded(
         }
     };
     let place = rows(e, 3, place)?;
+    let dtype = e.ty(word)?.dtype;
+    let (word, place) = (wide(e, word)?, wide(e, place)?);
     let mut total = e.plain("Add", &[word, place])?;
     if let Some(segments) = segments {
         let segment = rows(e, 4, segments)?;
+        let segment = wide(e, segment)?;
         total = e.plain("Add", &[total, segment])?;
     }
     let attrs = axis_of(-1).with("epsilon", Attr::Float(norm.epsilon));
-    let operands = [total, norm.scale, norm.shift];
-    let y = e.last(0, "LayerNormalization", attrs, &operands)?;
-    let mut out = vec![y, y, total];
+    let operands = [total, wide(e, norm.scale)?, wide(e, norm.shift)?];
+    let y = match is_half(dtype) {
+        false => e.last(0, "LayerNormalization", attrs, &operands)?,
+        true => {
+            let y = e.op("LayerNormalization", attrs, &operands)?;
+            e.last(0, "Cast", to_dtype(dtype), &[y])?
+        }
+    };
+    let mut out = vec![y, y, y];
     if e.is_read(1) {
         out[1] = words_of_mask(e, ids)?;
+    }
+    if e.is_read(2) {
+        out[2] = e.cast(total, dtype)?;
     }
     out.truncate(e.c.outputs.len());
     Ok(out)

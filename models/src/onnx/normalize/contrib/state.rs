@@ -20,9 +20,19 @@ pub(super) fn causal_conv(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     attention::causal_conv_of(b, c, form)
 }
 
-/// Imports LinearAttention.
+/// Imports LinearAttention, which ignores operands that its update rule has no use for.
 pub(super) fn linear_attention(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     without_window(&mut c)?;
+    let rule = c.attrs.str("update_rule", "gated_delta");
+    let unused: &[usize] = match rule {
+        "linear" => &[4, 5],
+        "gated" => &[5],
+        "delta" => &[4],
+        _ => &[],
+    };
+    for i in unused {
+        c.set(*i, None);
+    }
     attention::linear_attention(b, c)
 }
 

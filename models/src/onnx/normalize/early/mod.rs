@@ -30,10 +30,12 @@ pub(super) fn to_seven(b: &mut Builder, c: &mut ImportedNode) -> Result<(), Impo
             Ok(())
         }
         "Dropout" => {
-            c.take("ratio");
-            match c.take_flag("is_test", false)? {
+            let ratio = c.take_float("ratio")?.unwrap_or(0.5);
+            match c.take_flag("is_test", false)? || ratio == 0.0 {
                 true => Ok(()),
-                false => Err(unsupported("training mode")),
+                false => Err(unsupported(
+                    "training mode, with a ratio that is not 0: set 'is_test'",
+                )),
             }
         }
         "Gemm" => {
@@ -41,6 +43,9 @@ pub(super) fn to_seven(b: &mut Builder, c: &mut ImportedNode) -> Result<(), Impo
             c.take("broadcast");
             Ok(())
         }
+        "LpPool" if c.opset < 2 && c.attrs.get("kernel_shape").is_none() => Err(unsupported(
+            "attribute 'kernel_shape' is left out, which operator set 1 allows without saying what is pooled then: set it",
+        )),
         "LpPool" | "GlobalLpPool" if c.opset < 2 => {
             let p = c.take_float("p")?.unwrap_or(2.0);
             if p.fract() != 0.0 || !(1.0..=1e6).contains(&p) {

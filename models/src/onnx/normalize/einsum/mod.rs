@@ -178,11 +178,15 @@ fn stretch(e: &mut Expansion<'_>, all: &mut [Labelled]) -> Result<(), ImportFail
     for operand in all.iter() {
         let shape = e.shape(operand.x)?;
         let lengths = operand.labels.iter().zip(&shape);
-        long.extend(lengths.filter(|(_, d)| !d.is(1)).map(|(l, _)| *l));
+        long.extend(
+            lengths
+                .filter(|(_, d)| !d.is_one_or_none())
+                .map(|(l, _)| *l),
+        );
     }
     for operand in all {
         let shape = e.shape(operand.x)?;
-        let short = |k: &usize| shape[*k].is(1) && long.contains(&operand.labels[*k]);
+        let short = |k: &usize| shape[*k].is_one_or_none() && long.contains(&operand.labels[*k]);
         let gone: Vec<usize> = (0..shape.len()).filter(short).collect();
         if !gone.is_empty() {
             let axes: Vec<i64> = gone.iter().map(|k| *k as i64).collect();

@@ -1,11 +1,11 @@
 //! Ensembles of trees: their nodes, put into an order in which branches lead forward, and the tables that hold them.
 
+use convoke_graph::Tensor;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
-use convoke_graph::{DType, Tensor};
 
 use super::super::super::import::Importer;
 use super::super::{ImportFailure, ImportedNode};
-use super::floats;
+use super::{Rows, floats};
 
 /// Where a branch leads.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +34,8 @@ pub(super) struct Ensemble {
 }
 
 impl Ensemble {
-    /// Puts the nodes into an order in which every branch leads forward. `None` where there is none.
+    /// Puts the nodes into an order in which every branch leads forward, and leaves out those that no root leads to. `None`
+    /// where there is no such order.
     fn ordered(&mut self) -> Option<()> {
         let count = self.nodes.len();
         let mut before = vec![0usize; count];
@@ -44,9 +45,8 @@ impl Ensemble {
             }
         }
         let mut ready: Vec<usize> = (0..count).rev().filter(|n| before[*n] == 0).collect();
-        let (mut order, mut place) = (Vec::with_capacity(count), vec![0; count]);
+        let mut order = Vec::with_capacity(count);
         while let Some(n) = ready.pop() {
-            place[n] = order.len();
             order.push(n);
             for to in self.nodes[n].to.into_iter().rev() {
                 if let To::Node(next) = to {
@@ -61,6 +61,22 @@ impl Ensemble {
         if order.len() < count {
             return None;
         }
+        let mut reached = vec![false; count];
+        for root in &self.roots {
+            if let To::Node(n) = root {
+                *reached.get_mut(*n)? = true;
+            }
+        }
+        order.retain(|n| {
+            for to in self.nodes[*n].to {
+                if let To::Node(next) = to {
+                    reached[next] |= reached[*n];
+                }
+            }
+            reached[*n]
+        });
+        let mut place = vec![0; count];
+        order.iter().enumerate().for_each(|(at, n)| place[*n] = at);
         let moved = |to: To| match to {
             To::Node(n) => To::Node(place[n]),
             leaf => leaf,
@@ -70,13 +86,6 @@ impl Ensemble {
             ..self.nodes[*n]
         });
         self.nodes = nodes.collect();
-        if self
-            .roots
-            .iter()
-            .any(|r| matches!(r, To::Node(n) if *n >= count))
-        {
-            return None;
-        }
         self.roots = self.roots.iter().map(|r| moved(*r)).collect();
         Some(())
     }
@@ -86,7 +95,7 @@ impl Ensemble {
         mut self,
         i: &mut Importer<'_>,
         c: &ImportedNode,
-        (x, dtype, columns): (ValueId, DType, Option<usize>),
+        (x, dtype, columns): Rows,
         targets: usize,
         aggregate: &str,
     ) -> Result<(ValueId, ValueId), ImportFailure> {

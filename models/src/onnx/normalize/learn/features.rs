@@ -4,8 +4,8 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::{DType, Tensor};
 
 use super::super::super::import::Importer;
-use super::super::expansion::{Expansion, axis_of, to_dtype};
-use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::expansion::{Expansion, Made, axis_of, to_dtype};
+use super::super::{ImportedNode, Outputs, unsupported};
 use super::floats;
 
 /// Imports ArrayFeatureExtractor: the elements of the last axis at the given places.
@@ -33,15 +33,27 @@ pub(super) fn binarizer(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
     Ok(vec![e.last(0, "Cast", to_dtype(given), &[above])?])
 }
 
-/// Checks that a result, which was made with lists of at most `numbers` numbers, has the features of operand 0: the rule of
-/// broadcasting would stretch a single feature.
-fn check_features(e: &mut Expansion<'_>, y: ValueId, numbers: usize) -> Result<(), ImportFailure> {
-    let (before, after) = (e.shape(e.c.need(0)?)?, e.shape(y)?);
-    if before.len() != after.len() || before.last() != after.last() {
-        let msg = format!("has {numbers} numbers for other features");
-        return Err(e.c.error(msg).into());
+/// `x` with as many features as a list has `numbers`, or with any features where one number is for all. Where the features
+/// are not known, each call checks them: the rule of broadcasting would stretch a single feature.
+fn with_features(e: &mut Expansion<'_>, x: ValueId, numbers: usize) -> Made {
+    let shape = e.shape(x)?;
+    let Some(features) = shape.last() else {
+        return Err(unsupported("an operand of rank 0"));
+    };
+    let numbers = numbers as i64;
+    match features.as_const() {
+        _ if numbers == 1 => Ok(x),
+        Some(features) if features == numbers => Ok(x),
+        Some(features) => {
+            let msg = format!("has {numbers} numbers for {features} features");
+            Err(e.c.error(msg).into())
+        }
+        None => {
+            let mut wanted = vec![0; shape.len()];
+            wanted[shape.len() - 1] = numbers;
+            e.reshaped(x, &wanted)
+        }
     }
-    Ok(())
 }
 
 /// Imports Scaler: `(X - offset) * scale`.
@@ -60,11 +72,11 @@ pub(super) fn scaler(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
     for ((name, v), op) in tables.iter().zip(["Sub", "Mul"]) {
         let t = floats(&c, dtype, &[v.len()], v)?;
         let table = i.table(&c.sub(name), t)?;
-        x = Expansion { b: &mut i.b, c: &c }.plain(op, &[x, table])?;
+        let mut e = Expansion { b: &mut i.b, c: &c };
+        x = with_features(&mut e, x, v.len())?;
+        x = e.plain(op, &[x, table])?;
     }
     let mut e = Expansion { b: &mut i.b, c: &c };
-    let most = tables.iter().map(|(_, v)| v.len()).max();
-    check_features(&mut e, x, most.unwrap_or(0))?;
     Ok(vec![e.last(0, "Cast", to_dtype(DType::F32), &[x])?])
 }
 
@@ -140,6 +152,7 @@ pub(super) fn imputer(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
     let numbers = imputed.elements();
     let imputed = i.table(&c.sub("imputed"), imputed)?;
     let mut e = Expansion { b: &mut i.b, c: &c };
+    let x = with_features(&mut e, x, numbers)?;
     let is_replaced = match dtype.is_float() && f64_of(&replaced).is_nan() {
         true => e.plain("IsNaN", &[x])?,
         false => {
@@ -148,9 +161,7 @@ pub(super) fn imputer(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
         }
     };
     let operands = [is_replaced, imputed, x];
-    let y = e.last(0, "Where", Attrs::default(), &operands)?;
-    check_features(&mut e, y, numbers)?;
-    Ok(vec![y])
+    Ok(vec![e.last(0, "Where", Attrs::default(), &operands)?])
 }
 
 /// The only element of a tensor of floats.
@@ -182,15 +193,18 @@ pub(super) fn vectorizer(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
             _ => e.op("Flatten", axis_of(1), &[x])?,
         };
         let columns = e.shape(x)?.last().and_then(|d| d.as_const());
-        let columns =
-            columns.ok_or_else(|| unsupported("a number of features that is not known"))?;
-        parts.push(match columns.cmp(wanted) {
-            std::cmp::Ordering::Equal => x,
-            std::cmp::Ordering::Greater => e.slice(x, 1, 0, *wanted, 1)?,
-            std::cmp::Ordering::Less => {
-                let pads = e.ints("pads", &[0, 0, 0, wanted - columns])?;
+        // Where the number of columns is not known, there are enough of them after the wanted number was added.
+        let added = wanted - columns.unwrap_or(0).min(*wanted);
+        let x = match added {
+            0 => x,
+            _ => {
+                let pads = e.ints("pads", &[0, 0, 0, added])?;
                 e.plain("Pad", &[x, pads])?
             }
+        };
+        parts.push(match columns {
+            Some(columns) if columns <= *wanted => x,
+            _ => e.slice(x, 1, 0, *wanted, 1)?,
         });
     }
     let e = &mut Expansion { b: &mut i.b, c: &c };

@@ -75,8 +75,8 @@ impl Transform {
         })
     }
 
-    /// Applies the post-transform to the results of a regression. A single target is no score of one class among
-    /// others, and stays as it is.
+    /// The transform of the results of a regression, or of the scores of as many classes. For a single one, which is no score
+    /// of one class among others, `PROBIT` is the only transform that is applied.
     fn of_targets(self, targets: usize) -> Transform {
         match (self, targets) {
             (Transform::Softmax | Transform::SoftmaxZero | Transform::Logistic, 1) => {
@@ -153,6 +153,9 @@ impl ImportedNode {
     }
 }
 
+/// A matrix, the dtype of its elements, and the number of its columns where that is known.
+type Rows = (ValueId, DType, Option<usize>);
+
 /// A list of floats as a tensor of a float dtype.
 fn floats(
     c: &ImportedNode,
@@ -170,18 +173,28 @@ fn floats(
 impl Expansion<'_> {
     /// Operand 0 as floats: f64 stays, and all other numbers become f32.
     fn real(&mut self) -> Result<(ValueId, DType), ImportFailure> {
+        self.real_of(DType::F32)
+    }
+
+    /// As [`Self::real`], but numbers other than f64 become `other`.
+    fn real_of(&mut self, other: DType) -> Result<(ValueId, DType), ImportFailure> {
         let x = self.c.need(0)?;
         let dtype = match self.ty(x)?.dtype {
             DType::F64 => DType::F64,
-            dtype if dtype.is_number() && !dtype.is_narrow() => DType::F32,
-            other => return Err(unsupported(format!("operands of {other}"))),
+            dtype if dtype.is_number() && !dtype.is_narrow() => other,
+            dtype => return Err(unsupported(format!("operands of {dtype}"))),
         };
         Ok((self.cast(x, dtype)?, dtype))
     }
 
     /// Operand 0 as a matrix of floats with a row for each example, and the number of its columns where that is known.
-    fn rows(&mut self) -> Result<(ValueId, DType, Option<usize>), ImportFailure> {
-        let (x, dtype) = self.real()?;
+    fn rows(&mut self) -> Result<Rows, ImportFailure> {
+        self.rows_of(DType::F32)
+    }
+
+    /// As [`Self::rows`], but numbers other than f64 become `other`.
+    fn rows_of(&mut self, other: DType) -> Result<Rows, ImportFailure> {
+        let (x, dtype) = self.real_of(other)?;
         let shape = self.shape(x)?;
         let x = match shape.len() {
             1 => self.unsqueezed(x, &[0])?,

@@ -62,8 +62,9 @@ impl Measure {
         let fits = features > 0 && features * count == vectors.len() && coefficients > 0;
         if !fits || columns.is_some_and(|columns| columns != features) {
             let msg = format!(
-                "has {coefficients} coefficients and {} elements of {count} vectors for an operand of {columns:?} features",
-                vectors.len()
+                "has {coefficients} coefficients and {count} vectors of {} numbers together, which do not fit an operand of {} features",
+                vectors.len(),
+                columns.map_or("unknown".to_owned(), |n| format!("{n}")),
             );
             return Err(c.error(msg).into());
         }
@@ -183,16 +184,15 @@ pub(super) fn classifier(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
     let labels = c.take_labels("classlabels_ints", "classlabels_strings")?;
     let labels = labels.ok_or_else(|| c.error("has no class labels"))?;
     let measure = Measure::take(&mut c)?;
-    if Transform::take(&mut c)? != Transform::None {
-        return Err(unsupported("a transform of its scores"));
-    }
+    let transform = Transform::take(&mut c)?;
     c.no_more_attributes()?;
     let classes = labels.elements();
+    let likely = !slopes.is_empty() || !offsets.is_empty();
+    if by_class.iter().all(|n| *n == 0) {
+        return linear(i, &c, &coefficients, &rho, labels, transform, likely);
+    }
     if classes > MOST_CLASSES {
         return Err(unsupported(format!("more than {MOST_CLASSES} classes")));
-    }
-    if by_class.is_empty() {
-        return Err(unsupported("classes without support vectors"));
     }
     let by_class: Option<Vec<usize>> = by_class.iter().map(|n| (*n).try_into().ok()).collect();
     let by_class = by_class.filter(|v| v.len() == classes && classes > 1);
@@ -200,7 +200,6 @@ pub(super) fn classifier(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
         .ok_or_else(|| c.wrong("vectors_per_class", "a number for each of several classes"))?;
     let count = by_class.iter().fold(0usize, |n, v| n.saturating_add(*v));
     let pairs = coupling::pairs(classes);
-    let likely = !slopes.is_empty() || !offsets.is_empty();
     let fits = coefficients.len() == (classes - 1).saturating_mul(count)
         && rho.len() == pairs.len()
         && (!likely || (slopes.len() == pairs.len() && offsets.len() == pairs.len()));
@@ -214,6 +213,9 @@ pub(super) fn classifier(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
     }
     if pairs.len() == 1 && !likely && coefficients.iter().all(|x| *x >= 0.) {
         return Err(unsupported("a single score of positive coefficients"));
+    }
+    if pairs.len() == 1 && !likely && transform != Transform::None {
+        return Err(unsupported("a transform of a single score"));
     }
     if count.saturating_mul(pairs.len()) > MOST_WEIGHTS {
         return Err(unsupported("so many vectors of so many classes"));
@@ -244,6 +246,50 @@ pub(super) fn classifier(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
             scores
         };
         let mut e = Expansion { b: &mut i.b, c: &c };
+        let scores = e.transformed(scores, DType::F64, transform)?;
+        out.push(e.last(1, "Cast", to_dtype(DType::F32), &[scores])?);
+    }
+    Ok(out)
+}
+
+/// Imports SVMClassifier without support vectors: the coefficients are those of the features for each class, and each class
+/// has a score. `likely` says whether the node has parameters of probabilities, which count for the label only.
+fn linear(
+    i: &mut Importer<'_>,
+    c: &ImportedNode,
+    coefficients: &[f32],
+    rho: &[f32],
+    labels: Tensor,
+    transform: Transform,
+    likely: bool,
+) -> Outputs {
+    let classes = labels.elements();
+    let Some(rho) = rho.first() else {
+        return Err(c.wrong("rho", "one number or more").into());
+    };
+    let measure = Measure {
+        likeness: Likeness::Linear,
+        params: [0.; 3],
+    };
+    let products = measure.of_rows(i, c, coefficients, classes, coefficients.len())?;
+    let labels = i.table(&c.sub("labels"), labels)?;
+    let mut e = Expansion { b: &mut i.b, c };
+    let rho = e.float("rho", DType::F64, f64::from(*rho))?;
+    let scores = e.plain("Add", &[products, rho])?;
+    let mut places = e.greatest(scores)?;
+    if classes == 2 && !likely {
+        // As in ONNX Runtime, the label is the second one also where the first score is above zero, or at least a half
+        // where no coefficient is negative.
+        let positive = coefficients.iter().all(|x| *x >= 0.);
+        let below = if positive { 0.5f64.next_down() } else { 0. };
+        let axes = e.ints("axes", &[1])?;
+        let most = e.plain("ReduceMax", &[scores, axes])?;
+        let above = e.above(most, DType::F64, below)?;
+        places = e.plain("Max", &[places, above])?;
+    }
+    let mut out = vec![e.labelled(places, labels)?];
+    if e.is_read(1) {
+        let scores = e.transformed(scores, DType::F64, transform.of_targets(classes))?;
         out.push(e.last(1, "Cast", to_dtype(DType::F32), &[scores])?);
     }
     Ok(out)

@@ -4,19 +4,20 @@
 //! values becomes a chain of nodes, one for each value.
 //!
 //! A classifier's label is that of the greatest score among the classes that a row reached. ONNX Runtime does the same for
-//! three classes and more. For two classes that both have scores, it looks at the second class only: the result is 1 where
-//! that score is above 0, and otherwise 0, whatever the labels are.
+//! three classes and more. For two classes that both have scores, it looks at the second class only: the label is 1 where
+//! that score is above 0, and otherwise 0, whatever the labels are; and where it has base values, or a row reached the first
+//! class only, its scores are not those of the two classes. In these cases Convoke follows the standard.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use convoke_graph::DType;
-use convoke_graph::graph::ValueId;
+use convoke_graph::graph::{Attr, ValueId};
 
 use super::super::super::import::Importer;
 use super::super::expansion::{Expansion, to_dtype};
 use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
 use super::ensemble::{Branching, Ensemble, To};
-use super::{Transform, floats};
+use super::{Rows, Transform, floats};
 use crate::error::ModelError;
 
 /// The bit of a mode that sends NaN to the first branch.
@@ -285,19 +286,13 @@ fn older(c: &mut ImportedNode, weights: &str) -> Result<Ensemble, ImportFailure>
             to,
         });
     }
-    // The root of a tree is the node that no branch leads to.
+    // The root of a tree is the node that no branch leads to, and the first one of several.
     let mut rooted = BTreeSet::new();
     for n in 0..count {
         let key = (trees[n], ids[n]);
-        if led_to.contains(&key) {
-            continue;
+        if !led_to.contains(&key) && rooted.insert(trees[n]) {
+            made.roots.extend(places.get(&key));
         }
-        if !rooted.insert(trees[n]) {
-            return Err(c
-                .error(format!("has two roots in tree {}", trees[n]))
-                .into());
-        }
-        made.roots.extend(places.get(&key));
     }
     if let Some(tree) = trees.iter().find(|t| !rooted.contains(t)) {
         return Err(c.error(format!("has no root in tree {tree}")).into());
@@ -331,6 +326,21 @@ fn older(c: &mut ImportedNode, weights: &str) -> Result<Ensemble, ImportFailure>
     Ok(made)
 }
 
+/// Operand 0 as rows. They are f64 where a tensor among the node's attributes is f64, and f32 otherwise; `weights` begins the
+/// names of the attributes of the leaves (`target` or `class`). The attributes must not have been taken yet.
+fn rows(i: &mut Importer<'_>, c: &ImportedNode, weights: &str) -> Result<Rows, ImportFailure> {
+    let names = ["nodes_values", "base_values", &format!("{weights}_weights")];
+    let is_wide = |name: &str| match c.attrs.0.get(&*format!("{name}_as_tensor")) {
+        Some(Attr::Tensor(t)) => t.dtype() == DType::F64,
+        _ => false,
+    };
+    let dtype = match names.into_iter().any(is_wide) {
+        true => DType::F64,
+        false => DType::F32,
+    };
+    Expansion { b: &mut i.b, c }.rows_of(dtype)
+}
+
 /// Adds base values to scores.
 fn based(
     i: &mut Importer<'_>,
@@ -349,6 +359,7 @@ fn based(
 
 /// Imports TreeEnsembleRegressor.
 pub(super) fn regressor(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
+    let rows = rows(i, &c, "target")?;
     let made = older(&mut c, "target")?;
     let aggregate = c.take_name("aggregate_function")?.unwrap_or("SUM".into());
     let base = c.take_numbers("base_values")?.unwrap_or_default();
@@ -361,7 +372,6 @@ pub(super) fn regressor(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
         let msg = format!("has {} base values for {targets} targets", base.len());
         return Err(c.error(msg).into());
     }
-    let rows = Expansion { b: &mut i.b, c: &c }.rows()?;
     let dtype = rows.1;
     let (scores, _) = made.emit(i, &c, rows, targets, &aggregate)?;
     let scores = based(i, &c, scores, dtype, &base)?;
@@ -372,6 +382,7 @@ pub(super) fn regressor(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
 
 /// Imports TreeEnsembleClassifier.
 pub(super) fn classifier(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
+    let rows = rows(i, &c, "class")?;
     let made = older(&mut c, "class")?;
     let base = c.take_numbers("base_values")?.unwrap_or_default();
     let labels = c.take_labels("classlabels_int64s", "classlabels_strings")?;
@@ -385,10 +396,14 @@ pub(super) fn classifier(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
     let only = (classes == 2 && scored.len() == 1).then(|| scored.contains(&0));
     let bases = if only == Some(true) { 1 } else { classes };
     if !base.is_empty() && base.len() != bases || (only == Some(false) && !base.is_empty()) {
-        let msg = format!("{} base values for {classes} classes", base.len());
+        let what = if only.is_some() {
+            " of which one has scores"
+        } else {
+            ""
+        };
+        let msg = format!("{} base values for {classes} classes{what}", base.len());
         return Err(unsupported(msg));
     }
-    let rows = Expansion { b: &mut i.b, c: &c }.rows()?;
     let dtype = rows.1;
     let (scores, reached) = made.emit(i, &c, rows, classes, "SUM")?;
     let labels = i.table(&c.sub("labels"), labels)?;

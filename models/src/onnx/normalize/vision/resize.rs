@@ -39,6 +39,13 @@ pub(in crate::onnx::normalize) fn resize(b: &mut Builder, mut c: ImportedNode) -
             "attribute 'nearest_mode' as '{BY_SCALE}'"
         )));
     }
+    if c.opset > 12 && c.attrs.str("coordinate_transformation_mode", "") == "tf_half_pixel_for_nn" {
+        let reason = format!(
+            "'tf_half_pixel_for_nn' in opset {}, since opset 13 removed it",
+            c.opset
+        );
+        return Err(unsupported(reason));
+    }
     for i in 1..c.inputs.len() {
         let empty = |id| b.ty(id).is_some_and(|t| t.shape.iter().any(|d| d.is(0)));
         if c.input(i).is_some_and(empty) {

@@ -114,7 +114,7 @@ fn body(
 
 #[test]
 fn a_loop_that_ends_itself_is_unrolled_up_to_its_end() {
-    let check = |dims: &[&str], most: &str, limit: i64, want: Result<&[&str], &str>| {
+    let check = |dims: &[&str], ends: &str, limit: i64, want: Result<&[&str], &str>| {
         let nodes = vec![
             node("Less", "i limit", "goes", vec![]),
             node("SequenceInsert", "s x", "t", vec![]),
@@ -123,11 +123,15 @@ fn a_loop_that_ends_itself_is_unrolled_up_to_its_end() {
         let looped = vec![graph_attr("body", body(own, vec![], nodes))];
         let nodes = vec![
             node("SequenceEmpty", "", "empty", vec![]),
-            node("Loop", &format!("{most} _ empty"), "all", looped),
+            node("Loop", &format!("{ends} empty"), "all", looped),
             node("ConcatFromSequence", "all", "y", vec![int("axis", 0)]),
         ];
-        let consts: [(&str, &[i64]); 2] = [("most", &[i64::MAX]), ("limit", &[limit])];
-        let made = try_import(&of(&["n"], &consts, nodes, "y"));
+        let consts: [(&str, &[i64]); 3] =
+            [("most", &[i64::MAX]), ("limit", &[limit]), ("three", &[3])];
+        let mut m = of(&["n"], &consts, nodes, "y");
+        let yes = raw("yes", BOOL, &[], vec![1]);
+        m.graph.get_or_insert_default().initializer.push(yes);
+        let made = try_import(&m);
         let made = made.unwrap().function;
         match want {
             Ok(want) => assert_eq!(lines(&made), want),
@@ -135,11 +139,42 @@ fn a_loop_that_ends_itself_is_unrolled_up_to_its_end() {
         }
     };
     let want = ["Less(0, 1)", "Less(1, 1)", "Concat(x, x)"];
-    check(&[], "most", 1, Ok(&want));
-    check(&[], "_", 1, Ok(&want));
+    check(&[], "most yes", 1, Ok(&want));
+    check(&[], "_ yes", 1, Ok(&want));
+    check(&[], "_ _", 1, Ok(&want));
     let want = ["Less([0], 0)", "Concat(x)"];
-    check(&["1"], "_", 0, Ok(&want));
-    check(&["1"], "_", 5000, Err("Loop"));
+    check(&["1"], "_ yes", 0, Ok(&want));
+    check(&["1"], "_ yes", 5000, Err("Loop"));
+    // Without a condition the loop is one of a number of iterations, whatever its body says.
+    let want = ["Less(0, 1)", "Less(1, 1)", "Less(2, 1)", "Concat(x, x, x)"];
+    check(&[], "three _", 1, Ok(&want));
+    check(&[], "most _", 1, Err("Loop"));
+}
+
+#[test]
+fn what_no_iteration_collects_has_the_shape_that_the_body_gives_it() {
+    let check = |most: i64, goes: u8, collects: &str, want: Option<&str>| {
+        let nodes = vec![
+            node("Identity", "going", "goes", vec![]),
+            node("SequenceInsert", "s x", "t", vec![]),
+            node("Neg", "x", "row", vec![]),
+        ];
+        let carried = vec![value("s", F32, &[])];
+        let outputs = format!("all {collects}");
+        let ends = ["most go empty", &*outputs];
+        let mut nodes = collecting(carried, nodes, "goes t row", ends);
+        nodes.push(node("SequenceLength", "all", "length", vec![]));
+        let most = raw("most", I64, &[], most.to_le_bytes().to_vec());
+        let go = raw("go", BOOL, &[], vec![goes]);
+        let results = format!("length {collects}");
+        let f = import(&with_choice(vec![], vec![most, go], nodes, results.trim()));
+        let rows = f.results.get(1).map(|(_, id)| &f.ty(*id).shape[1..]);
+        let rows = rows.map(|row| format!("{row:?}"));
+        assert_eq!(rows.as_deref(), want);
+    };
+    check(0, 1, "rows", Some("[n]"));
+    check(3, 0, "rows", Some("[n]"));
+    check(0, 1, "", None);
 }
 
 #[test]
@@ -304,12 +339,13 @@ fn a_loop_whose_condition_follows_from_what_it_carries_is_tried_out() {
             node("SequenceInsert", "s x", "t", vec![]),
         ];
         let carried = vec![value("found", BOOL, &[]), value("s", F32, &[])];
-        let ends = ["most _ no empty", "last all"];
+        let ends = ["most yes no empty", "last all"];
         let mut nodes = collecting(carried, nodes, "goes finds t", ends);
         nodes.push(node("SequenceLength", "all", "y", vec![]));
         let no = raw("no", BOOL, &[], vec![0]);
+        let yes = raw("yes", BOOL, &[], vec![1]);
         let most = raw("most", I64, &[], most.to_le_bytes().to_vec());
-        let f = import(&with_choice(vec![], vec![no, most], nodes, "y"));
+        let f = import(&with_choice(vec![], vec![no, yes, most], nodes, "y"));
         assert_eq!(!ops_of(&f).contains(&"Loop"), is_unrolled);
     };
     // Whether the second iteration is the last one is known only when the model runs.

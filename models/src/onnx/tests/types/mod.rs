@@ -3,6 +3,7 @@
 mod integers;
 mod narrow;
 mod quantised;
+mod rare;
 mod sparse;
 mod strings;
 

@@ -8,7 +8,7 @@ const U8: i32 = 2;
 const I8: i32 = 3;
 
 /// A model of one node of the domain `com.microsoft`: `x` and `z` are u8 [2, 4], `w` is i8 [4, 3], `f` is f32 [2, 4], `s` a
-/// scale, `h` one of f16, `r` a row of three scales, `v` four of them, `u` a list, and `o` a zero point;
+/// scale, `h` one of f16, `r` and `g` rows of three scales, the latter of f16, `v` four of them, `u` a list, and `o` a zero point;
 /// `q` is u8 [2, 5, 4], `lengths`, `keys` and `column` are masks of it, `p` are keys and values before it, and `m` i8 [4, 4];
 /// `k` are weights i8 [6, 4, 3], `e` their zero point, and `c` is bool [2, 1].
 fn on(n: NodeProto) -> ModelProto {
@@ -24,6 +24,7 @@ fn on(n: NodeProto) -> ModelProto {
         value("s", F32, &[]),
         value("h", F16, &[]),
         value("r", F32, &["3"]),
+        value("g", F16, &["3"]),
         value("v", F32, &["4"]),
         value("u", F32, &["n"]),
         value("o", U8, &[]),
@@ -214,6 +215,25 @@ fn keys_and_values_of_codes_follow_those_before() {
 }
 
 #[test]
+fn a_zero_point_says_that_a_product_is_codes() {
+    for (operands, ty) in [
+        ("x s o w s e", "f32[2, 3]"),
+        ("x s o w s e _ s", "f32[2, 3]"),
+        ("x s o w s e _ s o", "u8[2, 3]"),
+    ] {
+        let f = import(&on(node("QGemm", operands, "y", vec![])));
+        assert_eq!(f.ty(f.results[0].1).to_string(), ty);
+    }
+}
+
+#[test]
+fn attention_of_codes_has_the_dtype_of_its_scales() {
+    let heads = vec![int("num_heads", 1)];
+    let f = import(&on(node("QAttention", "q w g h h", "y", heads)));
+    assert_eq!(f.ty(f.results[0].1).to_string(), "f16[2, 5, 1]");
+}
+
+#[test]
 fn a_dtype_that_is_undefined_is_none() {
     let attrs = vec![int("output_dtype", 0), int("block_size", 0)];
     let n = node("QuantizeLinear", "f s", "y", attrs);
@@ -258,12 +278,10 @@ fn what_cannot_be_expressed_is_refused_by_name() {
         node("QLinearConcat", "s o x s", "y", vec![int("axis", 0)]),
         "takes no 4 operands",
     );
-    for (operands, cause) in [
-        ("x s o w s o _ s", "go together"),
-        ("x s o w s o _ _ o", "go together"),
-    ] {
-        refused(node("QGemm", operands, "y", vec![]), cause);
-    }
+    refused(
+        node("QGemm", "x s o w s o _ _ o", "y", vec![]),
+        "y_zero_point needs y_scale",
+    );
     refused(
         node("QLinearAdd", "x _ o z s o s o", "y", vec![]),
         "operand 1 is missing",
@@ -344,4 +362,78 @@ fn masks_of_attention_say_which_keys_are_padding() {
         has(&lengths, "Less(") && has(&lengths, "Where"),
         "{lengths:?}"
     );
+}
+
+#[test]
+fn gathered_rows_of_blocks_are_zeros_where_there_is_no_such_row() {
+    const I4: i32 = 22;
+    let check = |elem: i32, given: &[i64], axis: i64, want: &[&str], ty: &str| {
+        let attrs = vec![
+            int("block_size", 16),
+            int("bits", 8),
+            int("gather_axis", axis),
+        ];
+        let n = NodeProto {
+            domain: Some("com.microsoft".into()),
+            ..node("GatherBlockQuantized", "d i s", "y", attrs)
+        };
+        let mut inputs = vec![value("d", elem, &["9", "32"]), value("s", F32, &["9", "2"])];
+        let mut known = vec![];
+        match given {
+            [] => inputs.push(value("i", I64, &["n"])),
+            _ => {
+                let bytes = given.iter().flat_map(|i| i.to_le_bytes()).collect();
+                known.push(raw("i", I64, &[given.len() as i64], bytes));
+            }
+        }
+        let f = import(&model(21, graph(inputs, known, vec![n], "y")));
+        let last = f.nodes.iter().rev().take(want.len()).rev();
+        assert_eq!(last.map(|n| &*n.op).collect::<Vec<_>>(), want);
+        assert_eq!(f.ty(f.results[0].1).to_string(), ty);
+    };
+    let numbers = "DequantizeLinear";
+    check(U8, &[], 0, &[numbers, "Where"], "f32[n, 32]");
+    check(U8, &[8, -9], 0, &[numbers], "f32[2, 32]");
+    check(U8, &[9], 0, &[numbers, "Where"], "f32[1, 32]");
+    // Blocks along the axis of the rows are whole before rows are gathered.
+    check(I4, &[31], 1, &[numbers, "Gather"], "f32[9, 1]");
+    check(I4, &[], 1, &[numbers, "Gather", "Where"], "f32[9, n]");
+}
+
+#[test]
+fn gathered_rows_of_floats_of_few_bits_have_scales_alone() {
+    const F8E4M3FN: i32 = 17;
+    let m = |operands: &str, block: i64, scales: &[&str]| {
+        let n = NodeProto {
+            domain: Some("com.microsoft".into()),
+            ..node(
+                "GatherBlockQuantized",
+                operands,
+                "y",
+                vec![int("block_size", block)],
+            )
+        };
+        let inputs = vec![
+            value("d", F8E4M3FN, &["9", "32"]),
+            value("i", I64, &["n"]),
+            value("s", F32, scales),
+        ];
+        model(21, graph(inputs, vec![], vec![n], "y"))
+    };
+    for (block, scales) in [(16, ["9", "2"]), (0, ["9", "1"]), (16, ["1", "2"])] {
+        let f = import(&m("d i s", block, &scales));
+        assert_eq!(f.ty(f.results[0].1).to_string(), "f32[n, 32]");
+    }
+    let refused = |m: &ModelProto, reason: &str| {
+        let e = try_import(m).expect_err(reason).to_string();
+        assert!(e.contains(reason), "{e}");
+    };
+    refused(&m("d i s d", 16, &["9", "2"]), "floats have no zero points");
+    refused(&m("d i s", -1, &["9", "2"]), "'block_size'");
+    for scales in [["9", "1"], ["9", "3"], ["8", "2"]] {
+        refused(
+            &m("d i s", 16, &scales),
+            "scales must have 2 elements along axis 1",
+        );
+    }
 }

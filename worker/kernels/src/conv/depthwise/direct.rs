@@ -27,6 +27,9 @@ const MAX_TAPS: usize = 25;
 /// Zeros that stand for a row of the padding: the sixteen values of a vector at a stride of two, from the last of five taps.
 static ZEROS: [f32; 40] = [0.0; 40];
 
+/// Most work of the least tile, in tiles' usual work: the cancel flag is looked at between tiles.
+const MOST_TILES: usize = 16;
+
 /// How a convolution is cut into tiles of work.
 pub(in crate::conv) struct Tiling {
     shape: ConvShape,
@@ -35,13 +38,16 @@ pub(in crate::conv) struct Tiling {
 }
 
 impl Tiling {
-    /// Plans a depthwise convolution; `None` where there is no compiled form for its kernel.
+    /// Plans a depthwise convolution; `None` where there is no compiled form for its kernel, or its rows are too long.
     pub(super) fn new(s: &ConvShape) -> Option<Tiling> {
         let ([_, kh, kw], [_, sh, sw]) = (s.kernel, s.stride);
         if kh != kw || sh != sw || s.dilation != [1; 3] || !matches!((kh, sh), (3 | 5, 1 | 2)) {
             return None;
         }
         let per_row = s.output[2] * s.taps();
+        if per_row > MOST_TILES * TILE_WORK / ROWS {
+            return None;
+        }
         let rows = (TILE_WORK / per_row.max(1)).max(1).next_multiple_of(ROWS);
         Some(Tiling {
             shape: *s,

@@ -40,8 +40,7 @@ impl Plan {
 
 /// Whether each group has one input channel, in one or two dimensions.
 fn is_depthwise(s: &ConvShape) -> bool {
-    let flat = s.kernel[0] == 1 && s.input[0] == 1 && s.output[0] == 1 && s.pad[0] == 0;
-    s.group_in() == 1 && flat
+    s.group_in() == 1 && s.is_flat()
 }
 
 pub(super) fn run(

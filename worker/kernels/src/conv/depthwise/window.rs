@@ -106,7 +106,9 @@ pub(super) fn run(
     let [_, oh, ow] = s.output;
     let col_blocks = ow.div_ceil(plan.cols);
     let blocks = oh.div_ceil(plan.rows) * col_blocks;
-    let work = plan.rows * plan.cols * s.taps() * s.group_out();
+    // The window is filled, whatever is computed of it.
+    let sums = plan.rows * plan.cols * s.taps() * s.group_out();
+    let work = plan.window_len() + sums;
     let out = Output(output.as_mut_ptr());
     exec.tiles(
         s.batch * s.groups * blocks,
@@ -133,11 +135,13 @@ pub(super) fn run(
                         out: &out,
                     };
                     // SAFETY: the caller checked `isa` and all lengths; each block is named once.
-                    unsafe { run_block(isa, &job, scratch) };
+                    unsafe { run_block(isa, exec, &job, scratch) };
                 }
             });
         },
-    )
+    )?;
+    // A block that saw the cancel flag is not whole.
+    exec.check()
 }
 
 /// One block of one input channel, with all output channels that read the channel.
@@ -162,11 +166,11 @@ per_isa! {
     ///
     /// # Safety
     /// `isa` is available, all lengths were checked, and no other thread has this block.
-    unsafe fn run_block(job: &Block<'_>, scratch: &mut [f32]) => block_body
+    unsafe fn run_block(exec: Exec<'_>, job: &Block<'_>, scratch: &mut [f32]) => block_body
 }
 
 #[inline(always)]
-unsafe fn block_body<S: Simd>(job: &Block<'_>, scratch: &mut [f32]) {
+unsafe fn block_body<S: Simd>(exec: Exec<'_>, job: &Block<'_>, scratch: &mut [f32]) {
     let plan = job.plan;
     let s = &plan.shape;
     let [_, oh, ow] = s.output;
@@ -181,6 +185,10 @@ unsafe fn block_body<S: Simd>(job: &Block<'_>, scratch: &mut [f32]) {
     // Bounds are applied in registers where no residual is added before them.
     let bounds = activation.as_bounds().filter(|_| residual.is_none());
     for sub in 0..s.group_out() {
+        // A channel may have very many filters, and a tile many channels.
+        if exec.check().is_err() {
+            return;
+        }
         let oc = job.group * s.group_out() + sub;
         let finish = Finish {
             bias: bias.map(|b| b[oc]),

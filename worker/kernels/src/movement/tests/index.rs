@@ -96,6 +96,14 @@ fn indices_out_of_range_are_errors() {
 }
 
 #[test]
+fn checks_of_many_indices_stop_when_they_are_cancelled() {
+    let all = vec![-1i32; 1 << 21];
+    let all = Indices::I32(&all);
+    check_stops(|exec| all.check(exec, 1, 0));
+    check_stops(|exec| crate::movement::gather::check_rows(exec, all, &[1, 1], 0, 2));
+}
+
+#[test]
 fn steps_are_written_into_a_cache() {
     let axis = Axis {
         outer: 4,

@@ -143,20 +143,24 @@ impl Image {
     /// Copies the input, whose padding has the code `padding`.
     pub fn copy(&self, exec: &Exec, input: &[u8], padding: u8, to: &mut [u8]) -> Result {
         assert_eq!(to.len(), self.len(), "the copy of an input");
-        let lines = self.extents[1] * self.extents[2];
-        let grain = (GRAIN / lines).max(1);
-        tiles(exec, to, lines, grain, |planes, to| {
+        let [_, height, width] = self.extents;
+        let grain = (GRAIN / width).max(1);
+        tiles(exec, to, width, grain, |lines, mut to| {
             to.fill(padding);
-            for (number, to) in planes.zip(to.chunks_exact_mut(lines)) {
-                self.copy_lines(input, number, to);
+            let mut line = lines.start;
+            while line < lines.end {
+                let count = (height - line % height).min(lines.end - line);
+                let (first, rest) = to.split_at_mut(count * width);
+                self.copy_lines(input, line / height, line % height, first);
+                (to, line) = (rest, line + count);
             }
         })?;
         // A tile that saw the cancel flag is not copied.
         Ok(exec.check()?)
     }
 
-    /// Copies what the input has of the lines of the copy at one depth of a plane.
-    fn copy_lines(&self, input: &[u8], number: usize, to: &mut [u8]) {
+    /// Copies what the input has of lines of the copy, from `line` on, at one depth of a plane; `number` counts depths of all planes.
+    fn copy_lines(&self, input: &[u8], number: usize, line: usize, to: &mut [u8]) {
         let [zs, ys, xs] = &self.axes;
         let (s, [depth, _, width]) = (&self.shape, self.extents);
         let (z, rest) = (number % depth, number / depth);
@@ -173,7 +177,7 @@ impl Image {
         let from = &input[(channel * s.input[0] + z) * s.input[1] * s.input[2]..];
         let along = self.along(xs.remainders[rx], width);
         for (y, to) in to.chunks_exact_mut(width).enumerate() {
-            if let Some(y) = place(1, ys.remainders[ry], y) {
+            if let Some(y) = place(1, ys.remainders[ry], line + y) {
                 along.copy(&from[y * s.input[2]..][..s.input[2]], to);
             }
         }

@@ -66,7 +66,7 @@ const TILE_WORK: usize = 1 << 20;
 const TILE_CODES: usize = 1 << 18;
 /// Least rows of a tile, among which the packing of a panel is shared.
 const TILE_ROWS: usize = 48;
-/// To pack a panel of columns takes about as long as multiplying it with so many rows.
+/// To pack a panel of columns takes about as long as multiplying it with this many rows.
 const PACKED_ROWS: f64 = 12.0;
 
 /// How tiles are computed.
@@ -356,7 +356,7 @@ unsafe fn run<'a>(
     let (threads, others) = (exec.threads(), (items * panels).max(1));
     let most = match threads {
         1 => 1,
-        _ => (4 * threads).div_ceil(others),
+        _ => (4 * threads).div_ceil(others).min(m.div_ceil(TILE_ROWS)),
     };
     let parts = row_parts(threads, others, most, (m, 1), PACKED_ROWS);
     let rows = m.div_ceil(parts).clamp(TILE_ROWS.min(m.max(1)), m.max(1));
@@ -466,7 +466,7 @@ pub struct BytesConv {
     image: Option<Image>,
 }
 
-/// The copy of an input has at most so many times its codes, and so many codes more.
+/// The copy of an input has at most this many times its codes, and the second number of codes more.
 const MOST_COPIED: (usize, usize) = (16, 1 << 16);
 /// Most taps of all channels of a group, the place of each of which is kept.
 const MOST_TAPS: usize = 1 << 16;

@@ -1,5 +1,6 @@
 use super::*;
 use crate::conv::ConvSizes;
+use crate::conv::tests::random::{DRAWS, DrawnConv};
 use crate::quantised::testing::{codes, convolved, number};
 use crate::quantised::{Format, SumBias, requantise};
 use crate::testing::{check_stops, each_exec, exec};
@@ -236,6 +237,18 @@ fn check_conv(sizes: &ConvSizes<'_>, signed: bool, zero: i32) {
             assert_eq!(out, want, "{shape:?}, {means:?}");
         });
     }
+}
+
+#[test]
+fn drawn_convolutions_are_those_of_the_reference() {
+    let drawn = (0..DRAWS).map(DrawnConv::new);
+    let checked = drawn.filter_map(|drawn| {
+        let sizes = drawn.sizes()?;
+        BytesConv::new(&ConvShape::new(&sizes).ok()?)?;
+        check_conv(&sizes, sizes.batch == 1, 3);
+        Some(())
+    });
+    assert!(checked.count() > 100);
 }
 
 #[test]

@@ -133,9 +133,8 @@ pub struct GroupedConv {
 impl GroupedConv {
     /// Plans a convolution; `None` where it has many filters a group, three dimensions, or too large a window.
     pub fn new(s: &ConvShape) -> Option<GroupedConv> {
-        let flat = s.kernel[0] == 1 && s.input[0] == 1 && s.output[0] == 1 && s.pad[0] == 0;
         let chain = s.group_in().checked_mul(s.taps())?;
-        if !flat || s.group_out() > FEW_FILTERS || !(1..=MAX_TAPS).contains(&chain) {
+        if !s.is_flat() || s.group_out() > FEW_FILTERS || !(1..=MAX_TAPS).contains(&chain) {
             return None;
         }
         let extent = |d: usize| Some((s.kernel[d] - 1).checked_mul(s.dilation[d])? + 1);

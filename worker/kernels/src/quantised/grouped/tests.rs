@@ -2,12 +2,23 @@ use super::super::testing::{codes, convolved};
 use super::super::{Format, Requantisation, SumBias, requantise};
 use super::*;
 use crate::conv::ConvSizes;
+use crate::conv::tests::random::{DRAWS, DrawnConv};
 use crate::testing::{check_stops, each_exec, exec};
 
 fn every_form(s: &ConvShape, centred: bool) -> impl Iterator<Item = Form> {
     let s = *s;
     let all = Form::ALL.iter().copied();
     all.filter(move |form| form.serves(&s, centred))
+}
+
+#[test]
+fn drawn_convolutions_are_those_of_the_reference() {
+    let drawn = (0..DRAWS).map(DrawnConv::new);
+    let forms = drawn.filter_map(|drawn| {
+        let sizes = drawn.sizes()?;
+        GroupedConv::new(&ConvShape::new(&sizes).ok()?).map(|_| check(&sizes))
+    });
+    assert!(forms.sum::<usize>() > 1000);
 }
 
 /// Compares all forms, as sums and as codes, with the reference; returns how many forms there were.

@@ -16,6 +16,7 @@ use super::super::super::super::builder::Builder;
 use super::super::super::attention::where_allowed;
 use super::super::super::expansion::{Expansion, Made, axis_of};
 use super::super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::coded::Coding;
 use super::mask::Lengths;
 use super::packed::split;
 use super::rotary::{Rotation, half};
@@ -38,21 +39,29 @@ struct GroupQueryAttrs {
     /// Whether the weights of a query sum to less than one, as if there were a key of score zero.
     smooth: bool,
     epsilon: f32,
+    /// What the fourth output shows, where it is read.
+    shown: Option<Stage>,
+    /// How caches are written that hold codes.
+    coding: Option<Coding>,
+}
+
+/// A stage of attention.
+#[derive(Clone, Copy)]
+enum Stage {
+    Scores,
+    Weights,
 }
 
 impl GroupQueryAttrs {
     fn take(c: &mut ImportedNode) -> Result<GroupQueryAttrs, ImportFailure> {
-        for attr in ["k_quant_type", "v_quant_type"] {
-            if c.take_name(attr)?.is_some_and(|kind| kind != "NONE") {
-                return Err(unsupported("a quantized cache"));
-            }
-        }
-        c.take_int("kv_cache_bit_width")?;
-        if c.take_int("qk_output")?.is_some_and(|shown| shown != 0)
-            && c.outputs.get(3).is_some_and(|o| !o.is_empty())
-        {
-            return Err(unsupported("an output of the scores"));
-        }
+        let coding = Coding::take(c)?;
+        let shown = match c.take_int("qk_output")? {
+            None | Some(0) => None,
+            Some(1) => Some(Stage::Scores),
+            Some(2) => Some(Stage::Weights),
+            Some(_) => return Err(c.wrong("qk_output", "0, 1 or 2").into()),
+        };
+        let shown = shown.filter(|_| c.outputs.get(3).is_some_and(|o| !o.is_empty()));
         let attrs = GroupQueryAttrs {
             heads: take_heads(c, "num_heads")?,
             key_heads: take_heads(c, "kv_num_heads")?,
@@ -65,8 +74,15 @@ impl GroupQueryAttrs {
             interleaved: c.take_flag("rotary_interleaved", false)?,
             smooth: c.take_int("smooth_softmax")? == Some(1),
             epsilon: c.take_float("qk_norm_epsilon")?.unwrap_or(1e-6),
+            shown,
+            coding,
         };
         c.no_more_attributes()?;
+        if attrs.shown.is_some() && attrs.evicting {
+            return Err(unsupported(
+                "an output of the scores beside a cache of a window",
+            ));
+        }
         if attrs.window.is_some() && !attrs.causal {
             return Err(unsupported("a window without the causal order"));
         }
@@ -152,11 +168,11 @@ impl Places {
 /// Imports GroupQueryAttention.
 pub(in super::super) fn group_query_attention(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let attrs = GroupQueryAttrs::take(&mut c)?;
-    if c.input(12).is_some() || c.input(13).is_some() {
-        return Err(unsupported("a quantized cache"));
-    }
     if c.follows_a_refusal(b) {
         return Ok(b.stand_ins(&c.outputs));
+    }
+    if attrs.coding.is_none() && (c.input(12).is_some() || c.input(13).is_some()) {
+        return Err(unsupported("scales of caches that hold numbers"));
     }
     let query = c.need(0)?;
     let mut e = Expansion { b, c: &c };
@@ -185,36 +201,55 @@ pub(in super::super) fn group_query_attention(b: &mut Builder, mut c: ImportedNo
     if past_key.is_some() != past_value.is_some() {
         return Err(c.error("past_key and past_value go together").into());
     }
+    let given_dtype = e.ty(q)?.dtype;
+    let coded = match &attrs.coding {
+        Some(coding) => Some([coding.of(e, 0, k)?, coding.of(e, 1, v)?]),
+        None => None,
+    };
+    let (q, k, v) = match &coded {
+        Some([keys, values]) => (
+            e.cast(q, DType::F32)?,
+            keys.codes(e, k)?,
+            values.codes(e, v)?,
+        ),
+        None => (q, k, v),
+    };
     let past_key = past_key.map(|past| sized(e, past, k)).transpose()?;
     let past_value = past_value.map(|past| sized(e, past, v)).transpose()?;
     let dtype = e.ty(q)?.dtype;
     // Keys and values as they are attended to, and as they are kept.
-    let (k, v, kept, key_places) = match (attrs.evicting, past_key, past_value, attrs.window) {
+    let (k, v, kept, cache) = match (attrs.evicting, past_key, past_value, attrs.window) {
         (true, Some(past_key), Some(past_value), Some(window)) => {
-            if c.input(10).is_some() {
-                return Err(unsupported("a bias of scores beside a cache of a window"));
-            }
             let cache = WindowedCache::of(e, &places, past_key, window)?;
             let (k, kept_key) = cache.keep(e, 1, past_key, k)?;
             let (v, kept_value) = cache.keep(e, 2, past_value, v)?;
-            (k, v, [kept_key, kept_value], cache.key_places)
+            (k, v, [kept_key, kept_value], Some(cache))
         }
         (true, ..) => return Err(unsupported("a window's cache that is not given")),
         _ => {
             let k = cached(e, 1, &places, past_key, k)?;
             let v = cached(e, 2, &places, past_value, v)?;
-            let key_places = Lengths::of(e, q, k)?.key_places(e)?;
-            (k, v, [k, v], key_places)
+            (k, v, [k, v], None)
         }
     };
-    let lengths = Lengths::of(e, q, k)?;
-    let seen = attended(e, &attrs, &places, key_places)?;
-    let seen = where_allowed(e, seen, dtype, f64::NEG_INFINITY)?;
-    let given = match c.input(10) {
-        Some(bias) => Some(lengths.up_to_keys(e, bias)?),
-        None => None,
+    let (k, v) = match &coded {
+        Some([keys, values]) => (keys.numbers(e, k)?, values.numbers(e, v)?),
+        None => (k, v),
     };
-    let bias = added(e, &[given, Some(seen)])?;
+    let lengths = Lengths::of(e, q, k)?;
+    let key_places = match &cache {
+        Some(cache) => cache.key_places,
+        None => lengths.key_places(e)?,
+    };
+    let seen = attended(e, &attrs, &places, key_places)?;
+    let unseen = where_allowed(e, seen, dtype, f64::NEG_INFINITY)?;
+    let given = match (c.input(10), &cache) {
+        (Some(bias), Some(cache)) => Some(cache.of_keys(e, bias)?),
+        (Some(bias), None) => Some(lengths.up_to_keys(e, bias)?),
+        (None, _) => None,
+    };
+    let given = given.map(|bias| e.cast(bias, dtype)).transpose()?;
+    let bias = added(e, &[given, Some(unseen)])?;
     let attention = Heads {
         q,
         k,
@@ -227,11 +262,40 @@ pub(in super::super) fn group_query_attention(b: &mut Builder, mut c: ImportedNo
         (None, false) => attention,
         (sink, _) => with_sink(e, attention, sink)?,
     };
-    let (y, _) = attention.attend(e, false)?;
+    let (y, shown) = attention.attend(e, attrs.shown.is_some())?;
     let [key, value] = kept;
+    let y = e.cast(y, given_dtype)?;
     let mut out = vec![joined_heads(e, y)?, key, value];
+    if let (Some(stage), Some(shown)) = (attrs.shown, shown) {
+        let shown = match stage {
+            Stage::Scores => shown.scores,
+            Stage::Weights => shown.weights,
+        };
+        out.push(of_all_tokens(e, &places, shown, seen, given_dtype)?);
+    }
     out.truncate(c.outputs.len());
     Ok(out)
+}
+
+/// Scores or weights of all tokens as the fourth output: zero where a query does not attend to a key. `seen` says where it
+/// does.
+fn of_all_tokens(
+    e: &mut Expansion<'_>,
+    places: &Places,
+    shown: ValueId,
+    seen: ValueId,
+    dtype: DType,
+) -> Made {
+    // A cache may be longer, and a sink has a column of its own behind the keys.
+    let total = e.unsqueezed(places.total, &[0])?;
+    let (first, axes) = (e.ints("first", &[0])?, e.ints("axes", &[3])?);
+    let [shown, seen] = [
+        e.plain("Slice", &[shown, first, total, axes])?,
+        e.plain("Slice", &[seen, first, total, axes])?,
+    ];
+    let shown = e.cast(shown, dtype)?;
+    let zero = e.float("zero", dtype, 0.0)?;
+    e.last(3, "Where", Attrs::default(), &[seen, shown, zero])
 }
 
 /// Queries, keys and values as [batch, heads, tokens, size].
@@ -322,7 +386,8 @@ pub(super) fn at_least(e: &mut Expansion<'_>, past: ValueId, tokens: ValueId) ->
     let pads = e.joined(0, &[none, missing])?;
     let axes = e.ints("axes", &[2])?;
     let dtype = e.ty(past)?.dtype;
-    let zero = e.float("zero", dtype, 0.0)?;
+    let zero = e.int("zero", 0)?;
+    let zero = e.cast(zero, dtype)?;
     e.plain("Pad", &[past, pads, zero, axes])
 }
 

@@ -39,16 +39,31 @@ impl Lengths {
     }
 
     /// The places of the queries behind the keys that came before, a column.
-    fn query_places(&self, e: &mut Expansion<'_>) -> Made {
+    pub(super) fn query_places(&self, e: &mut Expansion<'_>) -> Made {
         let place = e.counted(self.queries)?;
         let before = e.plain("Sub", &[self.keys, self.queries])?;
         let place = e.plain("Add", &[place, before])?;
         e.unsqueezed(place, &[1])
     }
 
-    /// The least number where a key comes after a query.
-    pub(super) fn causal(&self, e: &mut Expansion<'_>, dtype: DType) -> Made {
-        let (key, query) = (self.key_places(e)?, self.query_places(e)?);
+    /// The places of the queries, a column, where there may be another number of keys than of queries. `before` keys came
+    /// before, a scalar. As in ONNX Runtime, the last query attends to all keys.
+    pub(super) fn last_sees_all(&self, e: &mut Expansion<'_>, before: Option<ValueId>) -> Made {
+        let query = e.counted(self.queries)?;
+        let one = e.int("one", 1)?;
+        let last = e.plain("Sub", &[self.queries, one])?;
+        let place = match before {
+            Some(before) => e.plain("Add", &[query, before])?,
+            None => query,
+        };
+        let is_last = e.plain("Equal", &[query, last])?;
+        let place = e.plain("Where", &[is_last, self.keys, place])?;
+        e.unsqueezed(place, &[1])
+    }
+
+    /// The least number where a key comes after a query, of which `query` has the places.
+    pub(super) fn causal(&self, e: &mut Expansion<'_>, dtype: DType, query: ValueId) -> Made {
+        let key = self.key_places(e)?;
         let allowed = e.plain("LessOrEqual", &[key, query])?;
         let least = if dtype == DType::F16 {
             f16::MIN.to_f64()
@@ -88,14 +103,13 @@ impl Lengths {
             }
             [length] => {
                 let batch = e.shape(self.batch)?[0].clone();
-                let lengths = (length.as_const(), batch.as_const());
-                let both = match lengths {
+                let begins = match (length.as_const(), batch.as_const()) {
                     (Some(length), Some(batch)) => {
-                        batch > 0 && batch.checked_mul(2) == Some(length)
+                        Some(batch > 0 && batch.checked_mul(2) == Some(length))
                     }
-                    _ => *length != batch,
+                    _ => (*length == batch).then_some(false),
                 };
-                self.between(e, mask, both)?
+                self.between(e, mask, begins)?
             }
             shape => {
                 let reason = format!("a mask has rank 1 to 4, not {}", shape.len());
@@ -122,7 +136,7 @@ impl Lengths {
     /// Extends a term that is added to the scores of some keys, with zeros for the others.
     pub(super) fn up_to_keys(&self, e: &mut Expansion<'_>, bias: ValueId) -> Made {
         let own = e.shape(bias)?.last().cloned();
-        if own.is_some_and(|own| own.is(1) || Some(own) == e.b.dim(self.keys)) {
+        if own.is_some_and(|own| own.is_one_or_none() || Some(own) == e.b.dim(self.keys)) {
             return Ok(bias);
         }
         let own = e.length(bias, -1)?;
@@ -136,8 +150,9 @@ impl Lengths {
         e.plain("Pad", &[bias, pads, zero, axes])
     }
 
-    /// Whether each key lies before the end of its row and, where `both` are given, not before its beginning.
-    fn between(&self, e: &mut Expansion<'_>, bounds: ValueId, both: bool) -> Made {
+    /// Whether each key lies before the end of its row and not before its beginning. `begins` says whether beginnings are
+    /// given; only a run knows, where it is `None`.
+    fn between(&self, e: &mut Expansion<'_>, bounds: ValueId, begins: Option<bool>) -> Made {
         let batch = e.length(self.batch, 0)?;
         let key = self.key_places(e)?;
         let first = e.ints("first", &[0])?;
@@ -145,14 +160,22 @@ impl Lengths {
         let end = e.plain("Slice", &[bounds, first, batch])?;
         let end = e.unsqueezed(end, &[1, 2, 3])?;
         let before_end = e.plain("Less", &[key, end])?;
-        if !both {
+        if begins == Some(false) {
             return Ok(before_end);
         }
-        // A list whose length is not known may have no beginnings; then they are zero.
-        let pads = e.joined(0, &[first, batch])?;
-        let padded = e.plain("Pad", &[bounds, pads])?;
         let twice = e.plain("Add", &[batch, batch])?;
-        let begin = e.plain("Slice", &[padded, batch, twice])?;
+        let (mut bounds, mut given) = (bounds, None);
+        if begins.is_none() {
+            // The list may be too short to have beginnings, or longer, with other numbers in their place.
+            let own = e.length(bounds, 0)?;
+            given = Some(e.plain("Equal", &[own, twice])?);
+            let pads = e.joined(0, &[first, batch])?;
+            bounds = e.plain("Pad", &[bounds, pads])?;
+        }
+        let mut begin = e.plain("Slice", &[bounds, batch, twice])?;
+        if let Some(given) = given {
+            begin = e.plain("Where", &[given, begin, first])?;
+        }
         let begin = e.unsqueezed(begin, &[1, 2, 3])?;
         let from_begin = e.plain("GreaterOrEqual", &[key, begin])?;
         e.plain("And", &[before_end, from_begin])

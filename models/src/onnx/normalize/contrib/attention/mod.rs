@@ -3,17 +3,21 @@
 //! ```text
 //! packed.rs        Attention: products with one weight for queries, keys and values
 //! multi_head.rs    MultiHeadAttention, DecoderMaskedMultiHeadAttention
+//! shared.rs        their caches of a fixed length, whose rows may be beams
 //! group_query.rs   GroupQueryAttention: caches, rotary embedding, windows
 //! windowed.rs      its caches that hold a window of the tokens
+//! coded.rs         its caches that hold codes of 8 or 4 bits
 //! ```
 //!
 //! This module has their common part: the scores, their mask and the weighted sum.
 
+mod coded;
 mod group_query;
 mod mask;
 mod multi_head;
 mod packed;
 mod rotary;
+mod shared;
 mod windowed;
 
 pub(in super::super) use packed::Packed;
@@ -21,7 +25,7 @@ pub(in super::super) use packed::Packed;
 pub(super) use group_query::group_query_attention;
 pub(super) use multi_head::{decoder_masked_attention, multi_head_attention};
 pub(super) use packed::attention;
-pub(super) use rotary::rotary_embedding;
+pub(super) use rotary::{rotary_embedding, sectioned_rotary};
 
 use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
@@ -43,13 +47,20 @@ struct Heads {
     bias: Option<ValueId>,
 }
 
+/// What attention computes on the way: [batch, heads, queries, keys].
+struct Shown {
+    scores: ValueId,
+    /// The softmax of the scores.
+    weights: ValueId,
+}
+
 impl Heads {
-    /// The result [batch, heads, tokens, size], and the scores, where they are `shown`.
+    /// The result [batch, heads, tokens, size], and the scores and the weights, where they are `shown`.
     fn attend(
         &self,
         e: &mut Expansion<'_>,
         shown: bool,
-    ) -> Result<(ValueId, Option<ValueId>), ImportFailure> {
+    ) -> Result<(ValueId, Option<Shown>), ImportFailure> {
         let (dtype, size) = (e.ty(self.q)?.dtype, e.shape(self.q)?[3].as_const());
         let size = size.ok_or_else(|| unsupported("heads of a size that is not known"))?;
         let root = || 1.0 / (size.max(1) as f64).sqrt();
@@ -91,7 +102,7 @@ impl Heads {
         let weights = e.op("Softmax", axis_of(-1), &[scores])?;
         let y = e.mixed(weights, v, shared)?;
         let y = e.cast(y, dtype)?;
-        Ok((y, shown.then_some(scores)))
+        Ok((y, shown.then_some(Shown { scores, weights })))
     }
 }
 

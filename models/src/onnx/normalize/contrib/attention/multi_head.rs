@@ -1,15 +1,14 @@
 //! MultiHeadAttention and DecoderMaskedMultiHeadAttention.
 
-use convoke_graph::DType;
-use convoke_graph::graph::{Attr, Attrs, ValueId};
+use convoke_graph::graph::{Attrs, ValueId};
 
 use super::super::super::super::builder::Builder;
-use super::super::super::attention::where_allowed;
 use super::super::super::expansion::{Expansion, Made, axis_of};
 use super::super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
 use super::mask::Lengths;
 use super::packed::split;
-use super::{Heads, added, behind, heads_of, joined_heads, take_heads, take_scale};
+use super::shared::{Attended, SharedCache};
+use super::{Heads, Shown, added, behind, heads_of, joined_heads, take_heads, take_scale};
 
 /// Imports MultiHeadAttention.
 pub(in super::super) fn multi_head_attention(b: &mut Builder, mut c: ImportedNode) -> Outputs {
@@ -18,9 +17,6 @@ pub(in super::super) fn multi_head_attention(b: &mut Builder, mut c: ImportedNod
     let filter = c.take_float("mask_filter_value")?.unwrap_or(-10000.0);
     let causal = c.take_flag("unidirectional", false)?;
     c.no_more_attributes()?;
-    if c.input(8).is_some() || c.input(9).is_some() {
-        return Err(unsupported("a shared cache"));
-    }
     if c.follows_a_refusal(b) {
         return Ok(b.stand_ins(&c.outputs));
     }
@@ -36,19 +32,56 @@ pub(in super::super) fn multi_head_attention(b: &mut Builder, mut c: ImportedNod
     if past_key.is_some() != past_value.is_some() {
         return Err(c.error("past_key and past_value go together").into());
     }
-    let k = behind(&mut e, 1, past_key, k)?;
-    let v = behind(&mut e, 2, past_value, v)?;
+    let as_many = e.shape(q)?[2] == e.shape(k)?[2];
     let dtype = e.ty(q)?.dtype;
-    let lengths = Lengths::of(&mut e, q, k)?;
-    let padding = match c.input(4) {
-        Some(mask) => Some(lengths.padding(&mut e, mask, dtype, filter)?),
-        None => None,
+    let caches = past_key.zip(past_value).map(|(k, v)| [k, v]);
+    let shared = match (c.input(8), caches) {
+        (Some(at), Some(caches)) => Some(SharedCache {
+            caches,
+            at,
+            beams: c.input(9),
+        }),
+        (None, _) if c.input(9).is_none() => None,
+        _ => return Err(unsupported("beams or lengths without a cache")),
     };
+    let (attended, before) = match shared {
+        Some(shared) => shared.write(&mut e, [k, v])?,
+        None => {
+            let before = match past_key {
+                Some(past) => {
+                    let before = e.length(past, 2)?;
+                    Some(e.scalar(before)?)
+                }
+                None => None,
+            };
+            let k = behind(&mut e, 1, past_key, k)?;
+            let v = behind(&mut e, 2, past_value, v)?;
+            (Attended::all([k, v]), before)
+        }
+    };
+    let [k, v] = attended.keys_and_values;
+    let lengths = Lengths::of(&mut e, q, k)?;
+    let mut padding = None;
+    if let Some(mask) = c.input(4) {
+        let mask = lengths.padding(&mut e, mask, dtype, filter)?;
+        padding = Some(attended.term(&mut e, &lengths, mask)?);
+    }
+    let mut given = None;
+    if let Some(bias) = c.input(5) {
+        given = Some(attended.term(&mut e, &lengths, bias)?);
+    }
     let order = match causal {
-        true => Some(lengths.causal(&mut e, dtype)?),
+        true => {
+            let query = match as_many && attended.written.is_none() {
+                true => lengths.query_places(&mut e)?,
+                false => lengths.last_sees_all(&mut e, before)?,
+            };
+            Some(lengths.causal(&mut e, dtype, query)?)
+        }
         false => None,
     };
-    let bias = added(&mut e, &[c.input(5), padding, order])?;
+    let unwritten = attended.mask(&mut e, dtype)?;
+    let bias = added(&mut e, &[given, padding, order, unwritten])?;
     let attention = Heads {
         q,
         k,
@@ -57,16 +90,23 @@ pub(in super::super) fn multi_head_attention(b: &mut Builder, mut c: ImportedNod
         softcap: 0.0,
         bias,
     };
-    finish(&mut e, &attention)
+    finish(&mut e, &attention, &attended)
 }
 
 /// The outputs of attention: its result, keys and values, and the scores.
-fn finish(e: &mut Expansion<'_>, attention: &Heads) -> Outputs {
+fn finish(e: &mut Expansion<'_>, attention: &Heads, attended: &Attended) -> Outputs {
     let shown = e.is_read(3);
     let (y, shown) = attention.attend(e, shown)?;
-    let mut out = vec![joined_heads(e, y)?, attention.k, attention.v];
-    if let Some(shown) = shown {
-        out.push(e.last(3, "Identity", Attrs::default(), &[shown])?);
+    let [key, value] = attended.kept;
+    let mut out = vec![joined_heads(e, y)?, key, value];
+    if let Some(Shown { scores, .. }) = shown {
+        out.push(match attended.tokens {
+            None => e.last(3, "Identity", Attrs::default(), &[scores])?,
+            Some(keys) => {
+                let (first, axes) = (e.ints("first", &[0])?, e.ints("axes", &[3])?);
+                e.last(3, "Slice", Attrs::default(), &[scores, first, keys, axes])?
+            }
+        });
     }
     out.truncate(e.c.outputs.len());
     Ok(out)
@@ -77,7 +117,7 @@ fn finish(e: &mut Expansion<'_>, attention: &Heads) -> Outputs {
 /// ```text
 /// query [batch, tokens, columns], key and value alike, or [batch, heads, tokens, size] without their bias
 /// query [batch, tokens, heads, 3, size] of all three
-/// query [batch, tokens, columns], key [batch, tokens, heads, 2, size] of keys and values
+/// query [batch, tokens, columns], key [batch, tokens, heads, 2, size] of keys and values, without a bias
 /// query [batch, tokens, three times the columns] of all three
 /// ```
 struct Operands {
@@ -96,7 +136,20 @@ impl Operands {
             return Err(unsupported("an operand of a type that is not known"));
         };
         let parts = match (query, key, value) {
-            (Some(5), None, None) => packed::<3>(e, self.query)?,
+            (Some(5), None, None) => {
+                let mut parts = packed::<3>(e, self.query)?;
+                if let Some(bias) = self.bias {
+                    let bias = e.reshaped(bias, &[3, heads, 1, -1])?;
+                    for (i, part) in parts.iter_mut().enumerate() {
+                        let own = picked(e, bias, 0, i)?;
+                        *part = e.plain("Add", &[*part, own])?;
+                    }
+                }
+                parts
+            }
+            (Some(3), Some(5), None) if self.bias.is_some() => {
+                return Err(unsupported("a bias beside packed keys and values"));
+            }
             (Some(3), None, None) => {
                 let columns = e.shape(self.query)?[2].as_const();
                 let third = columns.filter(|c| c % 3 == 0).map(|c| c / 3);
@@ -109,8 +162,7 @@ impl Operands {
                     return Err(unsupported("this form of its operands"));
                 };
                 let [k, v] = packed::<2>(e, key)?;
-                let q = self.biased_part(e, self.query, 0, heads)?;
-                [q, k, v]
+                [heads_of(e, self.query, heads)?, k, v]
             }
             (Some(3), Some(3), Some(3)) => match (self.key, self.value) {
                 (Some(key), Some(value)) => self.biased(e, [self.query, key, value], heads)?,
@@ -173,13 +225,18 @@ fn packed<const N: usize>(
 ) -> Result<[ValueId; N], ImportFailure> {
     let mut parts = Vec::with_capacity(N);
     for i in 0..N {
-        let at = e.int("part", i as i64)?;
-        let part = e.op("Gather", axis_of(3), &[x, at])?;
+        let part = picked(e, x, 3, i)?;
         parts.push(e.transposed(part, &[0, 2, 1, 3])?);
     }
     parts
         .try_into()
         .map_err(|_| e.c.error("has no parts").into())
+}
+
+/// Element `i` of an axis, without that axis.
+fn picked(e: &mut Expansion<'_>, x: ValueId, axis: i64, i: usize) -> Made {
+    let at = e.int("part", i as i64)?;
+    e.op("Gather", axis_of(axis), &[x, at])
 }
 
 /// Imports DecoderMaskedMultiHeadAttention: attention of one query for each row of the batch, to keys in a cache or to
@@ -191,9 +248,6 @@ pub(in super::super) fn decoder_masked_attention(b: &mut Builder, mut c: Importe
     let shared = c.take_flag("past_present_share_buffer", false)?;
     c.take_int("output_qk")?;
     c.no_more_attributes()?;
-    if c.input(9).is_some() {
-        return Err(unsupported("beams"));
-    }
     if c.follows_a_refusal(b) {
         return Ok(b.stand_ins(&c.outputs));
     }
@@ -204,44 +258,39 @@ pub(in super::super) fn decoder_masked_attention(b: &mut Builder, mut c: Importe
         bias: c.input(10),
     };
     let mut e = Expansion { b, c: &c };
-    let [q, mut k, mut v] = operands.by_heads(&mut e, heads)?;
+    let [q, k, v] = operands.by_heads(&mut e, heads)?;
     let dtype = e.ty(q)?.dtype;
-    let mut unwritten = None;
-    match (c.input(5), c.input(6)) {
-        (Some(past_key), Some(past_value)) if shared => {
-            let at = e.reshaped(c.need(7)?, &[1])?;
-            let at = e.cast(at, DType::I64)?;
-            let batch = e.length(past_key, 0)?;
-            let written = e.plain("Expand", &[at, batch])?;
-            for (o, x, past) in [(1, &mut k, past_key), (2, &mut v, past_value)] {
-                let attrs = axis_of(2).with("mode", Attr::Str("linear".into()));
-                *x = e.last(o, "TensorScatter", attrs, &[past, *x, written])?;
-            }
-            let lengths = Lengths::of(&mut e, q, k)?;
-            let key = lengths.key_places(&mut e)?;
-            let allowed = e.plain("LessOrEqual", &[key, at])?;
-            unwritten = Some(where_allowed(&mut e, allowed, dtype, f64::NEG_INFINITY)?);
-        }
-        (Some(past_key), Some(past_value)) => {
-            k = behind(&mut e, 1, Some(past_key), k)?;
-            v = behind(&mut e, 2, Some(past_value), v)?;
-        }
-        (None, None) => {
-            k = behind(&mut e, 1, None, k)?;
-            v = behind(&mut e, 2, None, v)?;
-        }
-        _ => return Err(c.error("past_key and past_value go together").into()),
+    let (past_key, past_value) = (c.input(5), c.input(6));
+    if past_key.is_some() != past_value.is_some() {
+        return Err(c.error("past_key and past_value go together").into());
     }
+    let attended = match past_key.zip(past_value) {
+        Some((past_key, past_value)) if shared => {
+            let cache = SharedCache {
+                caches: [past_key, past_value],
+                at: c.need(7)?,
+                beams: c.input(9),
+            };
+            cache.write(&mut e, [k, v])?.0
+        }
+        _ if c.input(9).is_some() => return Err(unsupported("beams without a shared cache")),
+        _ => {
+            let k = behind(&mut e, 1, past_key, k)?;
+            Attended::all([k, behind(&mut e, 2, past_value, v)?])
+        }
+    };
+    let [k, v] = attended.keys_and_values;
     let lengths = Lengths::of(&mut e, q, k)?;
     let mut padding = None;
     if let Some(mask) = c.input(3) {
         let mask = lengths.padding(&mut e, mask, dtype, filter)?;
-        padding = Some(lengths.up_to_keys(&mut e, mask)?);
+        padding = Some(attended.term(&mut e, &lengths, mask)?);
     }
     let mut given = None;
     if let Some(bias) = c.input(4) {
-        given = Some(lengths.up_to_keys(&mut e, bias)?);
+        given = Some(attended.term(&mut e, &lengths, bias)?);
     }
+    let unwritten = attended.mask(&mut e, dtype)?;
     let bias = added(&mut e, &[given, padding, unwritten])?;
     let attention = Heads {
         q,
@@ -251,5 +300,5 @@ pub(in super::super) fn decoder_masked_attention(b: &mut Builder, mut c: Importe
         softcap: 0.0,
         bias,
     };
-    finish(&mut e, &attention)
+    finish(&mut e, &attention, &attended)
 }

@@ -81,12 +81,24 @@ impl Packed {
         }
         let dtype = e.ty(q)?.dtype;
         let lengths = Lengths::of(e, q, k)?;
-        let padding = match self.mask {
+        // ONNX Runtime ignores a mask of one column. Where there is only one key, its weight is 1 with a mask or without, so such
+        // a mask may always be left out.
+        let mut mask = self.mask;
+        if let Some(given) = mask
+            && let [_, keys] = e.shape(given)?.as_slice()
+            && keys.is(1)
+        {
+            mask = None;
+        }
+        let padding = match mask {
             Some(mask) => Some(lengths.padding(e, mask, dtype, self.filter)?),
             None => None,
         };
         let order = match self.causal {
-            true => Some(lengths.causal(e, dtype)?),
+            true => {
+                let query = lengths.query_places(e)?;
+                Some(lengths.causal(e, dtype, query)?)
+            }
             false => None,
         };
         let bias = added(e, &[self.bias, padding, order])?;

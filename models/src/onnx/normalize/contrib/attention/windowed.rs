@@ -11,7 +11,7 @@ use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::super::ImportFailure;
-use super::super::super::expansion::{Expansion, Made, perm_of};
+use super::super::super::expansion::{Expansion, Made, axis_of, perm_of};
 use super::group_query::{Places, at_least};
 
 /// The places of the entries of a cache, which are the same for keys and values.
@@ -73,6 +73,24 @@ impl WindowedCache {
             key_places,
             kept,
         })
+    }
+
+    /// The elements of a term of the scores that belong to the keys that are attended to: [batch, heads or 1, queries, keys].
+    /// Those of `bias` belong to the places of tokens.
+    pub fn of_keys(&self, e: &mut Expansion<'_>, bias: ValueId) -> Made {
+        let [heads, queries, tokens] = [1, 2, -1].map(|axis| e.length(bias, axis));
+        let (heads, queries, tokens) = (heads?, queries?, tokens?);
+        let batch = e.length(self.key_places, 0)?;
+        let keys = e.length(self.key_places, -1)?;
+        // Unused keys have no place, and what their scores are does not count.
+        let one = e.ints("one", &[1])?;
+        let last = e.plain("Sub", &[tokens, one])?;
+        let place = e.plain("Min", &[self.key_places, last])?;
+        let of_places = e.joined(0, &[batch, heads, queries, keys])?;
+        let place = e.plain("Expand", &[place, of_places])?;
+        let of_tokens = e.joined(0, &[batch, heads, queries, tokens])?;
+        let bias = e.plain("Expand", &[bias, of_tokens])?;
+        e.op("GatherElements", axis_of(3), &[bias, place])
     }
 
     /// Keys or values as they are attended to, and as they are kept: output `o`, where that is read.

@@ -54,7 +54,7 @@ const GROUPS: usize = DEPTH / TOGETHER;
 /// The most blocks among these weights.
 const MOST_BLOCKS: usize = DEPTH / LEAST_BLOCK;
 
-/// Whether rows can be codes in blocks of so many weights.
+/// Whether rows can be codes in blocks of this many weights.
 fn can_code(block: usize) -> bool {
     block > 0 && block <= DEPTH && block.is_multiple_of(LEAST_BLOCK)
 }

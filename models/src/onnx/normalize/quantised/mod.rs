@@ -4,13 +4,17 @@
 //! results become codes again. ONNX Runtime's own kernels compute some of them with integers, and give a code that is
 //! one higher or lower where a number lies close to the middle of two codes.
 
+mod blocks;
+
+pub(super) use blocks::{First, unpacked};
+
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::{DType, Dim, Tensor};
 
 use super::super::builder::Builder;
 use super::contrib::{Packed, channels_first, channels_last_order, rank};
 use super::expansion::{Expansion, Made, axis_of, perm_of, to_dtype};
-use super::{ImportFailure, ImportedNode, Outputs, softmax, unsupported};
+use super::{ImportFailure, ImportedNode, Outputs, softmax};
 
 /// Whether [`microsoft`] imports the op.
 pub(super) fn is_known(op: &str) -> bool {
@@ -45,9 +49,9 @@ pub(super) fn microsoft(b: &mut Builder, c: ImportedNode) -> Outputs {
     match c.op.as_str() {
         "QuantizeLinear" | "DequantizeLinear" => linear(b, c),
         "DynamicQuantizeMatMul" => dynamic_matmul(b, c),
-        "GatherBlockQuantized" => gather_blocks(b, c),
+        "GatherBlockQuantized" => blocks::gather_blocks(b, c),
         "MatMulIntegerToFloat" => matmul_to_float(b, c),
-        "MatMulNBits" => matmul_n_bits(b, c),
+        "MatMulNBits" => blocks::matmul_n_bits(b, c),
         "QAttention" => attention(b, c),
         "QGemm" => gemm(b, c),
         "QLinearAdd" => binary(b, c, "Add"),
@@ -68,8 +72,8 @@ pub(super) fn linear(b: &mut Builder, mut c: ImportedNode) -> Outputs {
             c.take(attr);
         }
     }
-    // Operator sets before 23 leave the dtype of the division open, later ones name that of the scales. Models of the former
-    // are made for ONNX Runtime, which divides in f32.
+    // Operator sets before 23 leave the dtype of the division open, later ones name that of the scales. Models of the
+    // former are made for ONNX Runtime, which divides in f32.
     if c.op == "QuantizeLinear" && c.opset < 23 && c.attrs.get("precision").is_none() {
         c.attrs = c.attrs.with("precision", Attr::DType(DType::F32));
     }
@@ -126,8 +130,8 @@ fn numbers(b: &mut Builder, c: &ImportedNode, first: usize) -> Made {
     Ok(c.before(b, "DequantizeLinear", Attrs::default(), operands)?)
 }
 
-/// Adds the last node: the codes of `y` by the scale that is operand `i` and perhaps the zero point behind it, which has
-/// the dtype of the codes.
+/// Adds the last node: the codes of `y` by the scale that is operand `i` and perhaps the zero point behind it, which
+/// has the dtype of the codes.
 fn codes(b: &mut Builder, c: ImportedNode, y: ValueId, i: usize, dtype: DType) -> Outputs {
     let (attrs, operands) = quantised(b, &c, y, i, dtype)?;
     c.finish(b, "QuantizeLinear", attrs, operands)
@@ -186,7 +190,8 @@ fn choice(b: &mut Builder, c: ImportedNode) -> Outputs {
     codes(b, c, y, 7, dtype)
 }
 
-/// Imports a convolution of codes. The weights lie as ONNX has them also where the channels of the others are the last axis.
+/// Imports a convolution of codes. The weights lie as ONNX has them also where the channels of the others are the last
+/// axis.
 fn conv(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     if !c.take_flag("channels_last", false)? {
         return c.emit(b);
@@ -202,8 +207,8 @@ fn conv(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     c.finish(b, "Transpose", perm, vec![Some(y)])
 }
 
-/// Imports an op of one tensor of codes. Where the channels are the last axis, it is codes that are transposed: a transpose
-/// that is next to the one of another op goes away with it.
+/// Imports an op of one tensor of codes. Where the channels are the last axis, it is codes that are transposed: a
+/// transpose that is next to the one of another op goes away with it.
 fn unary(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let dtype = c.dtype(b, 0);
     let x = c.need(0)?;
@@ -306,8 +311,8 @@ struct Scaled {
     bias: Option<ValueId>,
 }
 
-/// Adds the last nodes of a product of codes: the sums times both scales, plus the bias. They are f32, which has room for
-/// all sums; the result has the dtype of the right scale.
+/// Adds the last nodes of a product of codes: the sums times both scales, plus the bias. They are f32, which has room
+/// for all sums; the result has the dtype of the right scale.
 fn scaled(b: &mut Builder, c: ImportedNode, of: Scaled) -> Outputs {
     let [left, right] = of.scales;
     let dtype = b.ty(right).map_or(DType::F32, |ty| ty.dtype);
@@ -369,36 +374,20 @@ fn attention(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let operands = vec![c.input(0), c.input(1), c.input(6), c.input(7)];
     let sums = c.before(b, "MatMulInteger", Attrs::default(), operands)?;
     let mut e = Expansion { b, c: &c };
-    let sums = e.cast(sums, DType::F32)?;
+    let dtype = e.ty(bias)?.dtype;
+    let wide = |e: &mut Expansion<'_>, x| e.cast(x, DType::F32);
+    let (sums, bias) = (wide(&mut e, sums)?, wide(&mut e, bias)?);
+    let (own, other) = (wide(&mut e, own)?, wide(&mut e, other)?);
     let both = e.plain("Mul", &[own, other])?;
     let all = e.plain("Mul", &[sums, both])?;
     let all = e.plain("Add", &[all, bias])?;
+    let all = e.cast(all, dtype)?;
     attention.past = c.input(8);
-    attention.mask = padding(&e)?;
+    attention.mask = c.input(5);
     attention.attend(&mut e, all, None)
 }
 
-/// The mask of QAttention, whose operand 0 is `[batch, tokens, size]`; `None` where there is none.
-fn padding(e: &Expansion<'_>) -> Result<Option<ValueId>, ImportFailure> {
-    let (x, Some(mask)) = (e.c.need(0)?, e.c.input(5)) else {
-        return Ok(None);
-    };
-    let length = |x, axis: usize| -> Result<Option<i64>, ImportFailure> {
-        Ok(e.shape(x)?.get(axis).and_then(Dim::as_const))
-    };
-    let before = match e.c.input(8) {
-        Some(past) => length(past, 3)?,
-        None => Some(0),
-    };
-    let keys = length(x, 1)?.zip(before);
-    let keys = keys.map(|(tokens, before)| tokens.saturating_add(before));
-    // A column for more keys than one stands for no mask in ONNX Runtime.
-    let is_column = matches!(e.shape(mask)?.as_slice(), [_, keys] if keys.is(1));
-    let is_none = is_column && keys.is_some_and(|keys| keys != 1);
-    Ok(Some(mask).filter(|_| !is_none))
-}
-
-/// Imports QGemm: `alpha * (A · B + C)` of codes, whose result is codes where it has a scale.
+/// Imports QGemm: `alpha * (A · B + C)` of codes, whose result is codes where it has a zero point.
 fn gemm(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let alpha = c.take_float("alpha")?.unwrap_or(1.0);
     let transposed = [c.take_flag("transA", false)?, c.take_flag("transB", false)?];
@@ -420,11 +409,16 @@ fn gemm(b: &mut Builder, mut c: ImportedNode) -> Outputs {
         let factor = b.literal(&c.sub("alpha"), Tensor::scalar(alpha));
         own = c.before(b, "Mul", Attrs::default(), vec![Some(own), Some(factor)])?;
     }
-    let has_scale = c.input(7).is_some();
-    if has_scale != c.input(8).is_some() {
-        return Err(c.error("y_scale and y_zero_point go together").into());
+    let (scale, zero) = (c.input(7), c.input(8));
+    if scale.is_none() && zero.is_some() {
+        return Err(c.error("y_zero_point needs y_scale").into());
     }
-    if !has_scale {
+    if zero.is_none() {
+        // As in ONNX Runtime, the results are numbers, and divided by the scale all the same.
+        if scale.is_some() {
+            let scale = one_number(b, &c, 7)?;
+            own = c.before(b, "Div", Attrs::default(), vec![Some(own), Some(scale)])?;
+        }
         let of = Scaled {
             sums,
             scales: [own, other],
@@ -437,220 +431,4 @@ fn gemm(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let y = c.before(b, "Mul", Attrs::default(), vec![Some(sums), Some(both)])?;
     let dtype = c.dtype(b, 0);
     codes(b, c, y, 7, dtype)
-}
-
-/// Imports MatMulNBits, whose weights stay packed.
-fn matmul_n_bits(b: &mut Builder, mut c: ImportedNode) -> Outputs {
-    // Levels but 4 are of products of numbers, which are exact here.
-    if c.take_int("accuracy_level")? == Some(4) {
-        c.attrs = std::mem::take(&mut c.attrs).with("accuracy_level", Attr::Int(4));
-    }
-    let weights = c.take_int("weight_prepacked")?.unwrap_or(0);
-    if weights != 0 {
-        return Err(unsupported("weights that are packed for a device"));
-    }
-    if let Some(groups) = c.input(4) {
-        return matmul_of_groups(b, c, groups);
-    }
-    let bias = c.input(5);
-    c.inputs.truncate(4);
-    c.set(4, bias);
-    c.emit(b)
-}
-
-/// Imports MatMulNBits whose operand `g_idx` [K] says to which block each row of the weights belongs, as GPTQ orders them. The weights
-/// become numbers once, at install:
-///
-/// ```text
-/// B ── codes [N, K] ── less zero points [N, blocks] at g_idx ── times scales [N, blocks] at g_idx ── [N, K]ᵀ
-/// ```
-fn matmul_of_groups(b: &mut Builder, mut c: ImportedNode, groups: ValueId) -> Outputs {
-    let needed = |c: &mut ImportedNode, attr: &str| match c.take_int(attr)? {
-        Some(n) if n > 0 => Ok(n),
-        _ => Err(c.wrong(attr, "a number above zero")),
-    };
-    let (k, n) = (needed(&mut c, "K")?, needed(&mut c, "N")?);
-    let block = needed(&mut c, "block_size")?;
-    let bits = c.take_int("bits")?.unwrap_or(4);
-    if bits != 4 && bits != 8 {
-        return Err(unsupported(format!("codes of {bits} bits with 'g_idx'")));
-    }
-    c.take_int("accuracy_level")?;
-    c.no_more_attributes()?;
-    if c.follows_a_refusal(b) {
-        return Ok(b.stand_ins(&c.outputs));
-    }
-    let blocks = (k - 1) / block + 1;
-    let filled = blocks.checked_mul(block).and_then(|f| f.checked_mul(n));
-    if filled.is_none_or(|f| f > i64::MAX / 8) {
-        return Err(c.error("has too large weights").into());
-    }
-    let (a, packed, scales) = (c.need(0)?, c.need(1)?, c.need(2)?);
-    let (zeros, bias) = (c.input(3), c.input(5));
-    let mut e = Expansion { b, c: &c };
-    let e = &mut e;
-    let stated = e.shape(groups)?;
-    match stated.as_slice() {
-        // It may be as long as the blocks, the last of which may be filled up.
-        [len] if len.as_const().is_none_or(|l| l == k || l == blocks * block) => {}
-        _ => {
-            let reason = format!("'g_idx' must be a list of {k} numbers of blocks");
-            return Err(c.error(reason).into());
-        }
-    }
-    let groups = e.slice(groups, 0, 0, k, 1)?;
-    let numbers = |e: &mut Expansion<'_>, packed: ValueId, columns: i64| {
-        let bytes = (columns * bits + 7) / 8;
-        let packed = e.reshaped(packed, &[n, bytes])?;
-        let codes = match bits {
-            4 => unpacked(e, packed, First::Low)?,
-            _ => packed,
-        };
-        e.cast(codes, DType::F32)
-    };
-    let codes = numbers(e, packed, blocks * block)?;
-    let codes = e.slice(codes, 1, 0, k, 1)?;
-    let of_rows = |e: &mut Expansion<'_>, x: ValueId| e.op("Gather", axis_of(1), &[x, groups]);
-    let zeros = match zeros {
-        None => e.float("zero", DType::F32, f64::from(1u8 << (bits - 1)))?,
-        Some(zeros) if e.ty(zeros)?.dtype == DType::U8 => {
-            let zeros = numbers(e, zeros, blocks)?;
-            let zeros = e.slice(zeros, 1, 0, blocks, 1)?;
-            of_rows(e, zeros)?
-        }
-        Some(zeros) => {
-            let zeros = e.reshaped(zeros, &[n, blocks])?;
-            let zeros = e.cast(zeros, DType::F32)?;
-            of_rows(e, zeros)?
-        }
-    };
-    let scales = e.reshaped(scales, &[n, blocks])?;
-    let scales = e.cast(scales, DType::F32)?;
-    let scales = of_rows(e, scales)?;
-    let weights = e.plain("Sub", &[codes, zeros])?;
-    let weights = e.plain("Mul", &[weights, scales])?;
-    let dtype = e.ty(a)?.dtype;
-    let weights = e.cast(weights, dtype)?;
-    let weights = e.transposed(weights, &[1, 0])?;
-    Ok(vec![match bias {
-        None => e.last(0, "MatMul", Attrs::default(), &[a, weights])?,
-        Some(bias) => {
-            let product = e.plain("MatMul", &[a, weights])?;
-            e.last(0, "Add", Attrs::default(), &[product, bias])?
-        }
-    }])
-}
-
-/// Rows of weights that are quantised in blocks along an axis.
-struct BlockRows {
-    block: i64,
-    gather: i64,
-    blocks: i64,
-    bits: i64,
-}
-
-/// Imports GatherBlockQuantized: codes, scales and zero points of rows are gathered, then the rows become numbers.
-fn gather_blocks(b: &mut Builder, mut c: ImportedNode) -> Outputs {
-    let (data, indices, scales) = (c.need(0)?, c.need(1)?, c.need(2)?);
-    let rows = BlockRows {
-        block: c.take_int("block_size")?.unwrap_or(128),
-        gather: c.take_int("gather_axis")?.unwrap_or(0),
-        blocks: c.take_int("quantize_axis")?.unwrap_or(1),
-        bits: c.take_int("bits")?.unwrap_or(4),
-    };
-    c.no_more_attributes()?;
-    let rank = |id: ValueId| b.ty(id).map_or(0, |ty| ty.shape.len() as i64);
-    let (rank, inserted) = (rank(data), rank(indices) - 1);
-    let from_front = |axis: i64| if axis < 0 { axis + rank } else { axis };
-    let (gather, blocks) = (from_front(rows.gather), from_front(rows.blocks));
-    if gather == blocks || !(0..rank).contains(&gather) || !(0..rank).contains(&blocks) {
-        return Err(c
-            .error(format!("axes {gather} and {blocks} of rank {rank}"))
-            .into());
-    }
-    let packed = c.dtype(b, 0) == DType::U8 && rows.bits == 4;
-    if packed && blocks != rank - 1 {
-        return Err(unsupported("packed codes along another axis than the last"));
-    }
-    // Codes of whole bytes have no sign, and stand for numbers around their middle.
-    let middle = match (c.dtype(b, 0), rows.bits) {
-        (DType::U8, 4) => Some(8u8),
-        (DType::U8, 8) => Some(128),
-        (DType::U8, _) => return Err(unsupported(format!("codes of {} bits", rows.bits))),
-        _ => None,
-    };
-    let zeros = c.input(3);
-    let count = b.ty(scales).and_then(|ty| ty.shape.last()?.as_const());
-    let (dtype, output) = (c.dtype(b, 2), c.outputs.clone());
-    let mut e = Expansion { b, c: &c };
-    let taken = |e: &mut Expansion<'_>, x| e.op("Gather", axis_of(gather), &[x, indices]);
-    // Only rows of whole bytes are gathered. Packed tensors get a byte for each element, once, before the first step.
-    let whole = |e: &mut Expansion<'_>, x| {
-        let dtype = e.ty(x)?.dtype.widened();
-        e.cast(x, dtype)
-    };
-    let codes = whole(&mut e, data)?;
-    let (mut codes, scales) = (taken(&mut e, codes)?, taken(&mut e, scales)?);
-    let mut zeros = match zeros {
-        None => None,
-        Some(zeros) => {
-            let zeros = whole(&mut e, zeros)?;
-            Some(taken(&mut e, zeros)?)
-        }
-    };
-    if packed {
-        codes = unpacked(&mut e, codes, First::Low)?;
-        if let Some(packed) = zeros {
-            let count = count.ok_or_else(|| unsupported("blocks of a number that is not known"))?;
-            let all = unpacked(&mut e, packed, First::Low)?;
-            zeros = Some(e.slice(all, -1, 0, count, 1)?);
-        }
-    }
-    if let (None, Some(middle)) = (zeros, middle) {
-        let shape = e.plain("Shape", &[scales])?;
-        let value =
-            Tensor::from_slice(&[1], &[middle]).map_err(|error| c.error(error.to_string()))?;
-        let attrs = Attrs::default().with("value", Attr::Tensor(value));
-        zeros = Some(e.op("ConstantOfShape", attrs, &[shape])?);
-    }
-    let along = if blocks > gather {
-        blocks + inserted
-    } else {
-        blocks
-    };
-    let attrs = axis_of(along)
-        .with("block_size", Attr::Int(rows.block))
-        .with("output_dtype", Attr::DType(dtype));
-    let operands = vec![Some(codes), Some(scales), zeros];
-    Ok(b.emit("DequantizeLinear", &c.name, attrs, operands, &output)?)
-}
-
-/// The half of a byte that holds the first of its two codes.
-#[derive(Clone, Copy)]
-pub(super) enum First {
-    Low,
-    High,
-}
-
-/// Bytes of two codes each as codes of a byte each.
-pub(super) fn unpacked(e: &mut Expansion<'_>, x: ValueId, first: First) -> Made {
-    let shape = e.shape(x)?;
-    let last = shape.last().and_then(Dim::as_const);
-    let last = last.ok_or_else(|| unsupported("packed codes of a size that is not known"))?;
-    let mask = e.b.literal(&e.c.sub("mask"), Tensor::scalar(15u8));
-    let bits = e.b.literal(&e.c.sub("bits"), Tensor::scalar(4u8));
-    let low = e.plain("BitwiseAnd", &[x, mask])?;
-    let right = Attrs::default().with("direction", Attr::Str("RIGHT".into()));
-    let high = e.op("BitShift", right, &[x, bits])?;
-    let (low, high) = (e.unsqueezed(low, &[-1])?, e.unsqueezed(high, &[-1])?);
-    let pairs = match first {
-        First::Low => [low, high],
-        First::High => [high, low],
-    };
-    let pairs = e.joined(-1, &pairs)?;
-    let mut to = vec![0; shape.len()];
-    if let Some(len) = to.last_mut() {
-        *len = 2 * last;
-    }
-    e.reshaped(pairs, &to)
 }
