@@ -98,8 +98,8 @@ enum ActiveFault {
     Drain(PendingDrain),
     Forget(PendingForget),
     Deadly(PendingLift),
-    /// The number of days that have yet to pass, and when the next of them do.
-    Days(u16, Duration),
+    /// The number of days that have yet to pass.
+    Days(u16),
 }
 
 enum Stage {
@@ -137,6 +137,9 @@ pub struct Injector {
     pub hogs: Vec<Hog>,
     /// The seconds by which all calendars have advanced.
     passed: i64,
+    /// When the next days pass. Several faults share it: days of two of them would pass faster than members can renew their
+    /// certificates.
+    days_due: Duration,
 }
 
 impl Injector {
@@ -156,6 +159,7 @@ impl Injector {
             injured: Vec::new(),
             hogs: Vec::new(),
             passed: 0,
+            days_due: Duration::ZERO,
         }
     }
 
@@ -338,7 +342,7 @@ impl Injector {
             Harm::Drain => ActiveFault::Drain(PendingDrain::begin(cluster, host)),
             Harm::Forget => ActiveFault::Forget(PendingForget::begin(cluster, host)),
             Harm::Deadly => ActiveFault::Deadly(PendingLift::default()),
-            Harm::Days(days) => ActiveFault::Days(days, cluster.elapsed()),
+            Harm::Days(days) => ActiveFault::Days(days),
             Harm::Hoard { .. } | Harm::Flood { .. } => {
                 let client = self.other(harm)?;
                 cluster.own_token(client)?;
@@ -378,11 +382,11 @@ impl Injector {
             self.injured[*injury].answered = Some(now);
         }
         let passes = match ongoing {
-            ActiveFault::Days(left, at) if *left > 0 && *at <= now => {
+            ActiveFault::Days(left) if *left > 0 && self.days_due <= now => {
                 let (most, pause) = AT_ONCE;
                 let days = most.min(*left);
                 *left -= days;
-                *at = now + Duration::from_millis(pause.into());
+                self.days_due = now + Duration::from_millis(pause.into());
                 i64::from(days) * DAY
             }
             ActiveFault::Expire(expiring) => match expiring.look(cluster) {
@@ -428,7 +432,7 @@ impl Injector {
             ActiveFault::Drain(draining) => self.left.contains(&host) || draining.end(cluster),
             ActiveFault::Forget(forgetting) => self.left.contains(&host) || forgetting.end(cluster),
             ActiveFault::Deadly(lift) => lift.end(cluster),
-            ActiveFault::Nothing | ActiveFault::Memory { .. } | ActiveFault::Days(..) => true,
+            ActiveFault::Nothing | ActiveFault::Memory { .. } | ActiveFault::Days(_) => true,
         };
         if ended {
             self.injured[*injury].until = Some(now);

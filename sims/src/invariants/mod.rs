@@ -99,7 +99,7 @@ const JOINING: Duration = Duration::from_secs(5);
 /// How long a worker takes from being told to leave until it has left, its steps included.
 const LEAVING: Duration = Duration::from_secs(10);
 
-/// Memory in MiB of a worker that a few clients fill with what the scenario has them do.
+/// Memory in MiB of a worker that a few clients fill with what the scenario has them do, where no model of it has tables.
 const SMALL: u32 = 24;
 
 /// How many violations are kept of one run; further ones tell nothing new.
@@ -242,17 +242,23 @@ impl View<'_> {
             || ends.any(|(at, h, _)| *h == host && within(*at, JOINING))
     }
 
-    /// Whether an error says that a worker of the smallest size, which it names, is full, and several clients hold what fills
-    /// it: the scenario asks for more than there is.
+    /// Whether an error says that a worker, which it names, is full, and several clients hold what fills it: the worker is of
+    /// the smallest size, or a model with tables fills most of it. The scenario asks for more than there is.
     pub fn is_crowded(&self, error: &Error) -> bool {
         let named = error.site.as_deref().and_then(|s| s.worker.as_deref());
         let Some(named @ Host::Worker(i)) = named.and_then(worker) else {
             return false;
         };
         let spec = self.scenario.workers.get(usize::from(i));
-        let small = spec.is_some_and(|w| w.memory_mib <= SMALL);
+        let small = spec.is_some_and(|w| w.memory_mib <= SMALL) || self.has_tables();
         let full = error.message.contains(&format!("worker {named} has "));
         error.code == Code::OutOfMemory && full && small && self.scenario.clients.len() > 1
+    }
+
+    /// Whether a model of the scenario has tables, which fill most of two workers.
+    pub fn has_tables(&self) -> bool {
+        let mut models = self.scenario.clients.iter().flat_map(|c| &c.models);
+        models.any(|m| m.spec.tables > 0)
     }
 
     /// The longest time that a kernel that does not hang takes between `from` and `to`, including the wait for its

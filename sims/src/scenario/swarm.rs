@@ -17,6 +17,10 @@ const AT_ONCE: u64 = 50;
 /// How many seeds in a hundred have a loop over tables, the MiB of each of their workers, and the number of the tables.
 const TABLES: (u64, u32, u8) = (15, 48, 12);
 
+/// How many workers a seed with tables has at least from its beginning: two hold the tables of one model, and the third the
+/// models of other clients.
+const FEWEST_FOR_TABLES: usize = 3;
+
 /// Milliseconds after which a load is given up: half are given up earlier than the first.
 const GIVEN_UP: (u32, u32) = (20, 1000);
 
@@ -121,9 +125,11 @@ pub(super) fn scenario(seed: u64) -> Scenario {
 }
 
 /// Gives the first client's first model, in some seeds, a loop over tables that fit no worker, so that workers drive the
-/// loop's body over several. The tables are made by ops, and no call issues these one by one.
+/// loop's body over several. The tables are made by ops, and no call issues these one by one. Only seeds of which enough
+/// workers are there from the beginning have one, since the model waits for none.
 fn draw_tables(d: &mut Draw, s: &mut Scenario) {
-    if !d.chance(TABLES.0) {
+    let there = s.workers.iter().filter(|w| w.joins == 0).count();
+    if !d.chance(TABLES.0) || there < FEWEST_FOR_TABLES {
         return;
     }
     for worker in &mut s.workers {

@@ -2,6 +2,8 @@
 //!
 //! Each result is a difference or a sum of two products, all three of which are rounded in the type that is computed in.
 
+use std::ops::Range;
+
 use crate::Exec;
 use crate::compiled::compiled_floats;
 use crate::element::{Float, Number, WIDENED, canonical_nan};
@@ -102,51 +104,165 @@ fn rotate_long<T: Float>(exec: &Exec, interleaved: bool, c: &[T], s: &[T], x: &[
     }
 }
 
+/// The places of consecutive heads among batches, and the last two axes before the elements of a head, in the order of the
+/// operand.
+#[derive(Clone, Copy)]
+struct Heads {
+    at: [usize; 3],
+    inner: [usize; 2],
+}
+
+impl Heads {
+    #[inline(always)]
+    fn new(r: &Rotary<'_>, first: usize) -> Heads {
+        let inner = if r.heads_first {
+            [r.heads, r.tokens]
+        } else {
+            [r.tokens, r.heads]
+        };
+        Heads {
+            at: [
+                first / inner[1] / inner[0],
+                first / inner[1] % inner[0],
+                first % inner[1],
+            ],
+            inner,
+        }
+    }
+
+    /// The row of the next head in caches of `rows` rows.
+    #[inline(always)]
+    fn next_row(&mut self, r: &Rotary<'_>, rows: usize) -> usize {
+        let at = &mut self.at;
+        let token = if r.heads_first { at[2] } else { at[1] };
+        let row = if r.half == 0 {
+            0
+        } else {
+            r.row(at[0], token, rows)
+        };
+        at[2] += 1;
+        if at[2] == self.inner[1] {
+            at[2] = 0;
+            at[1] += 1;
+        }
+        if at[1] == self.inner[0] {
+            at[1] = 0;
+            at[0] += 1;
+        }
+        row
+    }
+}
+
 multiversion! {
     fn rotary_tile<T: Float>(exec: &Exec, r: &Rotary<'_>, first: usize, x: &[T], cos: &[T], sin: &[T], y: &mut [T]) {
         let (size, half) = (r.size, r.half);
         let rows = cos.len().checked_div(half).unwrap_or(0);
-        // The last two axes before the elements of a head, in the order of the operand.
-        let inner = if r.heads_first { [r.heads, r.tokens] } else { [r.tokens, r.heads] };
-        let mut at = [first / inner[1] / inner[0], first / inner[1] % inner[0], first % inner[1]];
-        let mut wide = [[<T::Wide as Real>::ZERO; WIDENED]; 4];
-        let [wide_cos, wide_sin, operands, results] = &mut wide;
-        let mut widened = usize::MAX;
+        let mut heads = Heads::new(r, first);
         for (x, y) in x.chunks_exact(size).zip(y.chunks_exact_mut(size)) {
-            let token = if r.heads_first { at[2] } else { at[1] };
-            let row = if half == 0 { 0 } else { r.row(at[0], token, rows) };
+            let row = heads.next_row(r, rows);
             let (c, s) = (&cos[row * half..(row + 1) * half], &sin[row * half..(row + 1) * half]);
             let (turned, rest) = y.split_at_mut(2 * half);
             let given = &x[..2 * half];
             match (T::as_wide(c), T::as_wide(s), T::as_wide(given), T::as_wide_mut(turned)) {
                 (Some(c), Some(s), Some(x), Some(y)) => rotate(exec, r.interleaved, c, s, x, y),
-                _ if 2 * half > WIDENED => rotate_long(exec, r.interleaved, c, s, given, turned),
-                _ => {
-                    if row != widened {
-                        T::widen_run(c, &mut wide_cos[..half]);
-                        T::widen_run(s, &mut wide_sin[..half]);
-                        widened = row;
-                    }
-                    T::widen_run(given, &mut operands[..2 * half]);
-                    let (c, s) = (&wide_cos[..half], &wide_sin[..half]);
-                    rotate(exec, r.interleaved, c, s, operands, results);
-                    T::narrow_run(&results[..2 * half], turned);
-                }
+                _ => rotate_long(exec, r.interleaved, c, s, given, turned),
             }
             for piece in pieces(exec, rest.len(), PIECE) {
                 rest[piece.clone()].copy_from_slice(&x[2 * half..][piece]);
             }
-            at[2] += 1;
-            if at[2] == inner[1] {
-                at[2] = 0;
-                at[1] += 1;
+        }
+    }
+}
+
+multiversion! {
+    /// Rotates consecutive heads of `size` elements, each by its own row of `cos` and `sin`.
+    fn rotate_heads<T: Float>(exec: &Exec, interleaved: bool, half: usize, size: usize, cos: &[T::Wide], sin: &[T::Wide], x: &[T::Wide], y: &mut [T::Wide]) {
+        for (i, (x, y)) in x.chunks_exact(size).zip(y.chunks_exact_mut(size)).enumerate() {
+            let (c, s) = (&cos[i * half..][..half], &sin[i * half..][..half]);
+            rotate(exec, interleaved, c, s, &x[..2 * half], &mut y[..2 * half]);
+        }
+    }
+}
+
+/// As [`rotary_tile`], for a narrow type and heads of which one or several are widened together.
+fn rotary_tile_widened<T: Float>(
+    exec: &Exec,
+    r: &Rotary<'_>,
+    first: usize,
+    x: &[T],
+    cos: &[T],
+    sin: &[T],
+    y: &mut [T],
+) {
+    let (size, half) = (r.size, r.half);
+    let rows = cos.len().checked_div(half).unwrap_or(0);
+    let mut wide = [[<T::Wide as Real>::ZERO; WIDENED]; 4];
+    let [wide_cos, wide_sin, operands, results] = &mut wide;
+    let mut heads = Heads::new(r, first);
+    let block = WIDENED / size * size;
+    for (x, y) in x.chunks(block).zip(y.chunks_mut(block)) {
+        let count = x.len() / size;
+        // Rows that follow each other in the caches are widened together.
+        let (mut run, mut done) = (0..0, 0);
+        for i in 0..count {
+            let row = heads.next_row(r, rows);
+            if row != run.end || i == 0 {
+                let at = done * half;
+                widen_rows(
+                    half,
+                    run,
+                    cos,
+                    sin,
+                    &mut wide_cos[at..],
+                    &mut wide_sin[at..],
+                );
+                (run, done) = (row..row, i);
             }
-            if at[1] == inner[0] {
-                at[1] = 0;
-                at[0] += 1;
+            run.end = row + 1;
+        }
+        let at = done * half;
+        widen_rows(
+            half,
+            run,
+            cos,
+            sin,
+            &mut wide_cos[at..],
+            &mut wide_sin[at..],
+        );
+        let (operands, results) = (&mut operands[..x.len()], &mut results[..x.len()]);
+        T::widen_run(x, operands);
+        rotate_heads::<T>(
+            exec,
+            r.interleaved,
+            half,
+            size,
+            wide_cos,
+            wide_sin,
+            operands,
+            results,
+        );
+        T::narrow_run(results, y);
+        if size > 2 * half {
+            // Elements that are not rotated keep their bits, those of a NaN too.
+            for (x, y) in x.chunks_exact(size).zip(y.chunks_exact_mut(size)) {
+                y[2 * half..].copy_from_slice(&x[2 * half..]);
             }
         }
     }
+}
+
+/// Widens some rows of the caches to the start of `wide_cos` and `wide_sin`.
+fn widen_rows<T: Float>(
+    half: usize,
+    rows: Range<usize>,
+    cos: &[T],
+    sin: &[T],
+    wide_cos: &mut [T::Wide],
+    wide_sin: &mut [T::Wide],
+) {
+    let (from, to) = (rows.start * half, rows.end * half);
+    T::widen_run(&cos[from..to], &mut wide_cos[..to - from]);
+    T::widen_run(&sin[from..to], &mut wide_sin[..to - from]);
 }
 
 fn rotary_any<T: Float>(
@@ -187,9 +303,14 @@ fn rotary_any<T: Float>(
             });
         }
     }
+    let narrow = T::as_wide(x).is_none();
     tiles(exec, y, r.size, units_per_tile(r.size), |range, part| {
         let x = &x[range.start * r.size..range.end * r.size];
-        rotary_tile(exec, r, range.start, x, cos, sin, part)
+        if narrow && r.size <= WIDENED {
+            rotary_tile_widened(exec, r, range.start, x, cos, sin, part)
+        } else {
+            rotary_tile(exec, r, range.start, x, cos, sin, part)
+        }
     })?;
     Ok(exec.check()?)
 }

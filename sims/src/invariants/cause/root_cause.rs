@@ -276,16 +276,24 @@ impl Case<'_> {
 
     /// Whether too few workers were there all the time for the model, or nobody who could plan it.
     fn lacks_workers(&self) -> bool {
-        let wants = self.model().workers.unwrap_or(1) as usize;
+        // Tables fit no single worker.
+        let fewest = if self.model().spec.tables > 0 { 2 } else { 1 };
+        let wants = self.model().workers.map_or(fewest, |n| n as usize);
         let workers = (0..self.view.scenario.workers.len()).map(|i| Host::Worker(i as u16));
         let planned = [Host::Coordinator, self.me()];
         let there = workers.filter(|w| self.was_there(*w)).count();
         there < wants || !planned.into_iter().all(|h| self.was_there(h))
     }
 
-    /// Whether the worker that the scenario pins a node to was away.
+    /// Whether the worker that the scenario pins a node to was away, or the one to which a call on handles pins what it traces.
     fn lacks_the_pinned(&self) -> bool {
-        let pinned = self.model().pin.map(|(_, worker)| Host::Worker(worker));
+        let pinned = if self.is_eager() {
+            let message = &self.error.message;
+            let mut workers = (0..self.view.scenario.workers.len()).map(|i| Host::Worker(i as u16));
+            workers.find(|w| message.contains(&format!("'{w}/")))
+        } else {
+            self.model().pin.map(|(_, worker)| Host::Worker(worker))
+        };
         pinned.is_some_and(|w| !self.was_there(w))
     }
 

@@ -10,6 +10,8 @@ use crate::multiversion::multiversion;
 pub trait Number: Element + NumberKernels {
     /// The type that operators compute in: `f32` for `f16` and `bf16`, else the type itself.
     type Wide: Number<Wide = Self::Wide>;
+    /// What orders elements: see [`Number::rank`].
+    type Rank: Ord + Copy;
     /// 0.
     const ZERO: Self;
     /// 1.
@@ -64,6 +66,8 @@ pub trait Number: Element + NumberKernels {
     fn abs(a: Self) -> Self;
     /// Whether the element is NaN.
     fn is_nan(self) -> bool;
+    /// An integer that orders elements as their values are ordered: both zeros have the same, and NaN has the largest.
+    fn rank(self) -> Self::Rank;
 
     /// The smaller of both; NaN if either is NaN.
     #[inline(always)]
@@ -123,10 +127,26 @@ pub trait Integer: Number<Wide = Self> + IntegerKernels {
     fn shr(a: Self, b: Self) -> Self;
 }
 
+/// The rank of a float among all floats of its type: its bits as the integer `$bits`, or for a negative float as many below
+/// 0 as its magnitude has bits above that of zero.
+macro_rules! rank {
+    ($x:expr, $bits:ty) => {{
+        let bits = $x.to_bits() as $bits;
+        if Number::is_nan($x) {
+            <$bits>::MAX
+        } else if bits < 0 {
+            <$bits>::MIN.wrapping_sub(bits)
+        } else {
+            bits
+        }
+    }};
+}
+
 macro_rules! native_float {
-    ($t:ty) => {
+    ($t:ty, $bits:ty) => {
         impl Number for $t {
             type Wide = $t;
+            type Rank = $bits;
             const ZERO: $t = 0.0;
             const ONE: $t = 1.0;
             const LOWEST: $t = <$t>::NEG_INFINITY;
@@ -202,6 +222,10 @@ macro_rules! native_float {
             fn is_nan(self) -> bool {
                 <$t>::is_nan(self)
             }
+            #[inline(always)]
+            fn rank(self) -> $bits {
+                rank!(self, $bits)
+            }
         }
         impl Float for $t {
             #[inline(always)]
@@ -221,13 +245,14 @@ macro_rules! native_float {
         }
     };
 }
-native_float!(f32);
-native_float!(f64);
+native_float!(f32, i32);
+native_float!(f64, i64);
 
 macro_rules! half_float {
     ($t:ty, $widen:path, $narrow:path, $from_f64:path, $widen_run:path, $narrow_run:path) => {
         impl Number for $t {
             type Wide = f32;
+            type Rank = i16;
             const ZERO: $t = <$t>::ZERO;
             const ONE: $t = <$t>::ONE;
             const LOWEST: $t = <$t>::NEG_INFINITY;
@@ -280,6 +305,10 @@ macro_rules! half_float {
             #[inline(always)]
             fn is_nan(self) -> bool {
                 $widen(self).is_nan()
+            }
+            #[inline(always)]
+            fn rank(self) -> i16 {
+                rank!(self, i16)
             }
             #[inline(always)]
             fn fma(a: $t, b: $t, c: $t) -> $t {
@@ -356,6 +385,7 @@ macro_rules! integer {
     ($t:ty) => {
         impl Number for $t {
             type Wide = $t;
+            type Rank = $t;
             const ZERO: $t = 0;
             const ONE: $t = 1;
             const LOWEST: $t = <$t>::MIN;
@@ -450,6 +480,10 @@ macro_rules! integer {
             #[inline(always)]
             fn is_nan(self) -> bool {
                 false
+            }
+            #[inline(always)]
+            fn rank(self) -> $t {
+                self
             }
         }
         impl Integer for $t {

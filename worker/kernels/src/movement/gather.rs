@@ -1,6 +1,8 @@
 //! `Gather`, `GatherElements`, `GatherND`.
 
-use super::indices::{Indices, check_index};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::indices::{Index, Indices, are_within, check_index, resolve};
 use crate::Exec;
 use crate::compiled::compiled_bits;
 use crate::element::Bits;
@@ -62,21 +64,52 @@ fn gather_elements_any<T: Bits>(
         y_shape.len() == rank && (0..rank).all(|a| a == axis || y_shape[a] <= shape[a]),
         "{y_shape:?} of {shape:?}"
     );
-    indices.check(exec, shape[axis], axis)?;
+    let all = match indices {
+        Indices::I32(indices) => pick_elements(exec, x, shape, axis, indices, y, y_shape)?,
+        Indices::I64(indices) => pick_elements(exec, x, shape, axis, indices, y, y_shape)?,
+    };
+    if all {
+        return Ok(());
+    }
+    // Names the first index that is out of range, whichever tile met one first.
+    indices.check(exec, shape[axis], axis)
+}
+
+/// Gathers the elements that the indices address, and returns whether all indices address one. Indices are checked a tile
+/// at a time, since together they may be larger than the cache.
+fn pick_elements<T: Bits, I: Index>(
+    exec: &Exec,
+    x: &[T],
+    shape: &[usize],
+    axis: usize,
+    indices: &[I],
+    y: &mut [T],
+    y_shape: &[usize],
+) -> Result<bool> {
     let mut moves = strides(shape);
     let along = std::mem::take(&mut moves[axis]) as usize;
-    let walk = Walk::new(y_shape, [&moves[..rank]], [0])?;
+    let walk = Walk::new(y_shape, [&moves[..shape.len()]], [0])?;
     let step = walk.inner()[0] as usize;
-    Ok(tiles(exec, y, 1, GRAIN, |range, part| {
-        let first = range.start;
+    let outside = AtomicBool::new(false);
+    tiles(exec, y, 1, GRAIN, |range, part| {
+        let indices = &indices[range.clone()];
+        if !are_within(indices, shape[axis]) {
+            outside.store(true, Ordering::Relaxed);
+            return;
+        }
         let mut runs = walk.runs(range);
         while let Some(run) = runs.next_run() {
-            for i in 0..run.len {
-                let index = indices.resolved(first + run.start + i, shape[axis]);
-                part[run.start + i] = x[run.offset[0] + i * step + index * along];
+            let x = &x[run.offset[0]..];
+            let indices = &indices[run.start..run.start + run.len];
+            let part = &mut part[run.start..run.start + run.len];
+            let mut from = 0;
+            for (y, index) in part.iter_mut().zip(indices) {
+                *y = x[from + resolve(index.wide(), shape[axis]) * along];
+                from += step;
             }
         }
-    })?)
+    })?;
+    Ok(!outside.into_inner())
 }
 
 /// Checks the rows of `indices`, each of which is a position in the `depth` axes of `shape` from axis `batch` on.

@@ -97,11 +97,7 @@ impl Columns {
                 if let [last] = rest {
                     first[pairs.len()] = last.widen();
                 }
-                let (first, second) = (&mut first[..pairs.len()], &mut second[..pairs.len()]);
-                for i in 0..pairs.len() {
-                    first[i] = pairs[i][0].widen();
-                    second[i] = pairs[i][1].widen();
-                }
+                divide_pairs(pairs, &mut first[..pairs.len()], &mut second[..pairs.len()]);
             }
             _ => {
                 for offset in 0..stride {
@@ -118,6 +114,57 @@ impl Columns {
     }
 }
 
+/// The phases of some rows of the input. The planes of a tile use the same, since to pad them anew takes as long as to pool
+/// a small plane.
+pub(super) struct Lines<W> {
+    all: [W; ROOM],
+    /// The first output of the chunks for whose rows the padding is in place.
+    chunk: Option<usize>,
+}
+
+impl<W: Copy> Lines<W> {
+    #[inline(always)]
+    pub fn new(identity: W) -> Lines<W> {
+        Lines {
+            all: [identity; ROOM],
+            chunk: None,
+        }
+    }
+
+    /// The room for rows under the chunk that begins with output `first`, with the identity wherever its rows have no
+    /// columns.
+    #[inline(always)]
+    fn padded_for(&mut self, first: usize, identity: W) -> &mut [W; ROOM] {
+        if self.chunk.is_some_and(|chunk| chunk != first) {
+            self.all.fill(identity);
+        }
+        self.chunk = Some(first);
+        &mut self.all
+    }
+}
+
+/// Writes the first elements of pairs to `first`, and the second ones to `second`.
+#[inline(always)]
+fn divide_pairs<T: Number>(pairs: &[[T; 2]], first: &mut [T::Wide], second: &mut [T::Wide]) {
+    let n = pairs.len();
+    // What whole vectors leave is written by a vector that ends with the pairs, and overlaps those before it.
+    let whole = n - n % LANES;
+    let mut ranges = [0..whole, n.saturating_sub(LANES)..n];
+    if n < LANES {
+        ranges = [0..n, 0..0];
+    } else if whole == n {
+        ranges[1] = 0..0;
+    }
+    for range in ranges {
+        let pairs = &pairs[range.clone()];
+        let (first, second) = (&mut first[range.clone()], &mut second[range]);
+        for i in 0..pairs.len() {
+            first[i] = pairs[i][0].widen();
+            second[i] = pairs[i][1].widen();
+        }
+    }
+}
+
 /// Pools some rows of a plane's outputs, which are `part` of all of them.
 #[inline(always)]
 pub(super) fn plane_by_lines<T: Number, P: Pool<T>>(
@@ -125,19 +172,21 @@ pub(super) fn plane_by_lines<T: Number, P: Pool<T>>(
     w: &Window,
     pace: &mut Pace,
     part: Range<usize>,
+    room: &mut Lines<T::Wide>,
     x: &[T],
     y: &mut [T],
 ) -> Finished {
     let ([_, height, width], [_, down, stride]) = (w.input, w.strides);
     let (size, offsets) = (stride * PHASE, Offsets::new(w));
     let group = ((rows(w) - reach(w, 1) - 1) / down + 1).min(GROUP);
+    let mut all = [[pool.identity(); COLUMNS]; GROUP];
     let mut first = 0;
     while first < w.output[2] {
         let chunk = Chunk::new(w, first, COLUMNS);
         let columns = Columns::new(w, &chunk);
         let padded = chunk.columns.len().next_multiple_of(LANES);
         let row_taps = padded * w.kernel[1] * w.kernel[2];
-        let mut lines = [pool.identity(); ROOM];
+        let lines = room.padded_for(first, pool.identity());
         for od in part.start / w.output[1]..part.end.div_ceil(w.output[1]) {
             let depth_taps = w.taps(0, od);
             // The rows of the part that are of this depth.
@@ -150,7 +199,9 @@ pub(super) fn plane_by_lines<T: Number, P: Pool<T>>(
                 // The rows under all windows of the group.
                 let top = (from * down).saturating_sub(w.pads[1]);
                 let bottom = ((to - 1) * down + reach(w, 1) + 1).saturating_sub(w.pads[1]);
-                let mut all = [[pool.identity(); COLUMNS]; GROUP];
+                for acc in &mut all[..to - from] {
+                    acc[..padded].fill(pool.identity());
+                }
                 for kd in depth_taps.kernel.0..depth_taps.kernel.1 {
                     pace.count((to - from) * row_taps)?;
                     let plane = w.position(0, od, kd) * height;
@@ -158,17 +209,32 @@ pub(super) fn plane_by_lines<T: Number, P: Pool<T>>(
                         let row = &x[(plane + h) * width..][..width];
                         columns.divide(stride, row, &mut lines[(h - top) * size..][..size]);
                     }
-                    for oh in from..to {
+                    let mut oh = from;
+                    while oh < to {
                         let taps = w.taps(1, oh);
                         if taps.count() == 0 {
+                            oh += 1;
                             continue;
+                        }
+                        // Rows under whose windows all taps lie in the input advance together.
+                        let mut end = oh + 1;
+                        if taps.count() == w.kernel[1] {
+                            while end < to && w.taps(1, end).count() == w.kernel[1] {
+                                end += 1;
+                            }
                         }
                         // The first of the rows that exist is inside of `lines`.
                         let row = w.position(1, oh, taps.kernel.0) - top;
                         let first = (row * size).wrapping_sub(taps.kernel.0 * offsets.row);
                         let range = taps.kernel.0 * w.kernel[2]..taps.kernel.1 * w.kernel[2];
-                        let offsets = &offsets.all[range];
-                        push_taps(pool, &lines, first, offsets, &mut all[oh - from][..padded]);
+                        let rows = &mut all[oh - from..end - from];
+                        let places = Places {
+                            first,
+                            step: down * size,
+                            len: padded,
+                        };
+                        push_taps(pool, lines, places, &offsets.all[range], rows);
+                        oh = end;
                     }
                 }
                 for oh in from..to {
@@ -211,32 +277,43 @@ impl Offsets {
     }
 }
 
-/// Adds taps, whose offsets count from `first`, several at a time, so that chains stay in registers for as long.
+/// Where the taps of some rows of outputs are.
+#[derive(Clone, Copy)]
+struct Places {
+    /// What the offsets of the taps of the first row count from.
+    first: usize,
+    /// How far the taps of a row are from those of the next one; a multiple of [`LANES`].
+    step: usize,
+    /// Outputs of a row; a multiple of [`LANES`].
+    len: usize,
+}
+
+/// Adds taps to rows of outputs, several at a time, so that chains stay in registers for as long.
 #[inline(always)]
 fn push_taps<T: Number, P: Pool<T>>(
     pool: P,
     lines: &[T::Wide],
-    first: usize,
+    places: Places,
     offsets: &[usize],
-    acc: &mut [T::Wide],
+    rows: &mut [[T::Wide; COLUMNS]],
 ) {
     let mut rest = offsets;
     while let Some((taps, more)) = rest.split_first_chunk::<9>() {
-        push::<T, P, 9>(pool, lines, first, taps, acc);
+        push::<T, P, 9>(pool, lines, places, taps, rows);
         rest = more;
     }
     if let Some((taps, more)) = rest.split_first_chunk::<4>() {
-        push::<T, P, 4>(pool, lines, first, taps, acc);
+        push::<T, P, 4>(pool, lines, places, taps, rows);
         rest = more;
     }
     if let Some((taps, more)) = rest.split_first_chunk::<4>() {
-        push::<T, P, 4>(pool, lines, first, taps, acc);
+        push::<T, P, 4>(pool, lines, places, taps, rows);
         rest = more;
     }
     match *rest {
-        [a, b, c] => push::<T, P, 3>(pool, lines, first, &[a, b, c], acc),
-        [a, b] => push::<T, P, 2>(pool, lines, first, &[a, b], acc),
-        [a] => push::<T, P, 1>(pool, lines, first, &[a], acc),
+        [a, b, c] => push::<T, P, 3>(pool, lines, places, &[a, b, c], rows),
+        [a, b] => push::<T, P, 2>(pool, lines, places, &[a, b], rows),
+        [a] => push::<T, P, 1>(pool, lines, places, &[a], rows),
         _ => {}
     }
 }
@@ -245,24 +322,28 @@ fn push_taps<T: Number, P: Pool<T>>(
 fn push<T: Number, P: Pool<T>, const N: usize>(
     pool: P,
     lines: &[T::Wide],
-    first: usize,
+    places: Places,
     offsets: &[usize; N],
-    acc: &mut [T::Wide],
+    rows: &mut [[T::Wide; COLUMNS]],
 ) {
+    let blocks = ((rows.len() - 1) * places.step + places.len) / LANES;
     let mut taps: [&[[T::Wide; LANES]]; N] = [&[]; N];
     for t in 0..N {
-        taps[t] = lines[first.wrapping_add(offsets[t])..][..acc.len()]
-            .as_chunks()
-            .0;
+        let taps_of_all = &lines[places.first.wrapping_add(offsets[t])..];
+        taps[t] = &taps_of_all.as_chunks().0[..blocks];
     }
-    for (b, acc) in acc.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-        let mut chains = *acc;
-        for t in 0..N {
-            let taps = &taps[t][b];
-            for i in 0..LANES {
-                chains[i] = pool.push(chains[i], taps[i]);
+    for (r, row) in rows.iter_mut().enumerate() {
+        let row = &mut row.as_chunks_mut::<LANES>().0[..places.len / LANES];
+        for (b, acc) in row.iter_mut().enumerate() {
+            let at = r * (places.step / LANES) + b;
+            let mut chains = *acc;
+            for t in 0..N {
+                let taps = &taps[t][at];
+                for i in 0..LANES {
+                    chains[i] = pool.push(chains[i], taps[i]);
+                }
             }
+            *acc = chains;
         }
-        *acc = chains;
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Each output is one chain over its taps. Taps beyond the input are left out, or are the identity, which changes no chain.
 
-use super::lines::{fits_lines, plane_by_lines};
+use super::lines::{Lines, fits_lines, plane_by_lines};
 use super::window::Window;
 use crate::element::Number;
 use crate::error::Result;
@@ -77,17 +77,30 @@ impl Chunk {
         let (first, (from, to)) = (self.columns.start, self.interior);
         let (kernel, n) = (w.kernel[2], self.columns.len());
         // Those with fewer taps are overwritten below.
-        let mut results = [T::ZERO; COLUMNS];
-        let blocks = results.as_chunks_mut::<LANES>().0.iter_mut();
-        for (results, acc) in blocks
-            .zip(acc.as_chunks::<LANES>().0)
-            .take(n.div_ceil(LANES))
-        {
-            for i in 0..LANES {
-                results[i] = pool.finish(acc[i], inside * kernel, padded.saturating_mul(kernel));
+        let results = &mut y[self.columns.clone()];
+        let taps = (inside * kernel, padded.saturating_mul(kernel));
+        if n < LANES {
+            for i in 0..n {
+                results[i] = pool.finish(acc[i], taps.0, taps.1);
+            }
+        } else {
+            // The last block ends with the outputs, and may overlap the one before it.
+            let mut at = 0;
+            loop {
+                let acc: &[T::Wide; LANES] =
+                    acc[at..].first_chunk().expect("a block within the chains");
+                let results: &mut [T; LANES] = results[at..]
+                    .first_chunk_mut()
+                    .expect("a block within the outputs");
+                for i in 0..LANES {
+                    results[i] = pool.finish(acc[i], taps.0, taps.1);
+                }
+                if at == n - LANES {
+                    break;
+                }
+                at = (at + LANES).min(n - LANES);
             }
         }
-        y[self.columns.clone()].copy_from_slice(&results[..n]);
         let mut i = first;
         while i < self.columns.end {
             if i == from && from < to {
@@ -189,11 +202,12 @@ fn plane<T: Number, P: Pool<T>>(
     w: &Window,
     pace: &mut Pace,
     rows: Range<usize>,
+    lines: &mut Lines<T::Wide>,
     x: &[T],
     y: &mut [T],
 ) -> Finished {
     if fits_lines(w) {
-        plane_by_lines(pool, w, pace, rows, x, y)
+        plane_by_lines(pool, w, pace, rows, lines, x, y)
     } else {
         plane_by_taps(pool, w, pace, rows, x, y)
     }
@@ -201,9 +215,9 @@ fn plane<T: Number, P: Pool<T>>(
 
 multiversion! {
     fn plane_wide<T: Number, P: Pool<T>>(
-        pool: P, window: &Window, pace: &mut Pace, rows: Range<usize>, x: &[T], y: &mut [T],
+        pool: P, window: &Window, pace: &mut Pace, rows: Range<usize>, lines: &mut Lines<T::Wide>, x: &[T], y: &mut [T],
     ) -> Finished {
-        plane(pool, window, pace, rows, x, y)
+        plane(pool, window, pace, rows, lines, x, y)
     }
 }
 
@@ -256,13 +270,14 @@ fn plane_on<T: Number, P: Pool<T>>(
     window: &Window,
     pace: &mut Pace,
     rows: Range<usize>,
+    lines: &mut Lines<T::Wide>,
     x: &[T],
     y: &mut [T],
 ) -> Finished {
     if P::WIDE {
-        plane_wide(pool, window, pace, rows, x, y)
+        plane_wide(pool, window, pace, rows, lines, x, y)
     } else {
-        plane(pool, window, pace, rows, x, y)
+        plane(pool, window, pace, rows, lines, x, y)
     }
 }
 
@@ -272,13 +287,14 @@ fn pool_rows<T: Number, P: Pool<T>>(
     window: &Window,
     pace: &mut Pace,
     rows: Range<usize>,
+    lines: &mut Lines<T::Wide>,
     x: &[T],
     y: &mut [T],
 ) -> Finished {
     if P::MINDS_NAN && !reads_nan(window, pace, &rows, x)? {
-        plane_on(pool.of_numbers(), window, pace, rows, x, y)
+        plane_on(pool.of_numbers(), window, pace, rows, lines, x, y)
     } else {
-        plane_on(pool, window, pace, rows, x, y)
+        plane_on(pool, window, pace, rows, lines, x, y)
     }
 }
 
@@ -310,6 +326,7 @@ pub(super) fn pool_planes<T: Number, P: Pool<T>>(
     };
     tiles(exec, y, unit, grain, |range, part| {
         let mut pace = Pace::new(exec, PIECE);
+        let mut lines = Lines::new(pool.identity());
         let mut row = range.start;
         while row < range.end {
             let (number, first) = (row / rows, row % rows);
@@ -317,7 +334,7 @@ pub(super) fn pool_planes<T: Number, P: Pool<T>>(
             let x = &x[number * from..(number + 1) * from];
             let y = &mut part[(row - range.start) * unit..][..some.len() * unit];
             row += some.len();
-            if pool_rows(pool, window, &mut pace, some, x, y).is_err() {
+            if pool_rows(pool, window, &mut pace, some, &mut lines, x, y).is_err() {
                 return;
             }
         }

@@ -43,16 +43,15 @@ struct Heap<'a, T> {
 impl<T: Number> Heap<'_, T> {
     /// Whether `(a, i)` comes before `(b, j)` in the strict order of results. NaN counts as the largest value; equal
     /// values are ordered by index.
+    #[inline(always)]
     fn before(&self, (a, i): (T, i64), (b, j): (T, i64)) -> bool {
-        let (a, b) = (a.widen(), b.widen());
+        let (a, b) = (a.rank(), b.rank());
         let (low, high) = if self.extreme == Extreme::Max {
             (b, a)
         } else {
             (a, b)
         };
-        let less = low < high || (high.is_nan() && !low.is_nan());
-        let more = high < low || (low.is_nan() && !high.is_nan());
-        less || (!more && i < j)
+        low < high || (low == high && i < j)
     }
 
     fn get(&self, at: usize) -> (T, i64) {
@@ -94,12 +93,19 @@ impl<T: Number> Heap<'_, T> {
         some: Range<usize>,
     ) -> std::result::Result<(), Cancelled> {
         let levels = levels(k);
+        let mut worst = self.get(0).0.rank();
         for i in some {
-            let entry = (column[i * self.step], i as i64);
-            if self.before(entry, self.get(0)) {
+            let value = column[i * self.step];
+            // Elements of the heap lie before this one, so it does not come before an equal one.
+            let comes_before = match self.extreme {
+                Extreme::Max => value.rank() > worst,
+                Extreme::Min => value.rank() < worst,
+            };
+            if comes_before {
                 pace.count(levels)?;
-                self.set(0, entry);
+                self.set(0, (value, i as i64));
                 self.sift(0, k);
+                worst = self.get(0).0.rank();
             }
         }
         Ok(())

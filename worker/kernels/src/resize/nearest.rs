@@ -9,6 +9,9 @@ use crate::multiversion::multiversion;
 use crate::shape::{Axis, MAX_RANK, check_rank, count};
 use crate::split::{PIECE, Pace, pieces, tiles, units_per_tile};
 
+/// Lines whose starts are computed before the first of them is written.
+const TOGETHER: usize = 16;
+
 fn nearest_any<T: Bits>(
     exec: &Exec,
     x: &[T],
@@ -37,9 +40,24 @@ fn nearest_any<T: Bits>(
     let factor = factor(exec, columns, len).filter(|factor| inner == 1 && *factor <= PIECE);
     tiles(exec, y, line, units_per_tile(line), |range, part| {
         let pace = &mut Pace::new(exec, PIECE);
+        let mut walk = Lines::new(&shape[..*last], &tables, range.start);
+        if let Some(factor) = factor.filter(|_| line <= PIECE) {
+            let mut starts = [0; TOGETHER];
+            for part in part.chunks_mut(TOGETHER * line) {
+                let starts = &mut starts[..part.len() / line];
+                if pace.count(part.len()).is_err() {
+                    return;
+                }
+                for start in starts.iter_mut() {
+                    *start = walk.next_line() * len;
+                }
+                repeat_lines(x, starts, len, factor, part);
+            }
+            return;
+        }
         let mut before = None;
-        for (i, number) in range.enumerate() {
-            let from = line_of(&shape[..*last], &tables, number) * len * inner;
+        for i in 0..range.len() {
+            let from = walk.next_line() * len * inner;
             let (done, y) = part[..(i + 1) * line].split_at_mut(i * line);
             let made = if before == Some(from) {
                 copy(pace, &done[(i - 1) * line..], y)
@@ -53,6 +71,67 @@ fn nearest_any<T: Bits>(
         }
     })?;
     Ok(exec.check()?)
+}
+
+/// The numbers among the lines of the operand of consecutive lines of the result. Those that differ in the axis before the
+/// lines alone follow each other without a division.
+struct Lines<'a> {
+    shape: &'a [usize],
+    tables: &'a [Option<&'a [usize]>; MAX_RANK],
+    /// The next line of the result.
+    number: usize,
+    /// The places of the axis before the lines in the operand, where they are others than in the result.
+    table: Option<&'a [usize]>,
+    /// The next place along that axis, and its length in the result.
+    place: usize,
+    len: usize,
+    /// The line of the operand at the first place.
+    base: usize,
+}
+
+impl<'a> Lines<'a> {
+    fn new(
+        shape: &'a [usize],
+        tables: &'a [Option<&'a [usize]>; MAX_RANK],
+        number: usize,
+    ) -> Lines<'a> {
+        let table = shape.len().checked_sub(1).and_then(|axis| tables[axis]);
+        let len = table.map_or(shape.last().copied().unwrap_or(1), <[usize]>::len);
+        let place = number % len.max(1);
+        Lines {
+            shape,
+            tables,
+            number,
+            table,
+            place,
+            len,
+            base: Lines::base(shape, tables, number / len.max(1)),
+        }
+    }
+
+    fn base(shape: &[usize], tables: &[Option<&[usize]>; MAX_RANK], number: usize) -> usize {
+        match shape {
+            [] => 0,
+            [before @ .., len] => line_of(before, tables, number) * len,
+        }
+    }
+
+    #[inline(always)]
+    fn next_line(&mut self) -> usize {
+        if self.place == self.len {
+            self.place = 0;
+            self.base = Lines::base(self.shape, self.tables, self.number / self.len);
+        }
+        let table = self
+            .shape
+            .len()
+            .checked_sub(1)
+            .and_then(|axis| self.tables[axis]);
+        let line = self.base + table.map_or(self.place, |table| table[self.place]);
+        self.number += 1;
+        self.place += 1;
+        line
+    }
 }
 
 /// Makes a line of the elements of `x` that `columns` lists, or of each `factor` times where that is the same.
@@ -142,14 +221,28 @@ fn line_of(shape: &[usize], tables: &[Option<&[usize]>; MAX_RANK], mut number: u
 multiversion! {
     /// Writes each element `factor` times.
     fn repeat<T: Bits>(x: &[T], factor: usize, y: &mut [T]) {
-        match factor {
-            2 => repeat_by::<T, 2>(x, y),
-            3 => repeat_by::<T, 3>(x, y),
-            4 => repeat_by::<T, 4>(x, y),
-            _ => {
-                for i in 0..x.len() {
-                    y[i * factor..(i + 1) * factor].fill(x[i]);
-                }
+        repeat_each(x, factor, y)
+    }
+}
+
+multiversion! {
+    /// Writes each element of some lines of `len` elements `factor` times, one line after the other.
+    fn repeat_lines<T: Bits>(x: &[T], starts: &[usize], len: usize, factor: usize, y: &mut [T]) {
+        for (start, y) in starts.iter().zip(y.chunks_exact_mut(len * factor)) {
+            repeat_each(&x[*start..*start + len], factor, y);
+        }
+    }
+}
+
+#[inline(always)]
+fn repeat_each<T: Bits>(x: &[T], factor: usize, y: &mut [T]) {
+    match factor {
+        2 => repeat_by::<T, 2>(x, y),
+        3 => repeat_by::<T, 3>(x, y),
+        4 => repeat_by::<T, 4>(x, y),
+        _ => {
+            for i in 0..x.len() {
+                y[i * factor..(i + 1) * factor].fill(x[i]);
             }
         }
     }
