@@ -238,11 +238,13 @@ pub(super) fn plane_by_lines<T: Number, P: Pool<T>>(
                     }
                 }
                 for oh in from..to {
-                    let taps = w.taps(1, oh);
-                    let counts = (
-                        depth_taps.count() * taps.count(),
-                        depth_taps.padded.saturating_mul(taps.padded),
-                    );
+                    let counts = if P::COUNTS {
+                        let taps = w.taps(1, oh);
+                        let padded = depth_taps.padded.saturating_mul(taps.padded);
+                        (depth_taps.count() * taps.count(), padded)
+                    } else {
+                        (0, 0)
+                    };
                     let y = &mut y[(before + oh - part.start) * w.output[2]..][..w.output[2]];
                     chunk.finish(pool, w, &all[oh - from], counts, y);
                 }

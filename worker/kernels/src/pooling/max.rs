@@ -24,6 +24,7 @@ const TAPS: usize = 8;
 struct Max;
 
 impl<T: Number> Pool<T> for Max {
+    const COUNTS: bool = false;
     const MINDS_NAN: bool = !T::INTEGER;
     type OfNumbers = MaxOfNumbers;
     #[inline(always)]
@@ -49,6 +50,7 @@ impl<T: Number> Pool<T> for Max {
 struct MaxOfNumbers;
 
 impl<T: Number> Pool<T> for MaxOfNumbers {
+    const COUNTS: bool = false;
     type OfNumbers = Self;
     #[inline(always)]
     fn of_numbers(self) -> Self {

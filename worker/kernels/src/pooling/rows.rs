@@ -30,6 +30,8 @@ pub(super) type Finished<T = ()> = std::result::Result<T, Cancelled>;
 pub(super) trait Pool<T: Number>: Copy + Send + Sync {
     /// Whether the function's loops are also compiled for wider instruction sets, at the price of two more copies.
     const WIDE: bool = !T::INTEGER;
+    /// Whether [`Pool::finish`] looks at the numbers of taps.
+    const COUNTS: bool = true;
     /// Whether [`Pool::of_numbers`] is another pool, which is faster.
     const MINDS_NAN: bool = false;
     /// The pool that gives the same bits for planes without a NaN.
@@ -100,6 +102,9 @@ impl Chunk {
                 }
                 at = (at + LANES).min(n - LANES);
             }
+        }
+        if !P::COUNTS {
+            return;
         }
         let mut i = first;
         while i < self.columns.end {
