@@ -22,7 +22,7 @@ use convoke_graph::program::{Axes, NUMERICS_PROFILE};
 use convoke_graph::tensor::Tensor;
 use convoke_graph::{DType, Dim, ops};
 
-use crate::place::{ClusterModel, PresentConstants, WorkerModel};
+use crate::place::{ClusterModel, MemoryModel, WorkerModel};
 
 /// Parses the function that `text` describes, with inferred types, and verifies it.
 pub fn parse(text: &str) -> Function {
@@ -270,12 +270,8 @@ pub fn cluster(n: usize, memory: u64) -> ClusterModel {
         device: DeviceId::default(),
         profile: NUMERICS_PROFILE.into(),
         threads: 2,
-        memory,
-        budget: memory,
-        constants: PresentConstants::default(),
-        presence: Arc::default(),
-        offered: memory,
-        holders: vec![],
+        host: MemoryModel::idle(memory),
+        device_memory: None,
         load_buffer: 0,
         flops: 1e11,
         memory_bandwidth: 1e10,

@@ -8,7 +8,7 @@ use convoke::{Error, Phase, Signature};
 use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
 use convoke_common::rpc::{Intent, Numerics, PlanOptions, PlanSummary, Profiles, WorkerCount};
-use convoke_coordinator::place::{ClusterModel, MOST_BYTES, PresentConstants, WorkerModel};
+use convoke_coordinator::place::{ClusterModel, MOST_BYTES, MemoryModel, WorkerModel};
 use convoke_coordinator::plan::{plan, plan_together};
 use convoke_graph::Printable;
 use convoke_graph::dim::Bindings;
@@ -385,12 +385,8 @@ fn equal(workers: usize, memory: u64) -> ClusterModel {
         device: DeviceId::default(),
         profile: NUMERICS_PROFILE.into(),
         threads: 1,
-        memory,
-        budget: memory,
-        offered: memory,
-        constants: PresentConstants::default(),
-        presence: Arc::default(),
-        holders: vec![],
+        host: MemoryModel::idle(memory),
+        device_memory: None,
         load_buffer: 0,
         flops: 1e11,
         memory_bandwidth: 1e10,

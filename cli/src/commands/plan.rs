@@ -171,32 +171,40 @@ fn of_stage(number: usize, stage: &StageSummary) -> String {
     )
 }
 
-fn text(model: &str, s: &PlanSummary) -> String {
-    let mut text = format!("{model}\n");
+/// Lists the parts of the workers. The memory of devices has a column where a device has memory of its own.
+fn of_parts(parts: &[PartSummary]) -> String {
+    let devices = parts.iter().any(|p| !p.device.is_cpu());
+    let needs = |needed, all| format!("{} of {}", bytes(needed), bytes(all));
     let row = |p: &PartSummary| {
-        vec![
+        let mut row = vec![
             p.name.clone(),
             p.nodes.to_string(),
             bytes(p.weights_bytes),
             bytes(p.activation_bytes),
-            format!("{} of {}", bytes(p.needed_bytes), bytes(p.memory)),
+            needs(p.needed_bytes, p.memory),
+        ];
+        match p.device.is_cpu() {
+            _ if !devices => {}
+            true => row.push("-".to_owned()),
+            false => row.push(needs(p.device_needed_bytes, p.device_memory)),
+        }
+        row.extend([
             bytes(p.peak_bytes),
             nanos(p.step_ns),
             format!("{} … {}", short(&p.first_node), short(&p.last_node)),
-        ]
+        ]);
+        row
     };
-    let rows: Vec<Vec<String>> = s.parts.iter().map(row).collect();
-    let head = [
-        "WORKER",
-        "NODES",
-        "WEIGHTS",
-        "ACTIVATIONS",
-        "NEEDS",
-        "PEAK MEMORY",
-        "STEP",
-        "FIRST … LAST NODE",
-    ];
-    text.push_str(&output::table(&head, &[1, 2, 3, 4, 5, 6], &rows));
+    let rows: Vec<Vec<String>> = parts.iter().map(row).collect();
+    let mut head = vec!["WORKER", "NODES", "WEIGHTS", "ACTIVATIONS", "NEEDS"];
+    head.extend(devices.then_some("ON DEVICE"));
+    head.extend(["PEAK MEMORY", "STEP", "FIRST … LAST NODE"]);
+    let numbers: Vec<usize> = (1..head.len() - 1).collect();
+    output::table(&head, &numbers, &rows)
+}
+
+fn text(model: &str, s: &PlanSummary) -> String {
+    let mut text = format!("{model}\n{}", of_parts(&s.parts));
     for body in s.bodies.iter().take(LISTED) {
         text.push_str(&of_body(body));
     }
@@ -250,6 +258,51 @@ fn text(model: &str, s: &PlanSummary) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn host_and_device_have_a_column_each_where_they_differ() {
+        let part = |name: &str, device: &str| PartSummary {
+            name: name.into(),
+            address: String::new(),
+            device: device.parse().unwrap(),
+            profile: String::new(),
+            threads: 1,
+            nodes: 1,
+            first_node: "a".into(),
+            last_node: "b".into(),
+            weights_bytes: 1 << 20,
+            artifact_bytes: 1 << 20,
+            activation_bytes: 1 << 20,
+            needed_bytes: 3 << 20,
+            memory: 64 << 20,
+            free: 64 << 20,
+            device_needed_bytes: 2 << 20,
+            device_memory: 8 << 20,
+            device_free: 8 << 20,
+            peak_bytes: 3 << 20,
+            step_ns: 1000,
+        };
+        let check = |parts: &[PartSummary], rows: &[&str]| {
+            let text = of_parts(parts);
+            let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+            let lines: Vec<String> = text.lines().map(words).collect();
+            let has = |row: &&str| lines.iter().any(|line| line.contains(row));
+            assert!(rows.iter().all(has), "{text}");
+        };
+        let (cpu, gpu) = (part("w0", "cpu:0"), part("w1", "simgpu:0"));
+        check(
+            std::slice::from_ref(&cpu),
+            &["ACTIVATIONS NEEDS PEAK MEMORY"],
+        );
+        check(
+            &[cpu, gpu],
+            &[
+                "ACTIVATIONS NEEDS ON DEVICE",
+                "w0 1 1.0 MiB 1.0 MiB 3.0 MiB of 64.0 MiB -",
+                "w1 1 1.0 MiB 1.0 MiB 3.0 MiB of 64.0 MiB 2.0 MiB of 8.0 MiB",
+            ],
+        );
+    }
 
     #[test]
     fn a_partitioned_body_is_shown_with_its_parts() {

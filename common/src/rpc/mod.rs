@@ -27,8 +27,8 @@ use transport::{DeadlineChannel, MAX_FRAME, client_config, client_transport};
 pub use services::{Coordinator, Joining, Worker};
 pub use status::{
     ClusterStatus, ComputeUse, DeathStatus, DeviceMemory, LeaseStatus, LinkStatus, MeasuredLink,
-    MemberState, MemberStatus, MemoryUse, ProgramStatus, ProgramStoreStatus, QuarantineStatus,
-    RendezvousStatus, STEPS, Sources, StepFailure, WeightsStatus, WorkerStatus,
+    MemberState, MemberStatus, MemoryReport, MemoryUse, ProgramStatus, ProgramStoreStatus,
+    QuarantineStatus, RendezvousStatus, STEPS, Sources, StepFailure, WeightsStatus, WorkerStatus,
 };
 pub use streams::{FORBIDDEN, StreamService, serve_stream_of, serve_streams};
 
@@ -114,10 +114,10 @@ pub struct Registration {
     /// The numerics profile of the device; that of its host is [`Registration::profile`].
     pub device_profile: String,
     pub threads: u32,
-    /// Bytes that programs may use: the memory limit less the base footprint and the load buffer. For a device with
-    /// memory of its own, it is the lesser of this and the device's memory, because a program's tensors may lie in
-    /// either.
+    /// Bytes of the host that programs may use: the memory limit less the base footprint and the load buffer.
     pub memory: u64,
+    /// Bytes of the device that programs may use. Where the device is the host itself, these are those of the host.
+    pub device_memory: u64,
     /// Bytes of the load buffer, which is kept for weights in flight.
     pub load_buffer: u64,
     /// Measured speed of a matrix product on all threads, in FLOP/s.
@@ -314,15 +314,24 @@ pub struct PartSummary {
     pub artifact_bytes: u64,
     /// The most bytes that the tensors of one step take at once, at the axes' bounds.
     pub activation_bytes: u64,
-    /// Bytes that the worker must offer: the larger of what loading needs, and weights with the tensors of all steps in
-    /// flight at the axes' bounds.
+    /// Bytes that the worker's host must offer: the larger of what loading needs, and weights with the tensors of all
+    /// steps in flight at the axes' bounds.
     pub needed_bytes: u64,
-    /// Bytes that the worker offers.
+    /// Bytes that the worker's host offers.
     #[serde(rename = "memory_bytes")]
     pub memory: u64,
     /// How many of these bytes were free for the caller when the plan was made.
     #[serde(rename = "free_bytes")]
     pub free: u64,
+    /// Bytes that the worker's device must offer: the weights that steps read there, and the tensors of all steps in
+    /// flight at the axes' bounds. Where the device is the host itself, this and the next two figures are the host's.
+    pub device_needed_bytes: u64,
+    /// Bytes that the worker's device offers.
+    #[serde(rename = "device_memory_bytes")]
+    pub device_memory: u64,
+    /// How many of these bytes were free for the caller when the plan was made.
+    #[serde(rename = "device_free_bytes")]
+    pub device_free: u64,
     /// Predicted peak bytes of a worker process that holds this program alone, above its base footprint, with the axes
     /// as expected and all steps in flight. Weights in flight are included, and the part of the memory for steps that
     /// they touch. A test of real processes holds the prediction to 15 %, or 4 MiB where that is more. A process that

@@ -6,7 +6,7 @@ use convoke_graph::graph::Function;
 use convoke_graph::program::Program;
 
 use super::{
-    ClusterStatus, InstallAnswer, JoinAnswer, JoinRequest, LeaseGrant, LinkReport, MemoryUse,
+    ClusterStatus, InstallAnswer, JoinAnswer, JoinRequest, LeaseGrant, LinkReport, MemoryReport,
     PlanAnswer, PlanOptions, Progress, Registration, RegistrationAnswer, StepFailure, WorkerStatus,
 };
 use crate::error::{Error, Result};
@@ -86,5 +86,5 @@ pub trait Worker {
     /// The worker's report of itself.
     async fn status() -> Result<WorkerStatus>;
     /// How much of the worker's memory is in use, and by whom.
-    async fn memory() -> Result<MemoryUse>;
+    async fn memory() -> Result<MemoryReport>;
 }

@@ -73,6 +73,14 @@ pub struct WorkerStatus {
 
 /// How much of a worker's memory is in use, and by whom.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryReport {
+    pub host: MemoryUse,
+    /// The memory of the worker's device; nothing is in use there where the device is the host itself.
+    pub device: MemoryUse,
+}
+
+/// How much of one memory of a worker is in use, and by whom.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryUse {
     /// Bytes in use, by purpose.
     pub used: BTreeMap<Purpose, u64>,
@@ -258,8 +266,12 @@ pub struct MemberStatus {
     /// The numerics profile of the device: devices of equal profiles compute equal bits.
     pub device_profile: String,
     pub threads: u32,
+    /// Bytes of the member's host that programs may use.
     #[serde(rename = "memory_bytes")]
     pub memory: u64,
+    /// Bytes of its device that programs may use; those of the host where the device is the host itself.
+    #[serde(rename = "device_memory_bytes")]
+    pub device_memory: u64,
     #[serde(rename = "flops_per_second")]
     pub flops: f64,
     /// Milliseconds since the member was last heard.

@@ -17,7 +17,7 @@ use convoke_graph::program::NUMERICS_PROFILE;
 
 use crate::admin::{Answer, Request};
 use crate::membership::{Fingerprint, Membership, Moment, Record, events};
-use crate::place::{ClusterModel, PresentConstants, WorkerModel};
+use crate::place::{ClusterModel, MemoryModel, WorkerModel};
 use crate::service::planning::compute;
 
 /// The fuzz targets of this crate.
@@ -110,12 +110,11 @@ fn cluster() -> ClusterModel {
         device: DeviceId::default(),
         profile: NUMERICS_PROFILE.into(),
         threads: 2,
-        memory: (1 << 30) >> (8 * i),
-        budget: 1 << 30,
-        constants: PresentConstants::default(),
-        presence: Arc::default(),
-        offered: 1 << 30,
-        holders: vec![],
+        host: MemoryModel {
+            free: (1 << 30) >> (8 * i),
+            ..MemoryModel::idle(1 << 30)
+        },
+        device_memory: None,
         load_buffer: 1 << 20,
         flops: 1e11,
         memory_bandwidth: 1e10,

@@ -169,10 +169,11 @@ impl Leases {
         })
     }
 
-    /// Returns the token of a lease's client, and the bytes that a worker needs for its part of the lease.
-    pub(super) fn size_at(&self, lease: LeaseId, worker: &str) -> Option<(TokenId, u64)> {
+    /// Returns the token of a lease's client, and the bytes that a worker needs for its part of the lease: of its host,
+    /// and of its device.
+    pub(super) fn size_at(&self, lease: LeaseId, worker: &str) -> Option<(TokenId, [u64; 2])> {
         let (token, needed) = self.0.get(&lease)?.size_at(worker)?;
-        Some((token.clone(), needed.all))
+        Some((token.clone(), [needed.host.all, needed.device.all]))
     }
 
     /// Removes the matching workers from a lease's holders. A lease without holders is removed, unless it is being

@@ -50,6 +50,7 @@ pub struct Offer {
     pub device_profile: Arc<str>,
     pub threads: u32,
     pub memory: u64,
+    pub device_memory: u64,
     pub load_buffer: u64,
     pub flops: f64,
     pub memory_bandwidth: f64,
@@ -73,6 +74,7 @@ impl Offer {
             device_profile,
             threads,
             memory,
+            device_memory,
             load_buffer,
             flops,
             memory_bandwidth,
@@ -91,6 +93,8 @@ impl Offer {
             "a numerics profile that cannot be one"
         } else if device.is_cpu() && device_profile != profile {
             "a CPU of another numerics profile than its host's"
+        } else if device.is_cpu() && device_memory != memory {
+            "a CPU with other memory than its host's"
         } else if threads == 0 {
             "no threads"
         } else if !speed(flops) || !speed(memory_bandwidth) {
@@ -108,6 +112,7 @@ impl Offer {
                 device_profile: device_profile.into(),
                 threads,
                 memory,
+                device_memory,
                 load_buffer,
                 flops,
                 memory_bandwidth,

@@ -33,7 +33,6 @@ mod service_state;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 use convoke_common::grant::Participant;
 use convoke_common::ids::Incarnation;
@@ -397,7 +396,7 @@ impl Membership {
             there.filter(|(name, offer)| !avoided(name, offer))
         };
         let worker = |(name, offer): (&String, &Offer)| {
-            let room = self.room(now, name, offer, asker);
+            let (host, device_memory) = self.room(now, name, offer, asker);
             WorkerModel {
                 name: name.clone(),
                 address: offer.address.clone(),
@@ -405,12 +404,8 @@ impl Membership {
                 device: offer.device.clone(),
                 profile: offer.device_profile.clone(),
                 threads: offer.threads,
-                memory: room.free,
-                budget: room.budget,
-                constants: room.constants,
-                presence: Arc::default(),
-                offered: room.offered,
-                holders: room.holders,
+                host,
+                device_memory,
                 load_buffer: offer.load_buffer,
                 flops: offer.flops,
                 memory_bandwidth: offer.memory_bandwidth,
@@ -456,6 +451,7 @@ impl Membership {
                     .unwrap_or_default(),
                 threads: offer.map_or(0, |o| o.threads),
                 memory: offer.map_or(0, |o| o.memory),
+                device_memory: offer.map_or(0, |o| o.device_memory),
                 flops: offer.map_or(0.0, |o| o.flops),
                 last_seen_ms: u64::try_from(now.since(m.seen).as_millis()).unwrap_or(u64::MAX),
                 state: m.state(),

@@ -13,6 +13,8 @@
 //! Leases share constants at a worker, whichever function they are of. So each constant counts once, and a plan needs
 //! only those that are not there ([`PresentConstants`]).
 //!
+//! A worker whose device has memory of its own has two ledgers. Host and device are reckoned apart, in the same way.
+//!
 //! Invariants
 //! 1. A lease counts from its grant until it ends, and a plan that is to be installed counts until it is granted, or
 //!    for [`HELD_FOR`].
@@ -27,15 +29,15 @@ use std::time::Duration;
 use convoke_common::identity::{PeerIdentity, TokenId};
 use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::memory::{Purpose, TokenHolding};
-use convoke_common::rpc::{MemoryUse, RETURN_BOUND};
+use convoke_common::rpc::{MemoryReport, MemoryUse, RETURN_BOUND};
 use convoke_graph::ids::FunctionId;
 use convoke_graph::program::ConstantId;
 
 use super::leases::Charge;
 use super::member::{Member, shortened};
 use super::{ConnectionId, Driver, Membership, Moment, Offer};
-use crate::place::{Holder, PresentConstants};
-use crate::plan::{PartConstants, PartMemory};
+use crate::place::{Holder, MemoryModel, PresentConstants};
+use crate::plan::{MemoryNeed, PartConstants, PartMemory};
 
 /// How long a plan that is to be installed counts as taken: its driver dials the workers first.
 pub const HELD_FOR: Duration = RETURN_BOUND;
@@ -54,8 +56,9 @@ const HOLDINGS: usize = 4096;
 #[derive(Debug, Default)]
 pub struct KnownUse {
     report: Option<Report>,
-    /// The size of a lease that the worker had no room for, by the token of its client, and until when that counts.
-    refusals: BTreeMap<TokenId, (Moment, u64)>,
+    /// The size of a lease that the worker had no room for, on its host and on its device, by the token of its client, and
+    /// until when that counts.
+    refusals: BTreeMap<TokenId, (Moment, [u64; 2])>,
 }
 
 /// A worker's report, and the counters of the coordinator when it asked for the report.
@@ -64,7 +67,7 @@ struct Report {
     incarnation: Incarnation,
     /// The value of [`Membership::installs`].
     asked: u64,
-    used: MemoryUse,
+    used: MemoryReport,
 }
 
 /// The member that asks how much is free.
@@ -76,22 +79,19 @@ pub struct Asker {
     pub wants: Option<(Driver, FunctionId)>,
 }
 
-/// The free and the taken memory of one worker.
-#[derive(Debug, Default, PartialEq)]
-pub struct Room {
-    /// Bytes of the worker that are free.
-    pub free: u64,
-    /// Bytes that the asker's token may still have there.
-    pub budget: u64,
-    /// The constants that are there.
-    pub constants: PresentConstants,
-    /// Bytes that the asker could have if nothing were taken.
-    pub offered: u64,
-    /// Those who have the rest, the largest first.
-    pub holders: Vec<Holder>,
+/// One memory of a worker, with what the coordinator knows of it.
+struct Space<'a> {
+    /// Bytes that programs may use.
+    size: u64,
+    /// What a part of a plan needs of it.
+    need: fn(&PartMemory) -> &MemoryNeed,
+    /// What the worker reported of it.
+    report: Option<&'a MemoryUse>,
+    /// The bytes that the asker's lease needed when the worker had no room for it.
+    refused: Option<u64>,
 }
 
-/// The memory of a worker that one token, or everybody, has.
+/// The part of one memory that one token, or everybody, has.
 #[derive(Debug, Default)]
 struct Part {
     /// Bytes of leases as planned, without the constants that they share.
@@ -121,7 +121,7 @@ impl Part {
         }
     }
 
-    fn plan(&mut self, needed: &PartMemory) {
+    fn plan(&mut self, needed: &MemoryNeed) {
         let constants = &needed.constants;
         let rest = needed.all.saturating_sub(constants.total());
         self.planned = self.planned.saturating_add(rest);
@@ -186,11 +186,13 @@ impl Membership {
         &mut self,
         connection: ConnectionId,
         asked: u64,
-        mut used: MemoryUse,
+        mut used: MemoryReport,
     ) {
-        used.holdings.truncate(HOLDINGS);
-        for holding in &mut used.holdings {
-            holding.member = shortened(&holding.member);
+        for memory in [&mut used.host, &mut used.device] {
+            memory.holdings.truncate(HOLDINGS);
+            for holding in &mut memory.holdings {
+                holding.member = shortened(&holding.member);
+            }
         }
         let on = |m: &&mut Member| m.connection() == Some(connection);
         if let Some(member) = self.members.values_mut().find(on)
@@ -232,62 +234,101 @@ impl Membership {
         self.freed
     }
 
-    /// Returns what is free of a worker for `asker`.
-    pub(super) fn room(&self, now: Moment, name: &str, offer: &Offer, asker: &Asker) -> Room {
+    /// Returns what is free of a worker's host for `asker`, and of its device where that has memory of its own.
+    pub(super) fn room(
+        &self,
+        now: Moment,
+        name: &str,
+        offer: &Offer,
+        asker: &Asker,
+    ) -> (MemoryModel, Option<MemoryModel>) {
         let identity = &asker.identity;
         let known = self.members.get(name).map(|m| &m.memory);
         let report = known.and_then(|k| k.report.as_ref());
         let report = report.filter(|r| r.incarnation == offer.incarnation);
+        let leases = self.leases.charges(name, offer.incarnation);
+        let wants = asker.wants.as_ref();
+        let plans = self.plans.charges(now, name, offer.incarnation, wants);
+        let charges: Vec<Charge<'_>> = leases.chain(plans).collect();
+        let certainty = Certainty::of(&charges, report);
+        let refusal = known.and_then(|k| k.refusals.get(&identity.token_id));
+        let refusal = refusal.filter(|(until, _)| *until > now);
+        let host = Space {
+            size: offer.memory,
+            need: |part| &part.host,
+            report: report.map(|r| &r.used.host),
+            refused: refusal.map(|(_, [host, _])| *host),
+        };
+        let device = (!offer.device.is_cpu()).then(|| Space {
+            size: offer.device_memory,
+            need: |part| &part.device,
+            report: report.map(|r| &r.used.device),
+            // A part that needs nothing of the device had room there.
+            refused: refusal.map(|(_, [_, device])| *device).filter(|n| *n > 0),
+        });
+        let model = |space: Space<'_>| space.model(&charges, certainty, identity);
+        (model(host), device.map(model))
+    }
+}
+
+impl Certainty {
+    /// How certain the sizes of these leases and plans are, beside what the worker reported last.
+    fn of(charges: &[Charge<'_>], report: Option<&Report>) -> Certainty {
+        let lacks = |c: &Charge<'_>| report.is_none_or(|r| c.since.is_none_or(|s| r.asked < s));
+        let underway = charges.iter().any(lacks);
+        let unknown = charges.iter().any(|c| c.size.is_none());
+        match (underway, unknown) {
+            (false, false) => Certainty::Settled,
+            (true, false) => Certainty::Underway,
+            (true, true) => Certainty::Unknown,
+            (false, true) => Certainty::Reported,
+        }
+    }
+}
+
+impl Space<'_> {
+    /// Returns what is free for the holders of `identity`'s token.
+    fn model(
+        &self,
+        charges: &[Charge<'_>],
+        certainty: Certainty,
+        identity: &PeerIdentity,
+    ) -> MemoryModel {
         let mut all = Part::default();
         let mut tokens: BTreeMap<TokenId, Part> = BTreeMap::new();
-        let (mut underway, mut unknown) = (false, false);
-        let mut charge = |charge: Charge<'_>| {
-            underway |= report.is_none_or(|r| charge.since.is_none_or(|since| r.asked < since));
+        for charge in charges {
             let Some((token, needed)) = charge.size else {
-                unknown = true;
-                return;
+                continue;
             };
+            let needed = (self.need)(needed);
             all.plan(needed);
             let part = tokens.entry(token.clone()).or_default();
             part.plan(needed);
             charge.member.clone_into(&mut part.member);
-        };
-        let leases = self.leases.charges(name, offer.incarnation);
-        leases.for_each(&mut charge);
-        let plans = self
-            .plans
-            .charges(now, name, offer.incarnation, asker.wants.as_ref());
-        plans.for_each(&mut charge);
-        if let Some(report) = report {
-            all.add(&report.used.used);
+        }
+        if let Some(report) = self.report {
+            all.add(&report.used);
             for TokenHolding {
                 token,
                 member,
                 used,
                 ..
-            } in &report.used.holdings
+            } in &report.holdings
             {
                 let part = tokens.entry(token.clone()).or_default();
                 part.add(used);
                 part.member.clone_from(member);
             }
         }
-        let certainty = match (underway, unknown) {
-            (false, false) => Certainty::Settled,
-            (true, false) => Certainty::Underway,
-            (true, true) => Certainty::Unknown,
-            (false, true) => Certainty::Reported,
-        };
         let own = tokens.get(&identity.token_id);
-        let offered = offer.memory.min(identity.memory_of(offer.memory));
-        let mut free = offer.memory.saturating_sub(all.taken(certainty));
+        let offered = self.size.min(identity.memory_of(self.size));
+        let mut free = self.size.saturating_sub(all.taken(certainty));
         let budget = offered.saturating_sub(own.map_or(0, |part| part.taken(certainty)));
         let mut constants = PresentConstants {
             all: all.ids(),
             own: own.map(Part::ids).unwrap_or_default(),
         };
-        let refusal = known.and_then(|k| k.refusals.get(&identity.token_id));
-        if let Some((_, bytes)) = refusal.filter(|(until, _)| *until > now) {
+        if let Some(bytes) = self.refused {
             free = free.min(bytes.saturating_sub(1));
             // The constants that were there did not save enough memory.
             constants = PresentConstants::default();
@@ -299,11 +340,12 @@ impl Membership {
         });
         let mut holders: Vec<Holder> = holders.filter(|h| h.bytes > 0).collect();
         holders.sort_by_key(|h| std::cmp::Reverse(h.bytes));
-        Room {
+        MemoryModel {
             free,
             budget,
-            constants,
             offered,
+            constants,
+            presence: Arc::default(),
             holders,
         }
     }

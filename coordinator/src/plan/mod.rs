@@ -35,10 +35,28 @@ use crate::place::{ClusterModel, Placement, check_pins, human, is_pinned, place}
 /// The memory that a part of a plan needs on its worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartMemory {
+    pub host: MemoryNeed,
+    /// The memory of the worker's device; none where the device is the host itself.
+    pub device: MemoryNeed,
+}
+
+/// What a part of a plan needs of one memory of its worker.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryNeed {
     /// Bytes in all.
     pub all: u64,
     /// The constants among them that leases share.
     pub constants: Arc<PartConstants>,
+}
+
+impl MemoryNeed {
+    /// A need of this many bytes, with the constants among them.
+    pub fn new(all: u64, constants: BTreeMap<ConstantId, u64>) -> MemoryNeed {
+        MemoryNeed {
+            all,
+            constants: Arc::new(PartConstants::new(constants)),
+        }
+    }
 }
 
 /// The constants of a part that leases share.
@@ -111,6 +129,7 @@ pub fn plan(
     finished.sort_by_key(|(body, _)| body.number);
     let summaries = finished.into_iter().map(|(_, summary)| summary).collect();
     let (placed, constants) = (&divided.placed, divided.constants());
+    let constants = constants.into_iter().zip(placed.device_constants());
     let summary = summarise(placed, &parts, summaries, report);
     let participants = placed.team.workers.iter().map(|w| Participant {
         name: w.name.clone(),
@@ -128,9 +147,9 @@ pub fn plan(
             .usage
             .iter()
             .zip(constants)
-            .map(|(usage, constants)| PartMemory {
-                all: usage.needed,
-                constants: Arc::new(PartConstants::new(constants)),
+            .map(|(usage, (host, device))| PartMemory {
+                host: MemoryNeed::new(usage.needed, host),
+                device: MemoryNeed::new(usage.device.needed, device),
             })
             .collect(),
         axes: options.axes.clone(),
@@ -235,12 +254,10 @@ pub fn plan_together(
     let made = optimise_in_place(function, options.numerics, &|_| true)?;
     let none = Error::new(Code::ClusterTooSmall, "");
     let workers = cluster.workers.len();
-    let offered = cluster.workers.iter().map(|w| w.offered).min().unwrap_or(0);
+    let offered = cluster.workers.iter().map(|w| w.offered()).min();
+    let offered = offered.unwrap_or(0);
     let divided = |memory| {
-        let mut other = cluster.clone();
-        for worker in &mut other.workers {
-            (worker.memory, worker.budget, worker.offered) = (memory, memory, memory);
-        }
+        let other = cluster.with_memory(memory);
         // Fewer workers may suffice.
         let divided = divided_by_any(&made.function, &other, options, &none)?;
         Ok(divided.filter(|d| d.placed.team.size() == workers))
@@ -265,14 +282,8 @@ fn least_together(
     if cluster.workers.len() < 2 {
         return None;
     }
-    let divided = |bytes| {
-        let mut other = cluster.idle();
-        for worker in &mut other.workers {
-            (worker.memory, worker.budget, worker.offered) = (bytes, bytes, bytes);
-        }
-        divided_by_any(function, &other, options, error)
-    };
-    let least = cluster.workers.iter().map(|w| w.offered).min()?;
+    let divided = |bytes| divided_by_any(function, &cluster.with_memory(bytes), options, error);
+    let least = cluster.workers.iter().map(|w| w.offered()).min()?;
     let range = least..least.saturating_mul(10);
     let found = least_memory(range, divided).ok()?;
     found.map(|(bytes, _)| bytes)

@@ -15,7 +15,7 @@ use convoke_common::identity::{
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
 use convoke_common::rpc::transport::{MAX_FRAME, serve_stream};
 use convoke_common::rpc::{
-    CoordinatorClient, InstallAnswer, LinkReport, MemoryUse, Progress, Registration,
+    CoordinatorClient, InstallAnswer, LinkReport, MemoryReport, Progress, Registration,
     RegistrationAnswer, Worker, WorkerStatus, answer, connect_coordinator,
 };
 use convoke_common::world::quic::Connection;
@@ -156,6 +156,7 @@ pub fn offer(incarnation: u64) -> Registration {
         device_profile: NUMERICS_PROFILE.into(),
         threads: 1,
         memory: 1 << 30,
+        device_memory: 1 << 30,
         load_buffer: 8 << 20,
         flops: 1e9,
         memory_bandwidth: 1e9,
@@ -244,7 +245,7 @@ pub struct Script {
     /// The semaphore of which each `release` takes a permit before it answers.
     pub frees: Option<Arc<Semaphore>>,
     /// The answer of `memory`.
-    pub memory: Arc<Mutex<MemoryUse>>,
+    pub memory: Arc<Mutex<MemoryReport>>,
 }
 
 /// A call that a scripted worker saw.
@@ -323,7 +324,7 @@ impl Worker for Scripted {
         self.note(SeenCall::Drain);
         Ok(())
     }
-    async fn memory(self, _: Context) -> Result<MemoryUse> {
+    async fn memory(self, _: Context) -> Result<MemoryReport> {
         Ok(self.script.memory.lock().unwrap().clone())
     }
     async fn status(self, _: Context) -> Result<WorkerStatus> {

@@ -12,8 +12,8 @@ use convoke_common::members::MemberConnection;
 use convoke_common::mutant;
 use convoke_common::rpc::transport::{MAX_FRAME, serve_stream};
 use convoke_common::rpc::{
-    FORBIDDEN, InstallAnswer, LinkReport, MemoryUse, Progress, StreamKind, StreamService, Worker,
-    WorkerStatus, close, serve_streams,
+    FORBIDDEN, InstallAnswer, LinkReport, MemoryReport, Progress, StreamKind, StreamService,
+    Worker, WorkerStatus, close, serve_streams,
 };
 use convoke_common::world::quic::{RecvStream, SendStream};
 use convoke_graph::program::Program;
@@ -194,7 +194,7 @@ impl Worker for Service {
         Ok(self.holdings.status())
     }
 
-    async fn memory(self, _: Context) -> Result<MemoryUse> {
+    async fn memory(self, _: Context) -> Result<MemoryReport> {
         Ok(self.holdings.memory())
     }
 }

@@ -271,7 +271,7 @@ fn register(
     let (flops, memory_bandwidth) = speed;
     let load_buffer = LoadBuffer::bytes(config.memory);
     let device = holdings.engine.device.as_ref();
-    let device_memory = device.map_or(u64::MAX, |owned| owned.memory.limit());
+    let memory = config.memory.saturating_sub(base + load_buffer);
     let port = holdings.endpoint.local_addr().port();
     Registration {
         incarnation: holdings.me.incarnation,
@@ -285,10 +285,8 @@ fn register(
         device: config.device.clone(),
         device_profile: holdings.engine.profile().to_owned(),
         threads: compute.threads() as u32,
-        memory: config
-            .memory
-            .saturating_sub(base + load_buffer)
-            .min(device_memory),
+        memory,
+        device_memory: device.map_or(memory, |owned| owned.memory.limit()),
         load_buffer,
         flops,
         memory_bandwidth,

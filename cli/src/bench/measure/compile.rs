@@ -9,7 +9,7 @@ use convoke_common::ids::Incarnation;
 use convoke_common::rpc::{Intent, Numerics, PlanOptions, Profiles, WorkerCount};
 use convoke_coordinator::partition::partition;
 use convoke_coordinator::passes::optimise;
-use convoke_coordinator::place::{ClusterModel, PresentConstants, WorkerModel, place};
+use convoke_coordinator::place::{ClusterModel, MemoryModel, WorkerModel, place};
 use convoke_graph::Dim;
 use convoke_graph::artifact::{ArtifactMeta, CHUNK};
 use convoke_graph::graph::{Attrs, Function, Literal, Node, RunsAt, ValueId};
@@ -98,12 +98,8 @@ fn cluster() -> ClusterModel {
         device: DeviceId::default(),
         profile: NUMERICS_PROFILE.into(),
         threads: 8,
-        memory: 64 << 30,
-        budget: 64 << 30,
-        offered: 64 << 30,
-        constants: PresentConstants::default(),
-        presence: Arc::default(),
-        holders: vec![],
+        host: MemoryModel::idle(64 << 30),
+        device_memory: None,
         load_buffer: 64 << 20,
         flops: 5e11,
         memory_bandwidth: 2e10,

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use convoke::ClusterStatus;
+use convoke_common::device_spec::device_name;
 use convoke_common::memory::Purpose;
 use convoke_common::rpc::{
-    ComputeUse, DeviceMemory, LeaseStatus, LinkStatus, MemberState, MemberStatus,
-    ProgramStoreStatus, QuarantineStatus, RendezvousStatus, WeightsStatus, WorkerStatus,
+    ComputeUse, LeaseStatus, LinkStatus, MemberState, MemberStatus, ProgramStoreStatus,
+    QuarantineStatus, RendezvousStatus, WeightsStatus, WorkerStatus,
 };
 
 use crate::text::budget;
@@ -124,8 +125,9 @@ pub fn text(s: &ClusterStatus) -> String {
         text.push_str(&rendezvous(&m.name, &w.rendezvous));
         text.push_str(&weights(&m.name, &w.weights));
         text.push_str(&programs(&m.name, &w.program_store));
-        text.push_str(&device(m, w.device_memory.as_ref()));
     }
+    let own = s.members.iter().filter(|m| !m.device.is_cpu());
+    own.for_each(|m| text.push_str(&device(m)));
     text.push_str(&format!(
         "through the coordinator: {} received, {} sent, {} of weights\n",
         bytes(s.bytes_received),
@@ -170,17 +172,19 @@ fn weights(of: &str, held: &WeightsStatus) -> String {
 }
 
 /// A line about a device that is not the host itself.
-fn device(m: &MemberStatus, memory: Option<&DeviceMemory>) -> String {
-    let Some(memory) = memory else {
-        return String::new();
+fn device(m: &MemberStatus) -> String {
+    let memory = m.status.as_ref().and_then(|w| w.device_memory.as_ref());
+    let memory = match memory {
+        None => format!("{} offered", bytes(m.device_memory)),
+        Some(memory) => {
+            let used = memory.used.values();
+            let used = used.fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+            let [used, all, peak] = [used, memory.budget, memory.peak].map(bytes);
+            format!("{used} of {all} used, {peak} at most")
+        }
     };
-    let used = memory.used.values();
-    let used = used.fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
-    let [used, all, peak] = [used, memory.budget, memory.peak].map(bytes);
-    format!(
-        "device {}/{}: {used} of {all} used, {peak} at most; numerics {}\n",
-        m.name, m.device, m.device_profile
-    )
+    let name = device_name(&m.name, &m.device);
+    format!("device {name}: {memory}; numerics {}\n", m.device_profile)
 }
 
 fn programs(of: &str, store: &ProgramStoreStatus) -> String {

@@ -14,7 +14,7 @@ use convoke_common::grant::Participant;
 use convoke_common::identity::PeerName;
 use convoke_common::ids::{LeaseId, PlanId};
 use convoke_common::memory::Reservation;
-use convoke_common::rpc::{LinkReport, MemoryUse, Registration};
+use convoke_common::rpc::{LinkReport, MemoryReport, Registration};
 use serde::{Deserialize, Serialize};
 
 use super::{ConnectionId, Fingerprint, MembershipError, Moment};
@@ -244,7 +244,7 @@ inputs! {
     MemoryReports {
         /// The number that [`Membership::to_report`] returned when the workers were asked.
         asked: u64,
-        reports: Vec<(ConnectionId, MemoryUse)>,
+        reports: Vec<(ConnectionId, MemoryReport)>,
     } -> ()
         = |core, _| {
             for (connection, used) in reports {

@@ -19,7 +19,7 @@ use convoke_graph::program::{Axes, HashedProgram, Program};
 
 use super::events::Newcomer;
 use super::*;
-use crate::plan::PartMemory;
+use crate::plan::{MemoryNeed, PartMemory};
 
 const CLIENT: ConnectionId = ConnectionId(90);
 pub(super) const LEASE: LeaseId = LeaseId(7);
@@ -58,6 +58,7 @@ fn newcomer(connection: u64, name: &str, key: u8, incarnation: u64) -> Newcomer 
             device_profile: "p1".into(),
             threads: 2,
             memory: 1 << 30,
+            device_memory: 1 << 30,
             load_buffer: 8 << 20,
             flops: 1e9,
             memory_bandwidth: 1e9,
@@ -213,8 +214,8 @@ fn part(step_bytes: u64) -> PlanPart {
         program: HashedProgram::new(Arc::new(program())).unwrap(),
         step_bytes,
         needed: PartMemory {
-            all: step_bytes << 20,
-            constants: Arc::default(),
+            host: MemoryNeed::new(step_bytes << 20, BTreeMap::new()),
+            device: MemoryNeed::default(),
         },
     }
 }

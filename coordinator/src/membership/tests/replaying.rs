@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use convoke_common::identity::PeerName;
-use convoke_common::rpc::{Death, LinkReport, MemoryUse};
+use convoke_common::rpc::{Death, LinkReport, MemoryReport};
 use convoke_common::{Code, Error};
 use convoke_graph::codec;
 
@@ -229,7 +229,7 @@ fn history() -> Recorder {
     let (_, asked) = r.core.to_report(&[]);
     r.apply(events::MemoryReports {
         asked,
-        reports: vec![(next_w0, MemoryUse::default())],
+        reports: vec![(next_w0, MemoryReport::default())],
     });
     r.apply(events::RenewedCertificate {
         connection: next_w1,

@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 
 use convoke_common::memory::{Purpose, TokenHolding};
-use convoke_common::rpc::MemoryUse;
+use convoke_common::rpc::{MemoryReport, MemoryUse};
 use convoke_graph::program::ConstantId;
 
 use super::super::room::HELD_FOR;
 use super::*;
-use crate::plan::PartConstants;
 
 const MIB: u64 = 1 << 20;
 
@@ -35,11 +34,17 @@ impl Rig {
     #[track_caller]
     fn taken(&self, token: &TokenId, expected: [u64; 2]) {
         let model = self.model_for(token, &[]);
-        let taken = model.workers.iter().map(|w| (w.offered - w.free()) / MIB);
+        let taken = model.workers.iter().map(|w| (w.offered() - w.free()) / MIB);
         assert_eq!(taken.collect::<Vec<_>>(), expected);
     }
 
-    fn report(&mut self, worker: u64, used: MemoryUse) {
+    /// A worker reports how much of its host's memory is in use.
+    fn report(&mut self, worker: u64, host: MemoryUse) {
+        let device = MemoryUse::default();
+        self.report_both(worker, MemoryReport { host, device });
+    }
+
+    fn report_both(&mut self, worker: u64, used: MemoryReport) {
         let (_, asked) = self.core.to_report(&[]);
         self.core.reported_memory(ConnectionId(worker), asked, used);
     }
@@ -55,7 +60,7 @@ fn a_lease_counts_from_its_plan_until_its_end() {
     rig.core.installed(LEASE).unwrap();
     for worker in [0, 1] {
         rig.core
-            .reported_memory(ConnectionId(worker), asked, MemoryUse::default());
+            .reported_memory(ConnectionId(worker), asked, MemoryReport::default());
     }
     rig.taken(&me, [1, 2]);
     // A later report tells how much of it is in use, and how much other memory is.
@@ -115,12 +120,12 @@ fn a_token_has_no_more_than_its_budget_and_who_has_what_is_known() {
     assert_eq!(free(&rig, &a), offered * 96 / 100 - 900);
     assert_eq!(free(&rig, &b), offered - 900);
     let model = rig.model_for(&b, &[]);
-    let holder = &model.workers[0].holders[0];
+    let holder = &model.workers[0].host.holders[0];
     assert_eq!(
         (&*holder.token, &*holder.member, holder.bytes),
         ("aaaa", "other", 900 * MIB)
     );
-    assert!(model.workers[1].holders.is_empty() && model.is_taken());
+    assert!(model.workers[1].host.holders.is_empty() && model.is_taken());
     // The next process of the worker has reported nothing yet.
     rig.core.closed(rig.now, ConnectionId(0));
     rig.register(5, "w0", 1, 50).unwrap();
@@ -141,11 +146,12 @@ fn what_a_former_coordinator_granted_is_known_from_reports() {
 fn a_worker_without_room_is_full_for_that_token_until_it_frees_memory() {
     let (me, other) = (TokenId::direct(), token("aaaa"));
     let mut rig = rig().workers(2).granted();
-    let full = |rig: &Rig, token: &TokenId| rig.model_for(token, &[]).workers[1].memory < 2 * MIB;
+    let full =
+        |rig: &Rig, token: &TokenId| rig.model_for(token, &[]).workers[1].host.free < 2 * MIB;
     rig.core.had_no_room(rig.now, LEASE, "w1");
     assert!(full(&rig, &me) && !full(&rig, &other));
     // A part that needs less may still be placed there.
-    assert_eq!(rig.model_for(&me, &[]).workers[1].memory, 2 * MIB - 1);
+    assert_eq!(rig.model_for(&me, &[]).workers[1].host.free, 2 * MIB - 1);
     rig.now += Duration::from_secs(5);
     assert!(!full(&rig, &me));
     // The coordinator learns only the lease's need of that worker.
@@ -169,10 +175,11 @@ fn leases_share_constants_whichever_function_they_are_of() {
     // Each constant has 10 MiB.
     let part = |all: u64, constants: &[u8]| PlanPart {
         needed: PartMemory {
-            all: all * MIB,
-            constants: Arc::new(PartConstants::new(
+            host: MemoryNeed::new(
+                all * MIB,
                 constants.iter().map(|n| (id(*n), 10 * MIB)).collect(),
-            )),
+            ),
+            device: MemoryNeed::default(),
         },
         ..super::part(1)
     };
@@ -205,7 +212,8 @@ fn leases_share_constants_whichever_function_they_are_of() {
         let worker = rig
             .model_for(&token.parse().unwrap(), &[])
             .workers
-            .remove(0);
+            .remove(0)
+            .host;
         let ids = |all: &BTreeSet<ConstantId>| all.iter().map(|id| id.0[0]).collect::<Vec<u8>>();
         let constants = [&worker.constants.all, &worker.constants.own];
         (
@@ -248,7 +256,90 @@ fn of_a_long_report_the_beginning_is_kept() {
         holdings: (0..5000).map(holding).collect(),
     };
     rig.report(0, report);
-    let holders = rig.model(&[]).workers.remove(0).holders;
+    let holders = rig.model(&[]).workers.remove(0).host.holders;
     assert_eq!(holders.len(), 4096);
     assert!(holders.iter().all(|holder| holder.member.len() == 256));
+}
+
+/// What is free in MiB of the first worker for a token's holders: of its host, and of its device.
+fn free_of(rig: &Rig, token: &TokenId) -> Vec<u64> {
+    let worker = rig.model_for(token, &[]).workers.remove(0);
+    worker.memories().map(|m| m.usable() / MIB).collect()
+}
+
+/// Gives a worker a device with 100 MiB of its own.
+fn with_device(mut newcomer: Newcomer) -> Newcomer {
+    newcomer.register.device = "simgpu:0".parse().unwrap();
+    newcomer.register.device_memory = 100 * MIB;
+    newcomer
+}
+
+#[test]
+fn host_and_device_are_reckoned_apart_as_reported() {
+    let (me, other) = (token("aaaa"), token("bbbb"));
+    let mut rig = rig();
+    rig.core
+        .register(rig.now, with_device(holder(0, 9)))
+        .unwrap();
+    // By default the holders of a token may have 96 % of each.
+    assert_eq!(free_of(&rig, &me), [983, 96]);
+    let report = MemoryReport {
+        host: used(&me, &[(Purpose::Handles, 500)]),
+        device: used(&me, &[(Purpose::Leases, 60)]),
+    };
+    rig.report_both(0, report);
+    assert_eq!(free_of(&rig, &me), [483, 36]);
+    assert_eq!(free_of(&rig, &other), [524, 40]);
+    let worker = rig.model_for(&other, &[]).workers.remove(0);
+    let holders = worker.memories().map(|m| m.holders[0].bytes / MIB);
+    assert_eq!(holders.collect::<Vec<_>>(), [500, 60]);
+}
+
+#[test]
+fn host_and_device_are_reckoned_apart_as_planned() {
+    let me = TokenId::direct();
+    let mut rig = rig();
+    let first = with_device(newcomer(0, "w0", 1, 1));
+    rig.core.register(rig.now, first).unwrap();
+    rig.register(1, "w1", 2, 2).unwrap();
+    rig.commands();
+    let mut rig = rig.granted();
+    // The lease of the rig needs nothing of the device.
+    assert_eq!(free_of(&rig, &me), [1023, 100]);
+    let plan = rig.core.plan(rig.now, CLIENT, PLAN).unwrap().plan;
+    let shared = BTreeMap::from([(ConstantId([1; 32]), 10 * MIB)]);
+    let lease = |rig: &mut Rig, n: u64| {
+        let first = PlanPart {
+            needed: PartMemory {
+                host: MemoryNeed::new(50 * MIB, shared.clone()),
+                device: MemoryNeed::new(30 * MIB, shared.clone()),
+            },
+            ..super::part(1)
+        };
+        let plan = Plan {
+            model: "m".into(),
+            function: FunctionId([n as u8; 32]),
+            token: me.clone(),
+            parts: vec![first, super::part(1)],
+            participants: plan.participants.clone(),
+            bodies: vec![],
+            axes: Axes::default(),
+            in_flight: 1,
+        };
+        let id = PlanId(100 + n);
+        rig.core
+            .keep_plan(rig.now, CLIENT, id, Arc::new(plan), None, true);
+        rig.core.grant(rig.now, CLIENT, id, LeaseId(n)).unwrap();
+    };
+    lease(&mut rig, 20);
+    assert_eq!(free_of(&rig, &me), [973, 70]);
+    // The constant is there once in each of the two.
+    lease(&mut rig, 21);
+    assert_eq!(free_of(&rig, &me), [933, 50]);
+    // A worker that had no room is full by either memory.
+    rig.core.had_no_room(rig.now, LeaseId(20), "w0");
+    assert_eq!(free_of(&rig, &me), [49, 29]);
+    rig.core.memory_freed(Some("w0"));
+    rig.core.had_no_room(rig.now, LEASE, "w0");
+    assert_eq!(free_of(&rig, &me), [0, 50]);
 }

@@ -100,7 +100,7 @@ impl DividedFunction {
         options: &PlanOptions,
         (share, too_small): (u64, &Error),
     ) -> Result<Option<DividedFunction>> {
-        let offers = cluster.workers.iter().map(|w| w.offered);
+        let offers = cluster.workers.iter().map(|w| w.offered());
         let mut dividing = Dividing {
             most: offers.max().unwrap_or(0) / share,
             options,
@@ -120,7 +120,8 @@ impl DividedFunction {
         for (number, outlined) in numbered {
             bodies.push(dividing.place_body(number, outlined)?);
         }
-        let mut placed = dividing.place(function, options)?;
+        let left = dividing.left.clone();
+        let mut placed = dividing.place(function, &left, options)?;
         let mut indices = placed.team.indices.clone();
         for i in bodies.iter().flat_map(|b| &b.placed.team.indices) {
             if !indices.contains(i) {
@@ -369,14 +370,14 @@ impl Dividing<'_> {
         Ok(())
     }
 
-    /// Places a body, which may run on any workers.
+    /// Places a body, which may run on any workers, and runs on their hosts.
     fn place_body(&mut self, number: u32, outlined: OutlinedBody) -> Result<PlacedBody> {
         let mut options = self.options.clone();
         (options.pins, options.stages) = (vec![], vec![]);
         options.axes = outlined.axes.clone();
         Ok(PlacedBody {
             number,
-            placed: self.place(outlined.body, &options)?,
+            placed: self.place(outlined.body, &self.left.hosts(), &options)?,
             node: outlined.node,
             function: outlined.function,
             within: outlined.within,
@@ -385,19 +386,29 @@ impl Dividing<'_> {
         })
     }
 
-    /// Places a part in the memory that is left, and takes what it keeps there.
-    fn place(&mut self, f: Function, options: &PlanOptions) -> Result<Placement> {
-        let placed = place(f, &self.left, options).map_err(|e| match e.code {
+    /// Places a part in `left`, the memory that is left for it, and takes what it keeps there.
+    fn place(
+        &mut self,
+        f: Function,
+        left: &ClusterModel,
+        options: &PlanOptions,
+    ) -> Result<Placement> {
+        let placed = place(f, left, options).map_err(|e| match e.code {
             Code::ClusterTooSmall | Code::OutOfMemory => self.too_small.clone(),
             _ => e,
         })?;
         let alone = placed.usage_after(&self.parts, options.in_flight);
-        let each = placed.team.indices.iter().zip(placed.constants());
-        for (m, (i, constants)) in each.enumerate() {
+        let constants = placed
+            .constants()
+            .into_iter()
+            .zip(placed.device_constants());
+        let each = placed.team.indices.iter().zip(constants);
+        for (m, (i, (constants, on_device))) in each.enumerate() {
             let (worker, usage) = (&mut self.left.workers[*i], &placed.usage[m]);
-            worker.memory = worker.memory.saturating_sub(usage.kept.memory);
-            worker.budget = worker.budget.saturating_sub(usage.kept.budget);
-            worker.constants.add(&constants);
+            worker.host.take(&usage.kept, &constants);
+            if let Some(own) = &mut worker.device_memory {
+                own.take(&usage.device.beyond, &on_device);
+            }
             let (alone, peak) = &alone[m];
             self.parts[*i].add(alone, usage, *peak, &constants);
         }

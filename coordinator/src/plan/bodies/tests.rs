@@ -127,7 +127,10 @@ fn more_memory_never_makes_a_function_too_large() {
 fn a_body_that_fits_an_idle_worker_waits_for_its_memory() {
     for memory in [3 << 20, 4 << 20] {
         let mut taken = cluster(3, memory);
-        taken.workers.iter_mut().for_each(|w| w.memory = 640 << 10);
+        taken
+            .workers
+            .iter_mut()
+            .for_each(|w| w.host.free = 640 << 10);
         let e = planned(&looped(), &taken).unwrap_err();
         assert_eq!(e.code, Code::ClusterTooSmall);
     }
@@ -263,7 +266,7 @@ fn a_weight_that_branches_share_is_there_once() {
         &cluster(3, 640 << 10),
         &[("w0", &["w0", "w1", "w2"]), ("w0", &["w2"])],
     );
-    let weights = planned.needed.iter().map(|n| n.constants.total());
+    let weights = planned.needed.iter().map(|n| n.host.constants.total());
     assert_eq!(weights.collect::<Vec<_>>(), [256 << 10; 3]);
     for part in &planned.summary.parts {
         assert_eq!(part.artifact_bytes, 256 << 10, "{part:?}");

@@ -7,7 +7,7 @@ use convoke_common::rpc::{
 use convoke_graph::Printable;
 
 use super::Partition;
-use crate::place::{PlacedStage, Placement};
+use crate::place::{MemoryModel, Need, PlacedStage, Placement};
 
 /// Describes a partitioned placement; `passes` is what the optimiser reported.
 pub fn summarise(
@@ -68,10 +68,19 @@ fn part(placed: &Placement, parts: &Partition, bodies: &[BodySummary], m: usize)
     {
         (first_node, last_node) = (first.first_node.clone(), last.last_node.clone());
     }
-    // Constants of this part that the worker has already count as free memory.
-    let present = usage.needed.saturating_sub(usage.beyond.memory);
-    let paid = usage.needed.saturating_sub(usage.beyond.budget);
-    let memory = worker.memory.saturating_add(present);
+    let host = (
+        usage.needed,
+        worker.host.offered,
+        free(&worker.host, usage.needed, &usage.beyond),
+    );
+    let device = &usage.device;
+    let device = worker.device_memory.as_ref().map_or(host, |own| {
+        (
+            device.needed,
+            own.offered,
+            free(own, device.needed, &device.beyond),
+        )
+    });
     PartSummary {
         name: worker.name.clone(),
         address: worker.address.clone(),
@@ -85,12 +94,23 @@ fn part(placed: &Placement, parts: &Partition, bodies: &[BodySummary], m: usize)
         weights_bytes: usage.weights,
         artifact_bytes: usage.artifacts,
         activation_bytes: usage.activations,
-        needed_bytes: usage.needed,
-        memory: worker.offered,
-        free: memory.min(worker.budget.saturating_add(paid)),
+        needed_bytes: host.0,
+        memory: host.1,
+        free: host.2,
+        device_needed_bytes: device.0,
+        device_memory: device.1,
+        device_free: device.2,
         peak_bytes: placed.peaks[m],
         step_ns: placed.schedule.busy_ns[m],
     }
+}
+
+/// The bytes of a memory that are free for a part, among which count the constants of the part that are there already.
+fn free(memory: &MemoryModel, needed: u64, beyond: &Need) -> u64 {
+    let present = needed.saturating_sub(beyond.memory);
+    let paid = needed.saturating_sub(beyond.budget);
+    let there = memory.free.saturating_add(present);
+    there.min(memory.budget.saturating_add(paid))
 }
 
 /// Summarises how many nodes of each pin run on each worker.

@@ -1,14 +1,15 @@
 //! The cluster as placement sees it: what each worker offers, and the speed of the links.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
 use convoke_graph::ops::{Cost, CustomOp};
-use convoke_graph::program::{ConstantId, NUMERICS_PROFILE, ProgramNode};
+use convoke_graph::program::{NUMERICS_PROFILE, ProgramNode};
 
-use super::memory::Need;
+use super::memory::Usage;
+use super::memory_model::{MemoryModel, Presence};
 use super::work::Work;
 
 /// A worker's offer, as placement sees it.
@@ -22,18 +23,10 @@ pub struct WorkerModel {
     /// The numerics profile of the device.
     pub profile: Arc<str>,
     pub threads: u32,
-    /// Bytes of memory that are free.
-    pub memory: u64,
-    /// Bytes that the client's token may still have of the memory.
-    pub budget: u64,
-    /// Bytes that the client could use if nothing were taken.
-    pub offered: u64,
-    /// The constants that are there. They are taken of the memory already, and a lease that reads them shares them.
-    pub constants: PresentConstants,
-    /// Those of the function that is placed; see [`ClusterModel::for_work`].
-    pub presence: Arc<Presence>,
-    /// Those who have memory there, the largest first.
-    pub holders: Vec<Holder>,
+    /// The memory of the worker's host.
+    pub host: MemoryModel,
+    /// The memory of its device; `None` where the device is the host itself.
+    pub device_memory: Option<MemoryModel>,
     /// Bytes that the worker reserves for weights while they are loaded.
     pub load_buffer: u64,
     /// Speed of all threads together, in FLOP/s.
@@ -44,102 +37,44 @@ pub struct WorkerModel {
     pub ops: Vec<CustomOp>,
 }
 
-/// The constants that leases have at a worker.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct PresentConstants {
-    /// The constants of all leases.
-    pub all: Arc<BTreeSet<ConstantId>>,
-    /// Those that the client's token is charged for already.
-    pub own: Arc<BTreeSet<ConstantId>>,
-}
-
-impl PresentConstants {
-    /// Adds those of a part that is placed there.
-    pub fn add(&mut self, of_part: &BTreeMap<ConstantId, u64>) {
-        for ids in [&mut self.all, &mut self.own] {
-            Arc::make_mut(ids).extend(of_part.keys());
-        }
-    }
-}
-
-/// The constants of a function that a worker has.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Presence {
-    /// For each constant of the function whether the worker has it, and whether the client's token is charged for it;
-    /// empty if the worker has none.
-    of: Vec<(bool, bool)>,
-    /// Bytes of those that the worker has, and of those that the token is charged for.
-    bytes: [u64; 2],
-}
-
-impl Presence {
-    pub fn new(work: &Work, there: &PresentConstants) -> Presence {
-        if there.all.is_empty() {
-            return Presence::default();
-        }
-        let is = |all: &BTreeSet<ConstantId>, id: &Option<ConstantId>| {
-            id.as_ref().is_some_and(|id| all.contains(id))
-        };
-        let of = work.const_id.iter();
-        let of: Vec<(bool, bool)> = of
-            .map(|id| (is(&there.all, id), is(&there.own, id)))
-            .collect();
-        let mut bytes = [0u64; 2];
-        for ((here, own), size) in of.iter().zip(&work.const_bytes) {
-            let [all, mine] = &mut bytes;
-            *all = all.saturating_add(if *here { *size } else { 0 });
-            *mine = mine.saturating_add(if *own { *size } else { 0 });
-        }
-        Presence { of, bytes }
-    }
-
-    /// Returns the bytes of the constants that the worker has.
-    pub fn bytes(&self) -> u64 {
-        self.bytes[0]
-    }
-
-    /// Returns whether the worker has none of the constants.
-    pub fn is_empty(&self) -> bool {
-        self.bytes[0] == 0
-    }
-
-    /// Returns whether the worker has a constant.
-    pub fn has(&self, constant: usize) -> bool {
-        self.of.get(constant).is_some_and(|(here, _)| *here)
-    }
-
-    /// Returns whether the client's token is charged for a constant at the worker.
-    pub fn is_paid(&self, constant: usize) -> bool {
-        self.of.get(constant).is_some_and(|(_, own)| *own)
-    }
-}
-
 impl WorkerModel {
-    /// Returns the bytes that are free for the client.
+    /// Returns the memories of the worker: that of its host, and that of a device which has one of its own.
+    pub fn memories(&self) -> impl Iterator<Item = &MemoryModel> {
+        std::iter::once(&self.host).chain(&self.device_memory)
+    }
+
+    /// Returns the memories of the worker, to change them.
+    pub fn memories_mut(&mut self) -> impl Iterator<Item = &mut MemoryModel> {
+        std::iter::once(&mut self.host).chain(&mut self.device_memory)
+    }
+
+    /// Returns the bytes that are free for the client in the memory that has the least.
     pub fn free(&self) -> u64 {
-        self.memory.min(self.budget)
+        self.memories().map(MemoryModel::usable).min().unwrap_or(0)
     }
 
-    /// Returns the most bytes that a part of the function may take here, with the constants that are there.
+    /// Returns the bytes that the client could use of the memory that offers the least, if nothing were taken.
+    pub fn offered(&self) -> u64 {
+        self.memories().map(|m| m.offered).min().unwrap_or(0)
+    }
+
+    /// Returns the most bytes that a part of the function may take in each of the memories, with the constants that are
+    /// there.
     pub fn reach(&self) -> u64 {
-        let [all, own] = self.presence.bytes;
-        let memory = self.memory.saturating_add(all);
-        memory.min(self.budget.saturating_add(own))
+        self.memories().map(MemoryModel::reach).min().unwrap_or(0)
     }
 
-    /// Returns whether this much memory is free for the client.
-    pub fn holds(&self, need: &Need) -> bool {
-        need.memory <= self.memory && need.budget <= self.budget
+    /// Returns whether the device has a memory of its own, and less of it is free than of the host.
+    pub fn is_short_of_device_memory(&self) -> bool {
+        let own = self.device_memory.as_ref();
+        own.is_some_and(|own| own.usable() < self.host.usable())
     }
-}
 
-/// Clients that have memory of a worker: the holders of one token.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    pub token: String,
-    /// One of the clients.
-    pub member: String,
-    pub bytes: u64,
+    /// Returns whether the memory for this part is free for the client.
+    pub fn holds(&self, usage: &Usage) -> bool {
+        let needs = [&usage.beyond, &usage.device.beyond];
+        self.memories().zip(needs).all(|(m, need)| m.holds(need))
+    }
 }
 
 /// The predicted speed of a link in one direction.
@@ -219,24 +154,42 @@ impl ClusterModel {
 
     /// Returns whether less than everything is free anywhere.
     pub fn is_taken(&self) -> bool {
-        self.workers.iter().any(|w| w.free() < w.offered)
+        let memories = self.workers.iter().flat_map(WorkerModel::memories);
+        memories.into_iter().any(|m| m.usable() < m.offered)
     }
 
     /// Returns the cluster as if no memory were taken.
     pub fn idle(&self) -> ClusterModel {
         let mut idle = self.clone();
-        for worker in &mut idle.workers {
-            (worker.memory, worker.budget) = (worker.offered, worker.offered);
-            worker.constants = PresentConstants::default();
+        for memory in idle.workers.iter_mut().flat_map(WorkerModel::memories_mut) {
+            *memory = MemoryModel::idle(memory.offered);
         }
         idle
+    }
+
+    /// Returns the cluster with `bytes` free in each memory, and no constants there.
+    pub fn with_memory(&self, bytes: u64) -> ClusterModel {
+        let mut other = self.clone();
+        for memory in other.workers.iter_mut().flat_map(WorkerModel::memories_mut) {
+            *memory = MemoryModel::idle(bytes);
+        }
+        other
+    }
+
+    /// Returns the cluster as a body of control flow sees it, which workers run on their hosts.
+    pub fn hosts(&self) -> ClusterModel {
+        let mut hosts = self.clone();
+        for worker in &mut hosts.workers {
+            worker.device_memory = None;
+        }
+        hosts
     }
 
     /// Returns the cluster with what each worker has of the constants of `work`.
     pub fn for_work(&self, work: &Work) -> ClusterModel {
         let mut seen = self.clone();
-        for worker in &mut seen.workers {
-            worker.presence = Arc::new(Presence::new(work, &worker.constants));
+        for memory in seen.workers.iter_mut().flat_map(WorkerModel::memories_mut) {
+            memory.presence = Arc::new(Presence::new(work, &memory.constants));
         }
         seen
     }

@@ -5,7 +5,9 @@
 //!    reads it too.
 //! 2. `needed` = max(loading, weights + steps in flight × activations). The worker reserves that much, and no process
 //!    takes more of the memory that it offers.
-//! 3. The peak of a process is lower if axes stay below their bounds, and higher by the bytes in transit: weights, for
+//! 3. A device with memory of its own takes as much of it for steps as the host does, and a copy of each constant that
+//!    steps read there. Nothing is loaded there: constants are copied once the host has them in their final form.
+//! 4. The peak of a process is lower if axes stay below their bounds, and higher by the bytes in transit: weights, for
 //!    which a worker reserves a load buffer, and tensors that cross.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +17,8 @@ use convoke_graph::block::touched;
 use convoke_graph::program::ConstantId;
 
 use super::activations::activations;
-use super::cluster::{Presence, PresentConstants, Team};
+use super::cluster::Team;
+use super::memory_model::{Presence, PresentConstants};
 use super::work::{ArtifactBytes, NONE, Work};
 
 /// Most bytes of crossing tensors that the transport holds in each direction; measured over loopback.
@@ -44,6 +47,32 @@ pub struct Usage {
     pub missing: u64,
     /// The cost of loading those constants.
     pub lacking: Loading,
+    /// The need of a device that has memory of its own.
+    pub device: DeviceUsage,
+}
+
+/// Bytes that a placement needs of one participant's device; none where the device is the host itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeviceUsage {
+    /// Bytes in all, where the device has none of the constants.
+    pub needed: u64,
+    /// The need without the constants that the device has already, all of which stays taken.
+    pub beyond: Need,
+}
+
+impl DeviceUsage {
+    /// Predicts the need of a device that keeps the constants `read`, beside `steps` bytes of tensors.
+    fn of(work: &Work, presence: &Presence, read: &[bool], steps: u64) -> DeviceUsage {
+        let (lacks, unpaid) = absent(presence, read);
+        let missing = sum(&lacks, &work.const_bytes).saturating_add(steps);
+        DeviceUsage {
+            needed: sum(read, &work.const_bytes).saturating_add(steps),
+            beyond: Need {
+                memory: missing,
+                budget: missing.saturating_add(sum(&unpaid, &work.const_bytes)),
+            },
+        }
+    }
 }
 
 /// The cost of loading constants.
@@ -57,10 +86,10 @@ pub struct Loading {
     pub peak: u64,
 }
 
-/// The memory that a part needs on its worker, without the constants that the worker has already.
+/// What a part needs of one memory of its worker, without the constants that are there already.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Need {
-    /// Bytes of the worker's memory.
+    /// Bytes of the memory.
     pub memory: u64,
     /// Bytes that the client's token is charged for: also those of constants that only others have paid for.
     pub budget: u64,
@@ -106,6 +135,10 @@ impl PartsUsage {
         add(&mut total.chunks, alone.lacking.chunks);
         add(&mut total.activations, alone.activations);
         total.loading = total.loading.max(alone.lacking.peak);
+        let device = &mut total.device;
+        add(&mut device.needed, there.device.needed);
+        add(&mut device.beyond.memory, there.device.beyond.memory);
+        add(&mut device.beyond.budget, there.device.beyond.budget);
         self.constants.add(constants);
     }
 }
@@ -121,11 +154,13 @@ pub fn usage(
     in_flight: u32,
 ) -> Vec<Usage> {
     let activations = activations(work, work.at_bounds(), team.size(), participant, order);
+    let read = read_by_steps(work, team.size(), participant);
     let each = activations
         .into_iter()
-        .zip(retained(work, team, participant, homes));
+        .zip(retained(work, &read, homes))
+        .zip(&read);
     each.zip(&team.workers)
-        .map(|((activations, retained), worker)| {
+        .map(|(((activations, retained), read), worker)| {
             let weights = sum(&retained, &work.const_bytes);
             let loading = Loading::of(work, &retained);
             let steps = activations.saturating_mul(u64::from(in_flight.max(1)));
@@ -134,12 +169,15 @@ pub fn usage(
                 memory: bytes,
                 budget: bytes,
             };
-            let (beyond, kept, missing, lacking) = match worker.presence.is_empty() {
+            let device = worker.device_memory.as_ref();
+            let device = device.map(|own| DeviceUsage::of(work, &own.presence, read, steps));
+            let presence = &worker.host.presence;
+            let (beyond, kept, missing, lacking) = match presence.is_empty() {
                 true => {
                     let kept = weights.saturating_add(steps);
                     (both(needed), both(kept), weights, loading)
                 }
-                false => beyond(work, &worker.presence, &retained, steps),
+                false => beyond(work, presence, &retained, steps),
             };
             Usage {
                 weights,
@@ -152,9 +190,18 @@ pub fn usage(
                 kept,
                 missing,
                 lacking,
+                device: device.unwrap_or_default(),
             }
         })
         .collect()
+}
+
+/// Returns which of the constants `kept` are not there, and which are there without being charged to the client's token.
+fn absent(presence: &Presence, kept: &[bool]) -> (Vec<bool>, Vec<bool>) {
+    let each = || kept.iter().copied().enumerate();
+    let lacks = each().map(|(c, kept)| kept && !presence.has(c));
+    let unpaid = each().map(|(c, kept)| kept && presence.has(c) && !presence.is_paid(c));
+    (lacks.collect(), unpaid.collect())
 }
 
 /// Returns the need without the constants that the worker has, the part of it that is kept, the bytes of the constants
@@ -165,11 +212,7 @@ fn beyond(
     retained: &[bool],
     steps: u64,
 ) -> (Need, Need, u64, Loading) {
-    let each = || retained.iter().copied().enumerate();
-    let lacks: Vec<bool> = each().map(|(c, kept)| kept && !presence.has(c)).collect();
-    let unpaid: Vec<bool> = each()
-        .map(|(c, kept)| kept && presence.has(c) && !presence.is_paid(c))
-        .collect();
+    let (lacks, unpaid) = absent(presence, retained);
     let missing = sum(&lacks, &work.const_bytes);
     let loading = Loading::of(work, &lacks);
     let unpaid = sum(&unpaid, &work.const_bytes);
@@ -236,9 +279,9 @@ fn crossing(work: &Work, participants: usize, participant: &[u16]) -> Vec<[u64; 
     all
 }
 
-/// Returns for each participant which constants it keeps.
-pub fn retained(work: &Work, team: &Team, participant: &[u16], homes: &[u16]) -> Vec<Vec<bool>> {
-    let mut all = vec![vec![false; work.const_value.len()]; team.size()];
+/// Returns for each participant which constants its steps read.
+pub fn read_by_steps(work: &Work, participants: usize, participant: &[u16]) -> Vec<Vec<bool>> {
+    let mut all = vec![vec![false; work.const_value.len()]; participants];
     for (p, m) in participant.iter().enumerate() {
         let mine = &mut all[usize::from(*m)];
         work.weights
@@ -246,6 +289,12 @@ pub fn retained(work: &Work, team: &Team, participant: &[u16], homes: &[u16]) ->
             .iter()
             .for_each(|c| mine[*c as usize] = true);
     }
+    all
+}
+
+/// Returns for each participant which constants it keeps: those that its steps read, and those that it is the home of.
+pub fn retained(work: &Work, read: &[Vec<bool>], homes: &[u16]) -> Vec<Vec<bool>> {
+    let mut all = read.to_vec();
     for (c, home) in work.const_results.iter().zip(homes) {
         all[usize::from(*home)][*c as usize] = true;
     }

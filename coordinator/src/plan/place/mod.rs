@@ -8,7 +8,7 @@
 //! Invariants
 //! 1. Every step node has one worker; constants and init nodes follow their readers, on as many workers as
 //!    read them.
-//! 2. No placement needs more memory of a worker than the worker offers.
+//! 2. No placement needs more memory of a worker's host, or of its device, than each of them offers.
 //! 3. Nodes are assigned whole and none is changed: values do not depend on placement.
 //! 4. A node of a custom op runs on a worker that has its kernel, and a pinned one on a worker of the pin's set.
 //! 5. Pure and deterministic: equal inputs give equal placements.
@@ -18,6 +18,7 @@ mod cluster;
 mod eligibility;
 mod inner;
 mod memory;
+mod memory_model;
 mod pins;
 mod schedule;
 mod search;
@@ -32,18 +33,17 @@ use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
 use convoke_graph::program::{ConstantId, NUMERICS_PROFILE};
 
-pub use cluster::{
-    ASSUMED_LINK, ClusterModel, Holder, LinkSpeed, PresentConstants, Team, WorkerModel,
-};
+pub use cluster::{ASSUMED_LINK, ClusterModel, LinkSpeed, Team, WorkerModel};
 pub use inner::inner_bytes;
-pub use memory::{InitDependencies, PartsUsage, Usage, needed};
+pub use memory::{InitDependencies, Need, PartsUsage, Usage, needed};
+pub use memory_model::{Holder, MemoryModel, PresentConstants};
 pub use pins::{Pins, PlacedStage, check as check_pins, is_pinned};
 pub use schedule::Schedule;
 pub use too_small::{human, no_room};
 pub use work::{At, MOST_BYTES, NONE, Work, bytes_of};
 
-use cluster::Presence;
 use eligibility::Eligibility;
+use memory_model::Presence;
 use search::Search;
 
 /// A function after placement.
@@ -71,14 +71,27 @@ pub struct Placement {
 impl Placement {
     /// Returns the constants that each participant keeps for its leases to share, with their bytes, by their ids.
     pub fn constants(&self) -> Vec<BTreeMap<ConstantId, u64>> {
-        let kept = memory::retained(&self.work, &self.team, &self.participant, &self.homes);
-        let of = |kept: Vec<bool>| {
-            let ids = self.work.const_id.iter().zip(&self.work.const_bytes);
-            let kept = ids.zip(kept).filter(|(_, kept)| *kept);
-            kept.filter_map(|((id, bytes), _)| Some(((*id)?, *bytes)))
-                .collect()
-        };
-        kept.into_iter().map(of).collect()
+        let read = memory::read_by_steps(&self.work, self.team.size(), &self.participant);
+        let kept = memory::retained(&self.work, &read, &self.homes);
+        kept.into_iter().map(|kept| self.identified(kept)).collect()
+    }
+
+    /// Returns those of the constants that each participant keeps on a device with memory of its own.
+    pub fn device_constants(&self) -> Vec<BTreeMap<ConstantId, u64>> {
+        let read = memory::read_by_steps(&self.work, self.team.size(), &self.participant);
+        let each = read.into_iter().zip(&self.team.workers);
+        let each = each.map(|(read, worker)| match worker.device_memory {
+            Some(_) => self.identified(read),
+            None => BTreeMap::new(),
+        });
+        each.collect()
+    }
+
+    fn identified(&self, kept: Vec<bool>) -> BTreeMap<ConstantId, u64> {
+        let ids = self.work.const_id.iter().zip(&self.work.const_bytes);
+        let kept = ids.zip(kept).filter(|(_, kept)| *kept);
+        kept.filter_map(|((id, bytes), _)| Some(((*id)?, *bytes)))
+            .collect()
     }
 
     /// Returns what each participant would need if the workers of the cluster had what `parts` keep there, by their
@@ -86,7 +99,7 @@ impl Placement {
     pub fn usage_after(&self, parts: &[PartsUsage], in_flight: u32) -> Vec<(Usage, u64)> {
         let mut team = self.team.clone();
         for (worker, i) in team.workers.iter_mut().zip(&self.team.indices) {
-            worker.presence = Arc::new(Presence::new(&self.work, &parts[*i].constants));
+            worker.host.presence = Arc::new(Presence::new(&self.work, &parts[*i].constants));
         }
         let (work, participant) = (&self.work, &self.participant);
         let order = &self.schedule.order;

@@ -1,10 +1,10 @@
 //! The errors of a cluster whose memory does not hold a function. They say how much is needed, how much each worker
 //! offers or has free, and what would help.
 
-use convoke_common::device_spec::DeviceId;
 use convoke_common::{Code, Error};
 
-use super::cluster::{ClusterModel, Holder};
+use super::cluster::{ClusterModel, WorkerModel};
+use super::memory_model::{Holder, MemoryModel};
 use super::search::{Charge, Scale, by_memory};
 use super::work::{MOST_BYTES, Work};
 
@@ -45,7 +45,7 @@ pub fn error(work: &Work, cluster: &ClusterModel, count: usize, in_flight: u32) 
     let offers = cluster
         .workers
         .iter()
-        .map(|w| format!("{} offers {}", w.name, offer(w.free())));
+        .map(|w| format!("{} offers {}", w.name, both(w, |m| offer(m.usable()))));
     let steps = if in_flight > 1 {
         format!(" ({in_flight} steps at once)")
     } else {
@@ -61,20 +61,39 @@ pub fn error(work: &Work, cluster: &ClusterModel, count: usize, in_flight: u32) 
     Error::new(Code::ClusterTooSmall, msg).advise(advice(&scale, unread, cluster, count))
 }
 
+/// Says `what` of the memory of a worker's host and, where the device has memory of its own, of that as well.
+fn both(worker: &WorkerModel, what: impl Fn(&MemoryModel) -> String) -> String {
+    let host = what(&worker.host);
+    match &worker.device_memory {
+        None => host,
+        Some(own) => format!("{host}, and {} on its device {}", what(own), worker.device),
+    }
+}
+
 /// How many holders of a worker's memory a message names.
 const HOLDERS: usize = 3;
 
 /// Returns an error that explains why a function does not fit what is free in `cluster`, although it would fit if
 /// nothing were taken. `needs` has the names of the workers that it would then use, and the bytes that it would need of
-/// each.
-pub fn no_room<'a>(needs: impl Iterator<Item = (&'a str, u64)>, cluster: &ClusterModel) -> Error {
+/// the host of each, and of its device where that has memory of its own.
+pub fn no_room<'a>(
+    needs: impl Iterator<Item = (&'a str, u64, u64)>,
+    cluster: &ClusterModel,
+) -> Error {
     let needs: Vec<String> = needs
-        .map(|(worker, bytes)| format!("{} of {worker}", human(bytes)))
+        .map(|(worker, host, device)| match device {
+            0 => format!("{} of {worker}", human(host)),
+            _ => format!(
+                "{} of {worker} and {} of its device",
+                human(host),
+                human(device)
+            ),
+        })
         .collect();
     let holder = |h: &Holder| format!("token {} ({}) has {}", h.token, h.member, human(h.bytes));
-    let room = cluster.workers.iter().map(|w| {
-        let mut holders: Vec<String> = w.holders.iter().take(HOLDERS).map(holder).collect();
-        match w.holders.len().saturating_sub(HOLDERS) {
+    let room = |m: &MemoryModel| {
+        let mut holders: Vec<String> = m.holders.iter().take(HOLDERS).map(holder).collect();
+        match m.holders.len().saturating_sub(HOLDERS) {
             0 => {}
             more => holders.push(format!("and {more} more")),
         }
@@ -82,9 +101,13 @@ pub fn no_room<'a>(needs: impl Iterator<Item = (&'a str, u64)>, cluster: &Cluste
             true => String::new(),
             false => format!(" ({})", holders.join(", ")),
         };
-        let (free, offered) = (offer(w.free()), offer(w.offered));
-        format!("{} has {free} of {offered} free{holders}", w.name)
-    });
+        let (free, offered) = (offer(m.usable()), offer(m.offered));
+        format!("{free} of {offered} free{holders}")
+    };
+    let room = cluster
+        .workers
+        .iter()
+        .map(|w| format!("{} has {}", w.name, both(w, room)));
     let msg = format!(
         "the model does not fit the memory that is free: it needs {}; {}",
         listed(needs.into_iter(), ", "),
@@ -137,7 +160,7 @@ pub fn pinned_advice(
         let least = least_memory(&Scale::new(work, own, in_flight, Charge::Everything), 1);
         if least > worker.free() {
             told.push(format!("{} {}", worker.name, human(least)));
-            short.push(&worker.device);
+            short.push(worker);
         }
     }
     (!told.is_empty()).then(|| {
@@ -149,17 +172,18 @@ pub fn pinned_advice(
     })
 }
 
-/// The flag that gives workers of these devices their memory.
-fn flag<'d>(devices: impl IntoIterator<Item = &'d DeviceId>) -> &'static str {
+/// The flag that gives these workers more of the memory that they are short of.
+fn flag<'w>(workers: impl IntoIterator<Item = &'w WorkerModel>) -> &'static str {
     let (mut host, mut own) = (false, false);
-    for device in devices {
-        host |= device.is_cpu();
-        own |= !device.is_cpu();
+    for worker in workers {
+        let short = worker.is_short_of_device_memory();
+        host |= !short;
+        own |= short;
     }
     match (host, own) {
         (_, false) => "--memory",
         (false, true) => "--device-memory",
-        (true, true) => "--memory, or --device-memory where the device is no CPU",
+        (true, true) => "--memory, or --device-memory where the device has less",
     }
 }
 
@@ -197,7 +221,7 @@ fn advice(scale: &Scale<'_>, unread: u64, cluster: &ClusterModel, count: usize) 
     let high = least_memory(scale, u32::try_from(count.max(1)).unwrap_or(u32::MAX));
     let high = high.saturating_add(unread);
     // Mention the memory that a process takes for itself only where the offer is small; there it explains the offer.
-    let flag = flag(cluster.workers.iter().map(|w| &w.device));
+    let flag = flag(&cluster.workers);
     let own = match largest < TOLD_BELOW && flag == "--memory" {
         true => ", of which a worker process takes 30 to 40 MiB for itself",
         false => "",
@@ -237,18 +261,25 @@ fn rounded(bytes: u64, round: fn(f64) -> f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::cluster;
 
     #[test]
-    fn memory_is_given_by_the_flag_of_the_device() {
-        let devices = |names: &[&str]| -> Vec<DeviceId> {
-            let parsed = names.iter().map(|name| name.parse().unwrap());
-            parsed.collect()
+    fn memory_is_given_by_the_flag_of_the_one_that_is_short() {
+        let check = |devices: &[Option<u64>], want: &str| {
+            let mut all = cluster(devices.len(), 64);
+            for (worker, own) in all.workers.iter_mut().zip(devices) {
+                worker.device_memory = own.map(MemoryModel::idle);
+            }
+            assert_eq!(flag(&all.workers), want, "{devices:?}");
         };
-        assert_eq!(flag(&devices(&[])), "--memory");
-        assert_eq!(flag(&devices(&["cpu", "cpu"])), "--memory");
-        assert_eq!(flag(&devices(&["simgpu", "simgpu"])), "--device-memory");
-        let both = flag(&devices(&["cpu", "simgpu"]));
-        assert!(both.contains("--memory, or --device-memory"), "{both}");
+        check(&[], "--memory");
+        check(&[None, None], "--memory");
+        check(&[Some(63), Some(1)], "--device-memory");
+        check(&[Some(64), Some(100), None], "--memory");
+        check(
+            &[None, Some(63)],
+            "--memory, or --device-memory where the device has less",
+        );
     }
 
     #[test]

@@ -26,7 +26,7 @@ use super::profiles::permitted;
 use super::queue::QueuePlace;
 use super::{RequestGuard, compute, for_what_is_left, lacks_workers};
 use crate::membership::{Asker, ConnectionId};
-use crate::place::{ClusterModel, WorkerModel, no_room};
+use crate::place::{ClusterModel, MemoryModel, no_room};
 use crate::plan::PlannedPrograms;
 use crate::service::Service;
 use crate::tasks::blocking_within;
@@ -66,16 +66,24 @@ enum Lack {
 /// The outcome of one look at the cluster.
 type Outcome = Result<PlannedPrograms, (Lack, Error)>;
 
-/// The free memory of each worker, and the number of its constants.
-type Free = Vec<(String, Incarnation, [u64; 2], [usize; 2])>;
+/// The free memory of each worker, and the number of its constants: those of its host, then those of its device.
+type Free = Vec<(String, Incarnation, Vec<([u64; 2], [usize; 2])>)>;
 
 fn free_of(cluster: &ClusterModel) -> Free {
-    let free = cluster.workers.iter().map(|w| {
-        let constants = [w.constants.all.len(), w.constants.own.len()];
-        let free = [w.memory, w.budget];
-        (w.name.clone(), w.incarnation, free, constants)
-    });
-    free.collect()
+    let of = |m: &MemoryModel| {
+        let constants = [m.constants.all.len(), m.constants.own.len()];
+        ([m.free, m.budget], constants)
+    };
+    let workers = cluster.workers.iter();
+    workers
+        .map(|w| {
+            (
+                w.name.clone(),
+                w.incarnation,
+                w.memories().map(of).collect(),
+            )
+        })
+        .collect()
 }
 
 impl Service {
@@ -265,13 +273,18 @@ impl Service {
             Err(error) => return Ok(Err((Lack::Workers, error))),
         };
         let needs = idle.participants.iter().zip(&idle.needed);
-        let full = no_room(needs.map(|(p, needed)| (&*p.name, needed.all)), cluster);
+        let needs = needs.map(|(p, n)| (&*p.name, n.host.all, n.device.all));
+        let full = no_room(needs, cluster);
         if options.intent != Intent::Explain {
             return Ok(Err((Lack::Room, full)));
         }
         for part in &mut idle.summary.parts {
-            let worker = cluster.workers.iter().find(|w| w.name == part.name);
-            part.free = worker.map_or(part.free, WorkerModel::free);
+            let Some(worker) = cluster.workers.iter().find(|w| w.name == part.name) else {
+                continue;
+            };
+            part.free = worker.host.usable();
+            let own = worker.device_memory.as_ref();
+            part.device_free = own.map_or(part.free, MemoryModel::usable);
         }
         idle.summary.warnings.push(full.message);
         Ok(Ok(idle))

@@ -95,6 +95,7 @@ mod tests {
     use convoke_common::rpc::WorkerCount;
 
     use super::*;
+    use crate::place::MemoryModel;
     use crate::testing::{cluster, options, parse};
 
     /// Two workers `w0` and `w1` of profile "slow", and `w2` of profile "fast", with this many bytes of memory each.
@@ -104,7 +105,7 @@ mod tests {
             let fast = worker.name == "w2";
             worker.profile = ["slow", "fast"][usize::from(fast)].into();
             worker.flops = [1e9, 1e12][usize::from(fast)];
-            (worker.memory, worker.budget, worker.offered) = (memory, memory, memory);
+            worker.host = MemoryModel::idle(memory);
         }
         all
     }

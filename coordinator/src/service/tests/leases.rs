@@ -9,7 +9,8 @@ use convoke_common::identity::Role;
 use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::memory::{Purpose, TokenHolding};
 use convoke_common::rpc::{
-    Intent, LeaseGrant, MemoryUse, PlanAnswer, PlanOptions, RETURN_BOUND, WorkerCount, answer,
+    Intent, LeaseGrant, MemoryReport, MemoryUse, PlanAnswer, PlanOptions, RETURN_BOUND,
+    WorkerCount, answer,
 };
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
@@ -464,10 +465,13 @@ fn one() -> PlanOptions {
 }
 
 /// The memory of a worker of which handles take all.
-fn full() -> MemoryUse {
-    MemoryUse {
-        used: [(Purpose::Handles, 1 << 30)].into(),
-        holdings: vec![],
+fn full() -> MemoryReport {
+    MemoryReport {
+        host: MemoryUse {
+            used: [(Purpose::Handles, 1 << 30)].into(),
+            holdings: vec![],
+        },
+        device: MemoryUse::default(),
     }
 }
 
@@ -483,10 +487,7 @@ async fn a_report_of_memory_that_is_too_long_is_not_taken() {
         limit: 0,
         used: Default::default(),
     };
-    *script.memory.lock().unwrap() = MemoryUse {
-        holdings: vec![holding],
-        ..full()
-    };
+    script.memory.lock().unwrap().host.holdings = vec![holding];
     // The worker is full by its report.
     client.plan(one()).await.unwrap();
     *script.memory.lock().unwrap() = full();
@@ -552,7 +553,7 @@ async fn what_a_worker_reports_is_taken_and_may_be_freed_meanwhile() {
         };
         let behind = client.plan(at_once).await.unwrap_err();
         assert!(behind.message.contains("1 load waits"), "{behind}");
-        *memory.lock().unwrap() = MemoryUse::default();
+        *memory.lock().unwrap() = MemoryReport::default();
     };
     let (planned, ()) = futures::join!(client.plan(queued.clone()), freed);
     assert_eq!(first(&planned.unwrap()), "a");

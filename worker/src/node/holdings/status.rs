@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use convoke_common::ids::PlanId;
+use convoke_common::memory::Ledger;
 use convoke_common::rpc::{
-    DeviceMemory, HeldLease, MemoryUse, ProgramStatus, Progress, WorkerStatus,
+    DeviceMemory, HeldLease, MemoryReport, MemoryUse, ProgramStatus, Progress, WorkerStatus,
 };
 use convoke_common::world::World;
 
@@ -56,16 +57,15 @@ impl Holdings {
     }
 
     /// How much of the worker's memory is in use, and by whom.
-    pub fn memory(&self) -> MemoryUse {
-        let mut used = self.ledger.used();
-        // A program's tensors may lie on the host or on the device, so the scarcer of the two counts.
-        for (purpose, bytes) in self.device_memory().into_iter().flat_map(|m| m.used) {
-            let most = used.entry(purpose).or_default();
-            *most = bytes.max(*most);
-        }
-        MemoryUse {
-            used,
-            holdings: self.ledger.holdings(),
+    pub fn memory(&self) -> MemoryReport {
+        let of = |ledger: &Ledger| MemoryUse {
+            used: ledger.used(),
+            holdings: ledger.holdings(),
+        };
+        let device = self.engine.device.as_ref();
+        MemoryReport {
+            host: of(&self.ledger),
+            device: device.map(|owned| of(&owned.memory)).unwrap_or_default(),
         }
     }
 

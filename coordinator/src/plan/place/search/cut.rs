@@ -162,7 +162,7 @@ impl<'a> Cutter<'a> {
 
         let mut best = vec![u64::MAX; m + 1];
         let mut from = vec![0u32; m + 1];
-        let mut run = PositionRun::new(self.scale, &self.fixed[k], &worker.presence);
+        let mut run = PositionRun::new(self.scale, &self.fixed[k], worker);
         let mut next = 0;
         // A run begins after the last position that the participant cannot run.
         let mut least_start = 0;
@@ -177,7 +177,7 @@ impl<'a> Cutter<'a> {
                 }
             }
             while run.start < j
-                && (run.start < least_start || time(run.start, j) > most || !run.fits(worker))
+                && (run.start < least_start || time(run.start, j) > most || !run.fits())
             {
                 run.shrink();
             }
@@ -191,7 +191,7 @@ impl<'a> Cutter<'a> {
             while starts.front().is_some_and(|s| *s < run.start) {
                 starts.pop_front();
             }
-            let fits = time(run.start, j) <= most && run.fits(worker);
+            let fits = time(run.start, j) <= most && run.fits();
             if let Some(i) = starts.front().filter(|_| fits) {
                 best[j] = at(*i);
                 from[j] = *i as u32;

@@ -43,7 +43,7 @@ impl Candidate {
         self.usage
             .iter()
             .zip(&self.team.workers)
-            .all(|(u, w)| w.holds(&u.beyond))
+            .all(|(u, w)| w.holds(u))
     }
 
     /// Returns the bytes of weights that workers lack.
@@ -147,12 +147,17 @@ impl<'a> Search<'a> {
     /// Returns the fastest placement on one of the workers that `may` run everything and whose memory suffices.
     fn fastest(&self, may: impl Fn(usize) -> bool) -> Option<Candidate> {
         let weights = self.weights();
-        let mut kinds: Vec<[u64; 4]> = Vec::new();
+        let mut kinds: Vec<[u64; 6]> = Vec::new();
         let mut best: Option<Candidate> = None;
         for i in &self.by_speed {
             let w = &self.cluster.workers[*i];
             let speed = [w.flops.to_bits(), w.memory_bandwidth.to_bits()];
-            let kind = [w.free(), w.reach(), speed[0], speed[1]];
+            let own = w.device_memory.as_ref().unwrap_or(&w.host);
+            let (host, own) = (
+                (w.host.usable(), w.host.reach()),
+                (own.usable(), own.reach()),
+            );
+            let kind = [host.0, host.1, own.0, own.1, speed[0], speed[1]];
             if !may(*i) || w.reach() < weights || kinds.contains(&kind) || kinds.len() >= MOST_KINDS
             {
                 continue;
@@ -272,7 +277,7 @@ impl<'a> Search<'a> {
     /// Returns the `n` workers that have most of the weights, in the order in which these are read; `None` where none has any. A cut
     /// gives each worker of a team one run of nodes, in the team's order.
     fn by_presence(&self, n: usize) -> Option<Vec<usize>> {
-        let presence = |i: usize| &self.cluster.workers[i].presence;
+        let presence = |i: usize| &self.cluster.workers[i].host.presence;
         let mut order = self.by_speed.clone();
         order.sort_by_key(|i| std::cmp::Reverse(presence(*i).bytes()));
         if presence(*order.first()?).is_empty() {

@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 
-use crate::place::cluster::{Presence, WorkerModel};
+use crate::place::cluster::WorkerModel;
 use crate::place::memory::Need;
+use crate::place::memory_model::MemoryModel;
 use crate::place::work::{NONE, Work};
 
 /// How activations are charged to a run.
@@ -23,8 +24,10 @@ pub struct Scale<'a> {
     pub work: &'a Work,
     /// The positions that runs run over.
     pub positions: Vec<u32>,
-    /// For each position, the bytes besides retained weights: those of the activations of all steps in flight, or of
-    /// the inputs of its weights while they load, whichever is more.
+    /// For each position, the bytes of the activations of all steps in flight.
+    steps: Vec<u64>,
+    /// For each position, the bytes besides retained weights: those of the activations, or of the inputs of its weights
+    /// while they load, whichever is more.
     slack: Vec<u64>,
 }
 
@@ -35,19 +38,17 @@ impl<'a> Scale<'a> {
             Charge::Everything => live_bytes(work),
             Charge::OwnOperands => own_bytes(work),
         };
+        let all = |live: u64| live.saturating_mul(u64::from(in_flight.max(1)));
+        let steps: Vec<u64> = live.into_iter().map(all).collect();
         let transient = transient_bytes(work);
-        let slack = live.into_iter().enumerate().map(|(p, live)| {
-            let loading = work
-                .weights
-                .row(p)
-                .iter()
-                .map(|c| transient[*c as usize])
-                .max();
-            live.saturating_mul(u64::from(in_flight.max(1)))
-                .max(loading.unwrap_or(0))
+        let slack = steps.iter().enumerate().map(|(p, steps)| {
+            let weights = work.weights.row(p).iter();
+            let loading = weights.map(|c| transient[*c as usize]).max();
+            (*steps).max(loading.unwrap_or(0))
         });
         Scale {
             slack: slack.collect(),
+            steps,
             work,
             positions,
         }
@@ -60,8 +61,8 @@ impl<'a> Scale<'a> {
 
     /// Returns how many workers of `memory` bytes each hold all positions; `None` if one position alone is too large.
     pub fn workers_of(&self, memory: u64) -> Option<u32> {
-        let nothing = Presence::default();
-        let mut run = PositionRun::new(self, &[], &nothing);
+        let nothing = MemoryModel::default();
+        let mut run = MemoryRun::new(self, &self.slack, &[], &nothing);
         let mut parts = 1;
         while run.end < self.positions.len() {
             run.grow();
@@ -82,15 +83,54 @@ impl<'a> Scale<'a> {
 
 /// A run of positions, `start..end` in [`Scale::positions`], beside fixed positions of the same worker.
 pub struct PositionRun<'a> {
-    scale: &'a Scale<'a>,
-    /// The constants that the worker has already.
-    presence: &'a Presence,
+    host: MemoryRun<'a>,
+    /// The same run in the memory of a device that has its own.
+    device: Option<MemoryRun<'a>>,
     pub start: usize,
-    pub end: usize,
+}
+
+impl<'a> PositionRun<'a> {
+    /// Returns an empty run beside `fixed` positions of a worker.
+    pub fn new(scale: &'a Scale<'a>, fixed: &[u32], worker: &'a WorkerModel) -> PositionRun<'a> {
+        let device = worker.device_memory.as_ref();
+        PositionRun {
+            host: MemoryRun::new(scale, &scale.slack, fixed, &worker.host),
+            device: device.map(|own| MemoryRun::new(scale, &scale.steps, fixed, own)),
+            start: 0,
+        }
+    }
+
+    /// Adds the next position at the end.
+    pub fn grow(&mut self) {
+        self.host.grow();
+        self.device.iter_mut().for_each(MemoryRun::grow);
+    }
+
+    /// Removes the first position.
+    pub fn shrink(&mut self) {
+        self.host.shrink();
+        self.device.iter_mut().for_each(MemoryRun::shrink);
+        self.start = self.host.start;
+    }
+
+    /// Returns whether the worker has the memory for the run and the fixed positions.
+    pub fn fits(&self) -> bool {
+        self.host.fits() && self.device.as_ref().is_none_or(MemoryRun::fits)
+    }
+}
+
+/// A run of positions in one memory.
+struct MemoryRun<'a> {
+    scale: &'a Scale<'a>,
+    /// By position, the bytes besides weights.
+    slack: &'a [u64],
+    memory: &'a MemoryModel,
+    start: usize,
+    end: usize,
     /// For each constant the number of positions of the run that read it.
     readers: Vec<u32>,
     weights: u64,
-    /// Those of the weights that the worker has, and those that the client's token is charged for.
+    /// Those of the weights that are there, and those that the client's token is charged for.
     present: u64,
     paid: u64,
     fixed_slack: u64,
@@ -98,12 +138,17 @@ pub struct PositionRun<'a> {
     largest: VecDeque<usize>,
 }
 
-impl<'a> PositionRun<'a> {
-    /// Returns an empty run beside `fixed` positions.
-    pub fn new(scale: &'a Scale<'a>, fixed: &[u32], presence: &'a Presence) -> PositionRun<'a> {
-        let mut w = PositionRun {
+impl<'a> MemoryRun<'a> {
+    fn new(
+        scale: &'a Scale<'a>,
+        slack: &'a [u64],
+        fixed: &[u32],
+        memory: &'a MemoryModel,
+    ) -> MemoryRun<'a> {
+        let mut run = MemoryRun {
             scale,
-            presence,
+            slack,
+            memory,
             start: 0,
             end: 0,
             readers: vec![0; scale.work.const_value.len()],
@@ -114,28 +159,22 @@ impl<'a> PositionRun<'a> {
             largest: VecDeque::new(),
         };
         for p in fixed {
-            w.add_weights(*p as usize);
-            w.fixed_slack = w.fixed_slack.max(scale.slack[*p as usize]);
+            run.add_weights(*p as usize);
+            run.fixed_slack = run.fixed_slack.max(slack[*p as usize]);
         }
-        w
+        run
     }
 
     fn add_weights(&mut self, position: usize) {
-        for c in self
-            .scale
-            .work
-            .weights
-            .row(position)
-            .iter()
-            .map(|c| *c as usize)
-        {
+        let (work, presence) = (self.scale.work, &self.memory.presence);
+        for c in work.weights.row(position).iter().map(|c| *c as usize) {
             if self.readers[c] == 0 {
-                let bytes = self.scale.work.const_bytes[c];
+                let bytes = work.const_bytes[c];
                 self.weights = self.weights.saturating_add(bytes);
-                if self.presence.has(c) {
+                if presence.has(c) {
                     self.present = self.present.saturating_add(bytes);
                 }
-                if self.presence.is_paid(c) {
+                if presence.is_paid(c) {
                     self.paid = self.paid.saturating_add(bytes);
                 }
             }
@@ -144,11 +183,10 @@ impl<'a> PositionRun<'a> {
     }
 
     fn slack_at(&self, index: usize) -> u64 {
-        self.scale.slack[self.scale.positions[index] as usize]
+        self.slack[self.scale.positions[index] as usize]
     }
 
-    /// Adds the next position at the end.
-    pub fn grow(&mut self) {
+    fn grow(&mut self) {
         self.add_weights(self.scale.positions[self.end] as usize);
         while self
             .largest
@@ -161,23 +199,18 @@ impl<'a> PositionRun<'a> {
         self.end += 1;
     }
 
-    /// Removes the first position.
-    pub fn shrink(&mut self) {
-        let work = self.scale.work;
-        for c in work
-            .weights
-            .row(self.scale.positions[self.start] as usize)
-            .iter()
-            .map(|c| *c as usize)
-        {
+    fn shrink(&mut self) {
+        let (work, presence) = (self.scale.work, &self.memory.presence);
+        let position = self.scale.positions[self.start] as usize;
+        for c in work.weights.row(position).iter().map(|c| *c as usize) {
             self.readers[c] -= 1;
             if self.readers[c] == 0 {
                 let bytes = work.const_bytes[c];
                 self.weights -= bytes.min(self.weights);
-                if self.presence.has(c) {
+                if presence.has(c) {
                     self.present -= bytes.min(self.present);
                 }
-                if self.presence.is_paid(c) {
+                if presence.is_paid(c) {
                     self.paid -= bytes.min(self.paid);
                 }
             }
@@ -193,16 +226,15 @@ impl<'a> PositionRun<'a> {
         slack.max(self.fixed_slack)
     }
 
-    /// Returns the bytes that a worker without any of the constants needs for the run and the fixed positions.
-    pub fn bytes(&self) -> u64 {
+    /// Returns the bytes of the run and the fixed positions where none of the constants is there.
+    fn bytes(&self) -> u64 {
         self.weights.saturating_add(self.slack())
     }
 
-    /// Returns whether the worker, whose presence was given, has the memory for the run and the fixed positions.
-    pub fn fits(&self, worker: &WorkerModel) -> bool {
+    fn fits(&self) -> bool {
         let beyond =
             |present: u64| (self.weights - present.min(self.weights)).saturating_add(self.slack());
-        worker.holds(&Need {
+        self.memory.holds(&Need {
             memory: beyond(self.present),
             budget: beyond(self.paid),
         })

@@ -36,7 +36,7 @@ fn check(f: &Function, cluster: &ClusterModel, options: &PlanOptions) -> Placeme
         placed.participant
     );
     for (usage, worker) in placed.usage.iter().zip(&placed.team.workers) {
-        assert!(worker.holds(&usage.beyond), "{usage:?} on {}", worker.name);
+        assert!(worker.holds(usage), "{usage:?} on {}", worker.name);
     }
     let again = place(f.clone(), cluster, options).unwrap();
     assert_eq!(again.participant, placed.participant);
@@ -147,8 +147,71 @@ fn faster_workers_get_more() {
 fn small_memories_get_less() {
     let f = chain(12, 512);
     let mut c = cluster(3, 9 * MIB);
-    c.workers[1].memory = 4 * MIB;
+    c.workers[1].host = MemoryModel::idle(4 * MIB);
     check(&f, &c, &options(&f, WorkerCount::Exactly(3)));
+}
+
+/// A cluster whose devices have memory of their own, of this many bytes; `None` is a worker whose device is its host.
+fn with_devices(host: u64, devices: &[Option<u64>]) -> ClusterModel {
+    let mut all = cluster(devices.len(), host);
+    for (worker, own) in all.workers.iter_mut().zip(devices) {
+        let Some(bytes) = own else { continue };
+        worker.device = "simgpu:0".parse().unwrap();
+        worker.device_memory = Some(MemoryModel::idle(*bytes));
+    }
+    all
+}
+
+#[test]
+fn what_fits_the_host_and_not_the_device_is_split() {
+    // The chain has twelve weights of 1 MiB.
+    let f = chain(12, 512);
+    let auto = options(&f, WorkerCount::Auto);
+    let check = |device: u64, want: usize| {
+        let all = with_devices(100 * MIB, &[Some(device * MIB); 6]);
+        let placed = check(&f, &all, &auto);
+        assert_eq!(placed.team.size(), want, "{device} MiB");
+        for usage in &placed.usage {
+            // Nothing is loaded on a device, which has only what stays.
+            assert_eq!(usage.device.needed, usage.weights + usage.activations);
+            assert!(usage.needed >= usage.device.needed, "{usage:?}");
+        }
+    };
+    check(100, 1);
+    check(9, 2);
+    check(6, 3);
+    check(4, 4);
+}
+
+#[test]
+fn a_small_device_gets_less_and_a_small_host_as_well() {
+    let f = chain(12, 512);
+    let three = options(&f, WorkerCount::Exactly(3));
+    let weights = |c: &ClusterModel| -> Vec<u64> {
+        let usage = check(&f, c, &three).usage;
+        usage.iter().map(|u| u.weights / MIB).collect()
+    };
+    let mut c = with_devices(9 * MIB, &[Some(9 * MIB), Some(3 * MIB), None]);
+    assert!(weights(&c)[1] <= 2, "{:?}", weights(&c));
+    c.workers[1].device_memory = Some(MemoryModel::idle(100 * MIB));
+    c.workers[1].host = MemoryModel::idle(3 * MIB);
+    assert!(weights(&c)[1] <= 2, "{:?}", weights(&c));
+}
+
+#[test]
+fn errors_say_which_memory_is_short() {
+    let f = chain(12, 512);
+    let check = |host: u64, device: u64, message: &str, advice: &str| {
+        let all = with_devices(host * MIB, &[Some(device * MIB); 2]);
+        let e = failure(&f, &all, &options(&f, WorkerCount::Auto));
+        assert_eq!(e.code, Code::ClusterTooSmall);
+        assert!(e.message.contains(message), "{e}");
+        assert!(e.advice.contains(advice), "{e}");
+    };
+    let of_device = "w0 offers 100 MiB, and 5.0 MiB on its device simgpu:0";
+    check(100, 5, of_device, "(raise --device-memory)");
+    let of_host = "w0 offers 5.0 MiB, and 100 MiB on its device simgpu:0";
+    check(5, 100, of_host, "(raise --memory");
 }
 
 #[test]
@@ -586,7 +649,7 @@ fn having(
     let ids = work.const_value.iter().zip(&work.const_id);
     let named = ids.filter(|(v, _)| f.value(**v).name.starts_with(names));
     let all = std::sync::Arc::new(named.filter_map(|(_, id)| *id).collect());
-    let constants = &mut cluster.workers[at].constants;
+    let constants = &mut cluster.workers[at].host.constants;
     *constants = PresentConstants::default();
     if own {
         constants.own = std::sync::Arc::clone(&all);
@@ -634,7 +697,7 @@ fn a_function_is_planned_where_its_constants_are() {
     // Constants that others have loaded take no further memory, but count against the budget of the client's token.
     let mut others = having(tight, 1, &f, "q", false);
     assert_eq!(failure(&f, &others, &one).code, Code::ClusterTooSmall);
-    others.workers[1].budget = 5 * MIB;
+    others.workers[1].host.budget = 5 * MIB;
     let placed = check(&f, &others, &one);
     assert_eq!(placed.team.workers[0].name, "w1");
     let usage = &placed.usage[0];

@@ -229,8 +229,7 @@ fn a_worker_that_does_not_hold_its_pinned_nodes_is_named_with_what_it_must_offer
             ..options(&f, WorkerCount::Auto)
         };
         let mut c = cluster(3, others);
-        c.workers[1].memory = memory;
-        c.workers[1].budget = memory;
+        c.workers[1].host = MemoryModel::idle(memory);
         place(f.clone(), &c, &o)
     };
     let all = [("*", "w1")];
