@@ -95,9 +95,10 @@ pub mod kernels {
 /// embedded cluster, or of a worker binary.
 #[cfg(feature = "embedded")]
 pub mod devices {
-    pub use convoke_common::memory::{Ledger, Pool, Purpose, Reservation};
+    pub use convoke_common::memory::{Ledger, Pool, Purpose, Reservation, SharedBlocks};
     pub use convoke_common::world::{Compute, Share};
     pub use convoke_graph::Shape;
+    pub use convoke_graph::ops::{DTypeSet, KernelSet};
     pub use convoke_graph::program::NUMERICS_PROFILE;
     pub use convoke_worker::device::{
         CopiedCallback, Device, DeviceContext, DeviceFailure, DeviceKernel, DeviceKind,

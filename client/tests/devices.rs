@@ -14,11 +14,13 @@ use std::time::Duration;
 use common::ty;
 use convoke::devices::{
     CopiedCallback, Device, DeviceFailure, DeviceKernel, DeviceKind, DeviceLaunch, DeviceOp,
-    DeviceQueue, DeviceStep, DeviceTensor, EventCallback, LaunchResults, Ledger, NUMERICS_PROFILE,
-    Pool, Purpose, Share,
+    DeviceQueue, DeviceStep, DeviceTensor, EventCallback, KernelSet, LaunchResults, Ledger,
+    NUMERICS_PROFILE, Pool, Purpose, Share, SharedBlocks,
 };
 use convoke::graph::Function;
-use convoke::{Attr, Attrs, Cluster, Code, DType, DeviceId, Dim, Embedded, HostTensor, Outputs};
+use convoke::{
+    Attr, Attrs, Cluster, Code, DType, DeviceId, Dim, Embedded, HostTensor, Outputs, PlanSummary,
+};
 use convoke_common::rpc::{MemberState, MemberStatus};
 use convoke_worker::device::simgpu::SimGpu;
 
@@ -228,6 +230,136 @@ async fn check_at_rest(cluster: &Cluster) {
     assert!(rested.is_ok(), "{used:?}");
 }
 
+/// A cluster of simulated GPUs with this much memory each, beside 1 GiB at their hosts.
+async fn of_small_devices(workers: usize, device_memory: u64) -> Cluster {
+    let embedded = Embedded::new(workers).threads(1).memory(1 << 30);
+    let embedded = embedded.devices(["simgpu".parse().unwrap()]);
+    let started = embedded.device_memory(device_memory).start();
+    started.await.unwrap()
+}
+
+/// Loads and calls a fixture: its plan, and its results.
+async fn planned_run(cluster: &Cluster, name: &str) -> convoke::Result<(PlanSummary, Outputs)> {
+    let model = cluster.load(fixture(name).join("model.onnx")).await?;
+    let names: Vec<String> = model.inputs().into_iter().map(|i| i.name).collect();
+    let given = inputs(&names, &fixture(name).join("test.npz"));
+    let made = model.call(given).await?;
+    Ok((model.plan().await.unwrap(), made))
+}
+
+#[tokio::test]
+async fn a_model_that_fits_hosts_and_not_one_device_is_split() {
+    const MODEL: &str = "mini_transformer";
+    let (want, _) = run(MODEL, 1, &["cpu"]).await;
+    let roomy = of_small_devices(1, 1 << 30).await;
+    let (plan, _) = planned_run(&roomy, MODEL).await.unwrap();
+    roomy.shutdown().await;
+    let whole = &plan.parts[0];
+    assert_eq!(whole.device_memory, 1 << 30);
+    assert!(
+        whole.memory < whole.device_memory,
+        "the host loads and packs"
+    );
+    let needed = whole.device_needed_bytes;
+    // What is predicted suffices, to the byte.
+    let exact = of_small_devices(3, needed).await;
+    let (plan, made) = planned_run(&exact, MODEL).await.unwrap();
+    assert_eq!((plan.parts.len(), made), (1, want.clone()));
+    assert!(device_peak(&exact).await <= needed);
+    exact.shutdown().await;
+    // The weights alone do not fit one device, so that no smaller bounds of axes help.
+    let less = whole.weights_bytes / 16 * 15;
+    let split = of_small_devices(4, less).await;
+    let (plan, made) = planned_run(&split, MODEL).await.unwrap();
+    assert!(plan.parts.len() > 1, "{plan:?}");
+    for part in &plan.parts {
+        assert!(part.device_needed_bytes <= less, "{part:?}");
+        assert_eq!((part.device_memory, part.device_free), (less, less));
+        assert!(part.memory > less, "{part:?}");
+    }
+    assert_eq!(made, want);
+    let members = split.status().await.unwrap().members;
+    let offered = members.iter().map(|m| (m.device_memory, m.memory > less));
+    assert!(offered.into_iter().all(|o| o == (less, true)));
+    split.shutdown().await;
+    // One device alone is refused, and the error says which memory is short.
+    let alone = of_small_devices(1, less).await;
+    let e = planned_run(&alone, MODEL).await.unwrap_err();
+    assert_eq!(e.code, Code::ClusterTooSmall, "{e}");
+    assert!(e.message.contains("on its device simgpu:0"), "{e}");
+    assert!(e.advice.contains("(raise --device-memory)"), "{e}");
+    alone.shutdown().await;
+}
+
+/// A simulated GPU that has no kernel for products, and that is measured.
+struct WithoutProducts(SimGpu);
+
+impl Device for WithoutProducts {
+    fn kernels(&self) -> KernelSet {
+        let all = convoke_graph::ops::all();
+        let products = |name: &str| name.contains("MatMul") || name.contains("Gemm");
+        let lacks = all.filter(|def| products(def.name));
+        KernelSet::all_except(lacks.map(|def| (def.name, DType::ALL.into_iter().collect())))
+    }
+
+    fn shared_blocks(&self) -> SharedBlocks {
+        self.0.shared_blocks()
+    }
+
+    fn resolve(&self, op: &DeviceOp<'_>) -> Option<DeviceKernel> {
+        let dtype = op.operands.first().copied().flatten();
+        let has = self.kernels().contains(op.def.name, dtype);
+        has.then(|| self.0.resolve(op)).flatten()
+    }
+
+    fn open(
+        &self,
+        share: &Share,
+        memory: &Ledger,
+        purpose: Purpose,
+        bytes: u64,
+    ) -> convoke::Result<Arc<dyn DeviceQueue>> {
+        self.0.open(share, memory, purpose, bytes)
+    }
+}
+
+#[tokio::test]
+async fn weights_that_a_device_has_no_kernel_for_take_none_of_its_memory() {
+    const MODEL: &str = "mini_transformer";
+    let kind = DeviceKind::new("narrow", NUMERICS_PROFILE, |context| {
+        Ok(Arc::new(WithoutProducts(SimGpu::new(
+            context.compute.clone(),
+        ))))
+    });
+    convoke::devices::register(kind).unwrap();
+    let start = async |device: &str, memory: u64| {
+        let embedded = Embedded::new(1).threads(1).memory(1 << 30);
+        let embedded = embedded.devices([device.parse().unwrap()]);
+        embedded.device_memory(memory).start().await.unwrap()
+    };
+    let whole = start("simgpu", 1 << 30).await;
+    let (plan, want) = planned_run(&whole, MODEL).await.unwrap();
+    let weights = plan.parts[0].weights_bytes;
+    let whole_needed = plan.parts[0].device_needed_bytes;
+    whole.shutdown().await;
+    let narrow = start("narrow", 1 << 30).await;
+    let (plan, made) = planned_run(&narrow, MODEL).await.unwrap();
+    let part = &plan.parts[0];
+    assert!(part.device_needed_bytes + weights / 4 < whole_needed);
+    assert!(part.needed_bytes >= part.activation_bytes + weights);
+    assert_eq!(made, want);
+    // The status has the speed that was measured.
+    let member = narrow.status().await.unwrap().members.remove(0);
+    assert!(member.flops > 0.0 && member.memory_bandwidth > 0.0);
+    narrow.shutdown().await;
+    // What is predicted suffices, to the byte.
+    let exact = start("narrow", part.device_needed_bytes).await;
+    let (_, made) = planned_run(&exact, MODEL).await.unwrap();
+    assert_eq!(made, want);
+    assert!(device_peak(&exact).await > 0);
+    exact.shutdown().await;
+}
+
 #[tokio::test]
 async fn what_does_not_fit_the_device_is_planned_elsewhere() {
     let small = Embedded::new(2)
@@ -295,6 +427,14 @@ struct BrittleQueue {
 }
 
 impl Device for Brittle {
+    fn kernels(&self) -> KernelSet {
+        self.whole.kernels()
+    }
+
+    fn shared_blocks(&self) -> SharedBlocks {
+        self.whole.shared_blocks()
+    }
+
     fn resolve(&self, op: &DeviceOp<'_>) -> Option<DeviceKernel> {
         self.whole.resolve(op)
     }

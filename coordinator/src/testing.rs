@@ -13,16 +13,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use convoke_common::device_spec::DeviceId;
-use convoke_common::ids::Incarnation;
-use convoke_common::rpc::{Intent, Numerics, PlanOptions, Profiles, WorkerCount};
+use convoke_common::rpc::{Intent, Numerics, PlanOptions, Profiles, Speed, WorkerCount};
 use convoke_graph::artifact::{ArtifactMeta, CHUNK};
 use convoke_graph::graph::{Attr, Attrs, Function, Literal, Node, RunsAt, TensorType, ValueId};
-use convoke_graph::program::{Axes, NUMERICS_PROFILE};
+use convoke_graph::program::Axes;
 use convoke_graph::tensor::Tensor;
 use convoke_graph::{DType, Dim, ops};
 
-use crate::place::{ClusterModel, MemoryModel, WorkerModel};
+use crate::place::{ClusterModel, WorkerModel};
 
 /// Parses the function that `text` describes, with inferred types, and verifies it.
 pub fn parse(text: &str) -> Function {
@@ -263,19 +261,13 @@ pub fn dedent(text: &str) -> String {
 
 /// Returns a cluster of `n` equal workers `w0`, `w1`, … with `memory` bytes each.
 pub fn cluster(n: usize, memory: u64) -> ClusterModel {
-    let worker = |i: usize| WorkerModel {
-        name: format!("w{i}"),
-        address: format!("10.0.0.{i}:7000"),
-        incarnation: Incarnation(i as u64),
-        device: DeviceId::default(),
-        profile: NUMERICS_PROFILE.into(),
-        threads: 2,
-        host: MemoryModel::idle(memory),
-        device_memory: None,
-        load_buffer: 0,
+    let speed = Speed {
         flops: 1e11,
         memory_bandwidth: 1e10,
-        ops: vec![],
+    };
+    let worker = |i: usize| WorkerModel {
+        threads: 2,
+        ..WorkerModel::cpu(i as u64, memory, speed)
     };
     ClusterModel::new((0..n).map(worker).collect())
 }

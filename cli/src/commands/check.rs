@@ -5,17 +5,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use convoke::{Error, Phase, Signature};
-use convoke_common::device_spec::DeviceId;
-use convoke_common::ids::Incarnation;
-use convoke_common::rpc::{Intent, Numerics, PlanOptions, PlanSummary, Profiles, WorkerCount};
-use convoke_coordinator::place::{ClusterModel, MOST_BYTES, MemoryModel, WorkerModel};
+use convoke_common::rpc::{
+    Intent, Numerics, PlanOptions, PlanSummary, Profiles, Speed, WorkerCount,
+};
+use convoke_coordinator::place::{ClusterModel, MOST_BYTES, WorkerModel};
 use convoke_coordinator::plan::{plan, plan_together};
 use convoke_graph::Printable;
 use convoke_graph::dim::Bindings;
 use convoke_graph::graph::{Function, Node, ValueId};
 use convoke_graph::ops::{self, ControlOp, Op};
 use convoke_graph::printable::Listed;
-use convoke_graph::program::{Axes, NUMERICS_PROFILE};
+use convoke_graph::program::Axes;
 use convoke_models::{
     ImportedModel, LISTED_OPS, LoadOptions, ModelError, OF_PATTERNS, UnsupportedNode, further_ops,
     onnx, unsupported_ops,
@@ -378,20 +378,11 @@ fn divided(
 
 /// A cluster of this many equal workers with this many bytes each.
 fn equal(workers: usize, memory: u64) -> ClusterModel {
-    let worker = |i: usize| WorkerModel {
-        name: format!("w{i}"),
-        address: String::new(),
-        incarnation: Incarnation(i as u64),
-        device: DeviceId::default(),
-        profile: NUMERICS_PROFILE.into(),
-        threads: 1,
-        host: MemoryModel::idle(memory),
-        device_memory: None,
-        load_buffer: 0,
+    let speed = Speed {
         flops: 1e11,
         memory_bandwidth: 1e10,
-        ops: vec![],
     };
+    let worker = |i: usize| WorkerModel::cpu(i as u64, memory, speed);
     ClusterModel::new((0..workers).map(worker).collect())
 }
 

@@ -74,7 +74,7 @@ struct ListedWorker {
     device: DeviceId,
     /// The custom ops that it has kernels for.
     ops: Vec<CustomOp>,
-    /// Measured floating-point operations per second.
+    /// Measured floating-point operations per second of its host.
     flops: f64,
 }
 
@@ -227,7 +227,7 @@ impl Sessions {
                 },
                 device: m.device.clone(),
                 ops: m.ops.clone(),
-                flops: m.flops,
+                flops: m.host_flops,
             })
             .collect();
         members.sort_by(|a, b| a.worker.name.cmp(&b.worker.name));

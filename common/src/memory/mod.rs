@@ -12,6 +12,7 @@
 mod kept;
 mod pool;
 mod shared;
+mod shared_blocks;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -22,6 +23,7 @@ use tokio::sync::Notify;
 
 pub use pool::Pool;
 pub use shared::{Charge, SharedReservation, SharedTensor};
+pub use shared_blocks::SharedBlocks;
 
 use crate::error::{Code, Error, Result};
 use crate::identity::TokenId;

@@ -8,7 +8,7 @@ use convoke_graph::dtype::DType;
 use convoke_graph::tensor::{INLINE, Tensor, TensorError};
 
 use super::shared::{Charge, SharedReservation, SharedTensor};
-use super::{Ledger, Purpose, Reservation};
+use super::{Ledger, Purpose, Reservation, SharedBlocks};
 use crate::error::{Error, Result};
 
 /// In a pool without a base, tensors of at most `SMALL` bytes share reservations of `SHARED` bytes.
@@ -126,6 +126,12 @@ fn shared_of(tensor: &Tensor) -> Option<&SharedReservation> {
 }
 
 impl Pool {
+    /// How the small tensors of a pool without a base share blocks.
+    pub const SHARED_BLOCKS: SharedBlocks = SharedBlocks {
+        small: SMALL as u32,
+        block: SHARED as u32,
+    };
+
     /// Makes a pool that reserves `base` bytes for its life.
     pub fn new(ledger: &Ledger, purpose: Purpose, base: u64) -> Result<Pool> {
         Self::with(ledger, purpose, base, Region::new)

@@ -11,7 +11,7 @@ pub mod transport;
 use std::time::Duration;
 
 use convoke_graph::ids::{FunctionId, ParticipantIx};
-use convoke_graph::ops::CustomOp;
+use convoke_graph::ops::{CustomOp, KernelSet};
 use convoke_graph::program::{Axes, DriverProgram};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
@@ -21,6 +21,7 @@ use crate::error::{Code, Error, Result};
 use crate::grant::Participant;
 use crate::identity::{Role, TokenId, TokenSecret};
 use crate::ids::{Incarnation, LeaseId, PlanId};
+use crate::memory::SharedBlocks;
 use crate::world::World;
 use transport::{DeadlineChannel, MAX_FRAME, client_config, client_transport};
 
@@ -118,19 +119,40 @@ pub struct Registration {
     pub memory: u64,
     /// Bytes of the device that programs may use. Where the device is the host itself, these are those of the host.
     pub device_memory: u64,
+    /// How small constants share blocks of a device's own memory.
+    pub device_blocks: SharedBlocks,
     /// Bytes of the load buffer, which is kept for weights in flight.
     pub load_buffer: u64,
-    /// Measured speed of a matrix product on all threads, in FLOP/s.
-    pub flops: f64,
-    /// Measured speed of reading memory that no cache holds, on all threads, in bytes/s.
-    pub memory_bandwidth: f64,
+    /// The measured speed of the host, on all threads.
+    pub host_speed: Speed,
+    /// The measured speed of the device; that of the host where the device is the host itself.
+    pub device_speed: Speed,
     /// The kernels that were running when the former process with this worker's state folder died of a signal; empty if
     /// it ended in another way.
     pub deaths: Vec<Death>,
     /// The leases that the worker holds, for a coordinator that was restarted since.
     pub leases: Vec<HeldLease>,
-    /// The custom ops that the worker has kernels for.
+    /// The custom ops that the worker has kernels for, which run on its host.
     pub ops: Vec<CustomOp>,
+    /// The ops of the registry that the worker has kernels for.
+    pub kernels: WorkerKernels,
+}
+
+/// The measured speed of a host or a device.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Speed {
+    /// FLOP/s of a matrix product.
+    pub flops: f64,
+    /// Bytes/s of memory that no cache holds.
+    pub memory_bandwidth: f64,
+}
+
+/// The ops of the registry that a worker has kernels for. Ops that its device lacks run on its host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerKernels {
+    pub host: KernelSet,
+    /// Those of the device; those of the host where the device is the host itself.
+    pub device: KernelSet,
 }
 
 /// A lease that one worker holds.

@@ -272,8 +272,14 @@ pub struct MemberStatus {
     /// Bytes of its device that programs may use; those of the host where the device is the host itself.
     #[serde(rename = "device_memory_bytes")]
     pub device_memory: u64,
+    /// The measured speed of a matrix product on the member's host, which runs ops that are issued one by one.
+    #[serde(rename = "host_flops_per_second")]
+    pub host_flops: f64,
+    /// The measured speed of the member's device: of a matrix product, and of its memory.
     #[serde(rename = "flops_per_second")]
     pub flops: f64,
+    #[serde(rename = "memory_bandwidth_bytes_per_second")]
+    pub memory_bandwidth: f64,
     /// Milliseconds since the member was last heard.
     pub last_seen_ms: u64,
     pub state: MemberState,

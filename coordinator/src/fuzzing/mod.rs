@@ -6,11 +6,9 @@ mod seeds;
 
 use std::sync::Arc;
 
-use convoke_common::device_spec::DeviceId;
 use convoke_common::fuzzing::{MemoryBound, Target, choose};
 use convoke_common::identity::TokenStore;
-use convoke_common::ids::Incarnation;
-use convoke_common::rpc::PlanOptions;
+use convoke_common::rpc::{PlanOptions, Speed};
 use convoke_graph::codec;
 use convoke_graph::graph::Function;
 use convoke_graph::program::NUMERICS_PROFILE;
@@ -103,22 +101,18 @@ fn deaths(bytes: &[u8]) -> bool {
 
 /// Two workers; the memory of the second suffices for small functions only.
 fn cluster() -> ClusterModel {
+    let speed = Speed {
+        flops: 1e11,
+        memory_bandwidth: 1e10,
+    };
     let worker = |i: u64| WorkerModel {
-        name: format!("w{i}"),
-        address: format!("10.0.0.{i}:7000"),
-        incarnation: Incarnation(i),
-        device: DeviceId::default(),
-        profile: NUMERICS_PROFILE.into(),
         threads: 2,
+        load_buffer: 1 << 20,
         host: MemoryModel {
             free: (1 << 30) >> (8 * i),
             ..MemoryModel::idle(1 << 30)
         },
-        device_memory: None,
-        load_buffer: 1 << 20,
-        flops: 1e11,
-        memory_bandwidth: 1e10,
-        ops: vec![],
+        ..WorkerModel::cpu(i, 1 << 30, speed)
     };
     ClusterModel::new((0..2).map(worker).collect())
 }

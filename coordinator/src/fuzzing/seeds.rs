@@ -4,6 +4,7 @@
 mod seed;
 
 use convoke_common::identity::{CaHash, Role};
+use convoke_common::ids::Incarnation;
 use convoke_common::rpc::WorkerCount;
 use convoke_common::world::Rng;
 use convoke_graph::ids::FunctionId;

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
+use convoke_common::memory::SharedBlocks;
 use convoke_common::mutant;
-use convoke_common::rpc::{MemberState, Registration};
+use convoke_common::rpc::{MemberState, Registration, Speed, WorkerKernels};
 use convoke_graph::ops::{CustomOp, is_custom_name};
 
 use super::room::KnownUse;
@@ -51,9 +52,12 @@ pub struct Offer {
     pub threads: u32,
     pub memory: u64,
     pub device_memory: u64,
+    pub device_blocks: SharedBlocks,
     pub load_buffer: u64,
-    pub flops: f64,
-    pub memory_bandwidth: f64,
+    pub host_speed: Speed,
+    pub device_speed: Speed,
+    /// The ops of the registry that the worker has kernels for.
+    pub kernels: Arc<WorkerKernels>,
     /// The custom ops that the worker has kernels for, sorted by name.
     pub ops: Vec<CustomOp>,
 }
@@ -75,14 +79,17 @@ impl Offer {
             threads,
             memory,
             device_memory,
+            device_blocks,
             load_buffer,
-            flops,
-            memory_bandwidth,
+            host_speed,
+            device_speed,
             mut ops,
+            kernels,
             ..
         } = register;
         let text = |t: &str| t.len() <= LONGEST_TEXT && !t.chars().any(char::is_control);
-        let speed = |s: f64| s.is_finite() && s > 0.0;
+        let number = |s: f64| s.is_finite() && s > 0.0;
+        let speed = |s: &Speed| number(s.flops) && number(s.memory_bandwidth);
         let what = if !text(&address) {
             "an address that cannot be one"
         } else if !text(&host) {
@@ -97,8 +104,16 @@ impl Offer {
             "a CPU with other memory than its host's"
         } else if threads == 0 {
             "no threads"
-        } else if !speed(flops) || !speed(memory_bandwidth) {
+        } else if !device_blocks.is_possible() {
+            "blocks of memory that cannot be some"
+        } else if !speed(&host_speed) || !speed(&device_speed) {
             "a speed that is not a positive number"
+        } else if device.is_cpu() && device_speed != host_speed {
+            "a CPU of another speed than its host's"
+        } else if !kernels.host.is_well_formed() || !kernels.device.is_well_formed() {
+            "a list of ops that cannot be one"
+        } else if device.is_cpu() && kernels.device != kernels.host {
+            "a CPU with other ops than its host's"
         } else if ops.len() > MOST_OPS || !ops.iter().all(|op| is_custom_name(&op.name)) {
             "custom ops that cannot be ones"
         } else {
@@ -113,9 +128,11 @@ impl Offer {
                 threads,
                 memory,
                 device_memory,
+                device_blocks,
                 load_buffer,
-                flops,
-                memory_bandwidth,
+                host_speed,
+                device_speed,
+                kernels: Arc::new(kernels),
                 ops,
             });
         };

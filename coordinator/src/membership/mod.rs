@@ -33,6 +33,7 @@ mod service_state;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use convoke_common::grant::Participant;
 use convoke_common::ids::Incarnation;
@@ -407,8 +408,11 @@ impl Membership {
                 host,
                 device_memory,
                 load_buffer: offer.load_buffer,
-                flops: offer.flops,
-                memory_bandwidth: offer.memory_bandwidth,
+                host_speed: offer.host_speed,
+                device_speed: offer.device_speed,
+                kernels: offer.kernels.clone(),
+                device_blocks: offer.device_blocks,
+                on_device: Arc::default(),
                 ops: offer.ops.clone(),
             }
         };
@@ -452,7 +456,9 @@ impl Membership {
                 threads: offer.map_or(0, |o| o.threads),
                 memory: offer.map_or(0, |o| o.memory),
                 device_memory: offer.map_or(0, |o| o.device_memory),
-                flops: offer.map_or(0.0, |o| o.flops),
+                host_flops: offer.map_or(0.0, |o| o.host_speed.flops),
+                flops: offer.map_or(0.0, |o| o.device_speed.flops),
+                memory_bandwidth: offer.map_or(0.0, |o| o.device_speed.memory_bandwidth),
                 last_seen_ms: u64::try_from(now.since(m.seen).as_millis()).unwrap_or(u64::MAX),
                 state: m.state(),
                 remark: m.remark().to_owned(),

@@ -13,14 +13,16 @@ use convoke_common::identity::{
     JoinToken, OwnIdentity, RevocationList, Role, TlsConfigs, TokenId, dial,
 };
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
+use convoke_common::memory::SharedBlocks;
 use convoke_common::rpc::transport::{MAX_FRAME, serve_stream};
 use convoke_common::rpc::{
     CoordinatorClient, InstallAnswer, LinkReport, MemoryReport, Progress, Registration,
-    RegistrationAnswer, Worker, WorkerStatus, answer, connect_coordinator,
+    RegistrationAnswer, Speed, Worker, WorkerKernels, WorkerStatus, answer, connect_coordinator,
 };
 use convoke_common::world::quic::Connection;
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, Rng, SystemRng, World};
 use convoke_graph::ids::ProgramId;
+use convoke_graph::ops::KernelSet;
 use convoke_graph::program::{HashedProgram, NUMERICS_PROFILE, Program};
 use tarpc::context::Context;
 use tokio::sync::Semaphore;
@@ -145,6 +147,11 @@ pub struct TestMember {
     pub seen: SeenCalls,
 }
 
+const SPEED: Speed = Speed {
+    flops: 1e9,
+    memory_bandwidth: 1e9,
+};
+
 pub fn offer(incarnation: u64) -> Registration {
     Registration {
         incarnation: Incarnation(incarnation),
@@ -157,12 +164,17 @@ pub fn offer(incarnation: u64) -> Registration {
         threads: 1,
         memory: 1 << 30,
         device_memory: 1 << 30,
+        device_blocks: SharedBlocks::default(),
         load_buffer: 8 << 20,
-        flops: 1e9,
-        memory_bandwidth: 1e9,
+        host_speed: SPEED,
+        device_speed: SPEED,
         leases: vec![],
         deaths: vec![],
         ops: vec![],
+        kernels: WorkerKernels {
+            host: KernelSet::all(),
+            device: KernelSet::all(),
+        },
     }
 }
 

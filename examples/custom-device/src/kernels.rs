@@ -21,6 +21,9 @@ pub struct Array {
 }
 
 impl FileKernel {
+    /// The ops that the device has kernels for.
+    pub const OPS: [&str; 5] = ["Add", "MatMul", "Mul", "Neg", "Relu"];
+
     /// The kernel of an op; `None` where the device has none.
     pub fn resolve(op: &DeviceOp<'_>) -> Option<FileKernel> {
         let kernel = match op.def.name {

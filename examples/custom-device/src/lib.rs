@@ -14,9 +14,10 @@ mod queue;
 use std::sync::Arc;
 
 use convoke::devices::{
-    Device, DeviceKernel, DeviceKind, DeviceOp, DeviceQueue, Ledger, Purpose, Share,
+    DTypeSet, Device, DeviceKernel, DeviceKind, DeviceOp, DeviceQueue, KernelSet, Ledger, Purpose,
+    Share,
 };
-use convoke::{Code, Error, Result};
+use convoke::{Code, DType, Error, Result};
 
 use self::kernels::FileKernel;
 use self::memory::FileMemory;
@@ -50,6 +51,11 @@ impl FileDevice {
 }
 
 impl Device for FileDevice {
+    fn kernels(&self) -> KernelSet {
+        let floats: DTypeSet = [DType::F32].into_iter().collect();
+        KernelSet::only(FileKernel::OPS.map(|op| (op, floats)))
+    }
+
     fn resolve(&self, op: &DeviceOp<'_>) -> Option<DeviceKernel> {
         let kernel = FileKernel::resolve(op)?;
         Some(Arc::new(kernel))

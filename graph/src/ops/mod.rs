@@ -26,6 +26,7 @@ pub mod def;
 mod families;
 mod host;
 mod infer;
+mod kernel_set;
 mod kind;
 pub mod packing;
 mod shapes;
@@ -53,6 +54,7 @@ pub use families::{
     split_scan, typed_bodies,
 };
 pub use infer::{HostValues, fold_host, infer_op, infer_types};
+pub use kernel_set::{DTypeSet, KernelSet, OpDTypes};
 pub use kind::Op;
 
 /// The definitions by name. A fast hash is safe, since the keys are short and no peer chooses them.

@@ -5,10 +5,11 @@ use std::sync::{Arc, OnceLock};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::memory::{Ledger, Purpose};
 use convoke_common::world::Share;
+use convoke_graph::ops::KernelSet;
 use convoke_worker::device::{Device, DeviceKernel, DeviceOp, DeviceQueue};
 
 use crate::driver::{Driver, DriverError, DriverResult, EventId, Functions, StreamId};
-use crate::kernels::{Template, template};
+use crate::kernels::{Template, listing, template};
 use crate::queue::CudaQueue;
 use crate::queue::staging::Staging;
 
@@ -90,6 +91,10 @@ impl CudaDevice {
 }
 
 impl Device for CudaDevice {
+    fn kernels(&self) -> KernelSet {
+        listing::set()
+    }
+
     /// A kernel that cannot be compiled is no reason to run the op elsewhere, since that would change its bits: the kernel
     /// is there, and its launches fail.
     fn resolve(&self, op: &DeviceOp<'_>) -> Option<DeviceKernel> {

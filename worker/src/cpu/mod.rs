@@ -21,6 +21,7 @@ mod families;
 #[cfg(test)]
 mod hostile;
 mod image;
+mod kernel_set;
 mod operands;
 mod packed;
 #[cfg(test)]
@@ -45,6 +46,7 @@ pub(crate) use call::{FamilyAnswer, KernelBody, OpLaunch, Spec, write};
 pub(crate) use control::{Runs, Values, functions};
 pub use families::{ChainRole, chain_role};
 pub(crate) use families::{shape_between, shape_range};
+pub use kernel_set::kernels;
 pub use operands::{MOST_SLOTS, OperandPlace, OperandRef, Operands, Register};
 
 /// One run of a kernel on operands.

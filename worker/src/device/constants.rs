@@ -25,8 +25,8 @@ pub struct ConstantCopies(Mutex<HashMap<Place, Weak<dyn Any + Send + Sync>>>);
 /// The bytes after which an install waits for its copies, because a device may keep as many in memory of the host.
 const IN_FLIGHT: usize = 64 << 20;
 
-/// The watch of copies: no kernel runs.
-struct NoKernels;
+/// The watch of work for which no kernel of a step is noted.
+pub(super) struct NoKernels;
 
 impl KernelWatch for NoKernels {
     fn around(&self, _: u32, run: &mut dyn FnMut()) {

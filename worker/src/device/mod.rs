@@ -23,6 +23,7 @@
 
 mod constants;
 mod kinds;
+mod measure;
 pub mod simgpu;
 mod split;
 pub mod suite;
@@ -34,16 +35,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use convoke_common::error::{Error, Result};
-use convoke_common::memory::{Ledger, Pool, Purpose};
+use convoke_common::memory::{Ledger, Pool, Purpose, SharedBlocks};
 use convoke_common::world::Share;
 use convoke_graph::graph::Attrs;
-use convoke_graph::ops::{ConcreteOutputs, OpDef};
+use convoke_graph::ops::{ConcreteOutputs, KernelSet, OpDef};
 use convoke_graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
 pub use constants::ConstantCopies;
 pub(crate) use constants::copy_constants;
 pub use kinds::{DeviceContext, DeviceKind, OwnedDevice, open, register};
+pub(crate) use measure::speed;
 pub use split::DeviceNode;
 pub(crate) use split::split;
 
@@ -215,6 +217,23 @@ pub trait DeviceQueue: Send + Sync {
 
 /// A device with memory of its own.
 pub trait Device: Send + Sync {
+    /// The ops that [`Device::resolve`] may have a kernel for, with the dtypes of their first operands. The coordinator
+    /// plans by this set: nodes of other ops are taken to run on the host. It has at least every op for which there is
+    /// some kernel.
+    fn kernels(&self) -> KernelSet;
+
+    /// How small constants share blocks of the device's memory, from which the coordinator knows the most bytes that the
+    /// ledger counts for constants. By default each counts with its own bytes.
+    fn shared_blocks(&self) -> SharedBlocks {
+        SharedBlocks::default()
+    }
+
+    /// FLOP/s of a matrix product and bytes/s of memory, where the device knows them; otherwise they are measured when
+    /// the worker starts.
+    fn speed(&self) -> Option<(f64, f64)> {
+        None
+    }
+
     /// The kernel of an op; `None` where the device has none, so that the op runs on the host.
     fn resolve(&self, op: &DeviceOp<'_>) -> Option<DeviceKernel>;
 

@@ -254,6 +254,7 @@ fn is_close(a: &Tensor, b: &Tensor, comparison: Comparison) -> bool {
 
 fn each_op(device: &dyn Device, comparison: Comparison) -> Result<Compared> {
     let rig = Rig::new(device, 1 << 24, 0)?;
+    let kernels = device.kernels();
     let mut compared = Compared {
         ops: vec![],
         unary: None,
@@ -274,6 +275,10 @@ fn each_op(device: &dyn Device, comparison: Comparison) -> Result<Compared> {
                 operands: &dtypes,
                 outputs: 1,
             });
+            if resolved.is_some() {
+                let promise = format!("names {} among its kernels", def.name);
+                ensure(kernels.contains(def.name, dtypes[0]), promise)?;
+            }
             let on_host = (0..count).any(|i| def.operands[i].memory == ops::Memory::Host);
             let (Some(kernel), false) = (resolved, on_host) else {
                 continue;

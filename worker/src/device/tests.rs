@@ -6,6 +6,7 @@ use convoke_common::error::Result;
 use convoke_common::memory::{Ledger, Purpose};
 use convoke_common::world::Share;
 use convoke_graph::graph::{Attrs, Literal, TensorType, Value};
+use convoke_graph::ops::KernelSet;
 use convoke_graph::program::{NUMERICS_PROFILE, Program, ProgramNode, RecvSlot, SendEdge};
 use convoke_graph::{DType, Dim, Tensor};
 
@@ -16,6 +17,10 @@ use crate::program::code::{DeviceInstr, InstrKind};
 struct Having(&'static [&'static str]);
 
 impl Device for Having {
+    fn kernels(&self) -> KernelSet {
+        KernelSet::all()
+    }
+
     fn resolve(&self, op: &DeviceOp<'_>) -> Option<DeviceKernel> {
         let has = self.0.contains(&op.def.name);
         has.then(|| Arc::new(()) as DeviceKernel)

@@ -19,7 +19,7 @@ use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{JoinToken, RevocationList, Role};
 use convoke_common::memory::{Ledger, Purpose};
 use convoke_common::mutant;
-use convoke_common::rpc::Registration;
+use convoke_common::rpc::{Registration, Speed, WorkerKernels};
 use convoke_common::world::{Share, World};
 use convoke_graph::program::NUMERICS_PROFILE;
 use convoke_rendezvous::artifacts::ArtifactSource;
@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::compute::Threads;
+use crate::cpu;
 use crate::device;
 use crate::executor::Engine;
 use crate::health::blackbox::BlackBox;
@@ -139,7 +140,15 @@ impl Worker {
         let engine = Arc::new(engine.with_device(&config.device, device));
         let ledger = Ledger::new(&name, config.memory).keeping();
         // The speed is measured before the base is taken: that touches code and scratch memory that every program uses.
-        let speed = engine.compute.speed();
+        let (flops, memory_bandwidth) = engine.compute.speed();
+        let host = Speed {
+            flops,
+            memory_bandwidth,
+        };
+        let speeds = match &engine.device {
+            None => [host, host],
+            Some(owned) => [host, device::speed(owned, host).await],
+        };
         let process = holdings::resident(&world).0.saturating_add(SERVING);
         let base = process / u64::from(config.sharers.max(1));
         let base = ledger.reserve(Purpose::Base, base.min(config.memory))?;
@@ -179,7 +188,7 @@ impl Worker {
             expelled: tell_expelled,
             informed: tell_informed,
         };
-        let register = register(&holdings, &config, speed, base.bytes());
+        let register = register(&holdings, &config, speeds, base.bytes());
         let session = CoordinatorLink {
             holdings: holdings.clone(),
             join: config.join,
@@ -264,11 +273,10 @@ async fn stuck(threads: &Threads) -> (String, Share) {
 fn register(
     holdings: &Holdings,
     config: &WorkerConfig,
-    speed: (f64, f64),
+    [host_speed, device_speed]: [Speed; 2],
     base: u64,
 ) -> Registration {
     let compute = &holdings.engine.compute;
-    let (flops, memory_bandwidth) = speed;
     let load_buffer = LoadBuffer::bytes(config.memory);
     let device = holdings.engine.device.as_ref();
     let memory = config.memory.saturating_sub(base + load_buffer);
@@ -287,11 +295,18 @@ fn register(
         threads: compute.threads() as u32,
         memory,
         device_memory: device.map_or(memory, |owned| owned.memory.limit()),
+        device_blocks: device
+            .map(|owned| owned.device.shared_blocks())
+            .unwrap_or_default(),
         load_buffer,
-        flops,
-        memory_bandwidth,
+        host_speed,
+        device_speed,
         leases: vec![],
         ops: crate::ops::registered(),
+        kernels: WorkerKernels {
+            host: cpu::kernels(),
+            device: device.map_or_else(cpu::kernels, |owned| owned.device.kernels()),
+        },
         deaths: holdings
             .engine
             .black_box

@@ -10,12 +10,12 @@ use convoke_common::Result;
 use convoke_common::grant::Participant;
 use convoke_common::identity::Role;
 use convoke_common::ids::{Incarnation, LeaseId};
-use convoke_common::memory::{Ledger, Pool, Purpose};
+use convoke_common::memory::{Ledger, Pool, Purpose, SharedBlocks};
 use convoke_common::world::{AccountId, NoCompute, Share, World};
 use convoke_graph::dim::Dim;
 use convoke_graph::graph::{Attrs, Literal, TensorType, Value};
 use convoke_graph::ids::FunctionId;
-use convoke_graph::ops::{ConcreteOperand, ConcreteOutputs};
+use convoke_graph::ops::{ConcreteOperand, ConcreteOutputs, KernelSet};
 use convoke_graph::program::{
     Axes, DriverProgram, DriverSlot, Feed, Fetch, FetchFrom, NUMERICS_PROFILE, Program,
     ProgramNode, RecvSlot, SendEdge,
@@ -220,6 +220,14 @@ struct HoldableGpu {
 }
 
 impl Device for HoldableGpu {
+    fn kernels(&self) -> KernelSet {
+        self.gpu.kernels()
+    }
+
+    fn shared_blocks(&self) -> SharedBlocks {
+        self.gpu.shared_blocks()
+    }
+
     fn resolve(&self, op: &DeviceOp<'_>) -> Option<DeviceKernel> {
         let kernel = self.gpu.resolve(op)?;
         let inner = kernel.downcast_ref::<Arc<dyn Kernel>>().unwrap().clone();

@@ -1,19 +1,15 @@
 //! Measures how long the planning of an imported function for three workers takes: optimise, place, partition.
 
-use std::sync::Arc;
-
 use convoke::{DType, TensorType};
-use convoke_common::device_spec::DeviceId;
 use convoke_common::error::{Error, Result};
-use convoke_common::ids::Incarnation;
-use convoke_common::rpc::{Intent, Numerics, PlanOptions, Profiles, WorkerCount};
+use convoke_common::rpc::{Intent, Numerics, PlanOptions, Profiles, Speed, WorkerCount};
 use convoke_coordinator::partition::partition;
 use convoke_coordinator::passes::optimise;
-use convoke_coordinator::place::{ClusterModel, MemoryModel, WorkerModel, place};
+use convoke_coordinator::place::{ClusterModel, WorkerModel, place};
 use convoke_graph::Dim;
 use convoke_graph::artifact::{ArtifactMeta, CHUNK};
 use convoke_graph::graph::{Attrs, Function, Literal, Node, RunsAt, ValueId};
-use convoke_graph::program::{Axes, NUMERICS_PROFILE};
+use convoke_graph::program::Axes;
 use tokio::time::Instant;
 
 use crate::bench::turns::{Samples, alone, millis};
@@ -91,19 +87,14 @@ fn function(nodes: usize) -> Function {
 }
 
 fn cluster() -> ClusterModel {
-    let worker = |i: usize| WorkerModel {
-        name: format!("w{i}"),
-        address: format!("10.0.0.{i}:7000"),
-        incarnation: Incarnation(i as u64),
-        device: DeviceId::default(),
-        profile: NUMERICS_PROFILE.into(),
-        threads: 8,
-        host: MemoryModel::idle(64 << 30),
-        device_memory: None,
-        load_buffer: 64 << 20,
+    let speed = Speed {
         flops: 5e11,
         memory_bandwidth: 2e10,
-        ops: vec![],
+    };
+    let worker = |i: usize| WorkerModel {
+        threads: 8,
+        load_buffer: 64 << 20,
+        ..WorkerModel::cpu(i as u64, 64 << 30, speed)
     };
     ClusterModel::new((0..WORKERS).map(worker).collect())
 }

@@ -184,7 +184,9 @@ fn device(m: &MemberStatus) -> String {
         }
     };
     let name = device_name(&m.name, &m.device);
-    format!("device {name}: {memory}; numerics {}\n", m.device_profile)
+    let (flops, bandwidth) = (m.flops / 1e9, bytes(m.memory_bandwidth as u64));
+    let profile = &m.device_profile;
+    format!("device {name}: {memory}; {flops:.1} GFLOP/s, {bandwidth}/s; numerics {profile}\n")
 }
 
 fn programs(of: &str, store: &ProgramStoreStatus) -> String {

@@ -63,7 +63,7 @@ mod tests {
             json!({
                 "name": name, "incarnation": "inc-1", "address": "", "host": "", "version": "", "device": "cpu:0", "device_profile": "",
                 "threads": 1,
-                "memory_bytes": 1, "device_memory_bytes": 1, "flops_per_second": 1.0, "last_seen_ms": 4000, "state": state, "remark": "",
+                "memory_bytes": 1, "device_memory_bytes": 1, "host_flops_per_second": 1.0, "flops_per_second": 1.0, "memory_bandwidth_bytes_per_second": 1.0, "last_seen_ms": 4000, "state": state, "remark": "",
                 "tripwire": true, "ops": [], "status": account,
             })
         };

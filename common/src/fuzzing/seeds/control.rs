@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use convoke_graph::DType;
 use convoke_graph::codec;
 use convoke_graph::ids::FunctionId;
-use convoke_graph::ops::CustomOp;
+use convoke_graph::ops::{CustomOp, KernelSet};
 use serde::Serialize;
 use tarpc::Response;
 
@@ -16,7 +17,7 @@ use crate::identity::fuzzing::world;
 use crate::identity::{Role, TokenStore};
 use crate::ids::{Incarnation, LeaseId, PlanId, StepKey};
 use crate::members::OpenConnections;
-use crate::memory::{Purpose, TokenHolding};
+use crate::memory::{Pool, Purpose, TokenHolding};
 use crate::rpc::services::{
     CoordinatorRequest as Ask, CoordinatorResponse as Tell, JoiningRequest, JoiningResponse,
     WorkerRequest, WorkerResponse,
@@ -26,8 +27,8 @@ use crate::rpc::{
     InstallAnswer, Intent, JoinAnswer, JoinRequest, LeaseGrant, LeaseStatus, LinkReport,
     LinkStatus, MeasuredLink, MemberState, MemberStatus, Numerics, PartSummary, PinPart,
     PinSummary, PlanAnswer, PlanOptions, PlanSummary, Profiles, ProgramStatus, ProgramStoreStatus,
-    Progress, QuarantineStatus, Registration, RegistrationAnswer, RendezvousStatus, Sources, Stage,
-    StageSummary, StepFailure, WeightsStatus, WorkerCount, WorkerStatus,
+    Progress, QuarantineStatus, Registration, RegistrationAnswer, RendezvousStatus, Sources, Speed,
+    Stage, StageSummary, StepFailure, WeightsStatus, WorkerCount, WorkerKernels, WorkerStatus,
 };
 use crate::world::AccountId;
 
@@ -110,9 +111,16 @@ fn register() -> Ask {
         threads: 4,
         memory: 1 << 30,
         device_memory: 1 << 30,
+        device_blocks: Pool::SHARED_BLOCKS,
         load_buffer: 1 << 24,
-        flops: 1e11,
-        memory_bandwidth: 1e10,
+        host_speed: Speed {
+            flops: 1e11,
+            memory_bandwidth: 1e10,
+        },
+        device_speed: Speed {
+            flops: 1e13,
+            memory_bandwidth: 1e12,
+        },
         deaths: vec![Death {
             incarnation: Incarnation(6),
             signal: 11,
@@ -125,6 +133,10 @@ fn register() -> Ask {
             driver: ("client".into(), LIFE),
         }],
         ops: custom_ops(),
+        kernels: WorkerKernels {
+            host: KernelSet::all(),
+            device: KernelSet::only([("Relu", [DType::F32, DType::F16].into_iter().collect())]),
+        },
     };
     Ask::Register { request }
 }
@@ -315,7 +327,9 @@ fn cluster_status() -> ClusterStatus {
         threads: 4,
         memory: 1 << 30,
         device_memory: 1 << 30,
+        host_flops: 1e10,
         flops: 1e11,
+        memory_bandwidth: 1e10,
         last_seen_ms: 12,
         state: MemberState::Leaving,
         remark: "its former process died".into(),

@@ -1,7 +1,8 @@
 //! Tests of joining: which member a newcomer becomes, and what the core then knows of it.
 
 use convoke_common::rpc::MeasuredLink;
-use convoke_graph::ops::CustomOp;
+use convoke_graph::DType;
+use convoke_graph::ops::{CustomOp, OpDTypes};
 
 use super::super::member::Offer;
 use super::*;
@@ -38,8 +39,20 @@ fn a_profile_that_differs_is_refused_by_both_names() {
     );
     for (what, spoil) in [
         ("threads", (|r| r.threads = 0) as fn(&mut Registration)),
-        ("speed", |r| r.flops = f64::NAN),
-        ("speed", |r| r.memory_bandwidth = -1.0),
+        ("speed", |r| r.host_speed.flops = f64::NAN),
+        ("CPU of another speed", |r| r.device_speed.flops *= 2.0),
+        ("list of ops", |r| {
+            let one = |op: &str| (op.to_owned(), [DType::F32].into_iter().collect());
+            let list = ["b", "a"]
+                .map(one)
+                .map(|(op, dtypes)| OpDTypes { op, dtypes });
+            r.kernels.host = KernelSet::Only(list.into());
+        }),
+        ("CPU with other ops", |r| {
+            r.kernels.device = KernelSet::only([]);
+        }),
+        ("CPU with other memory", |r| r.device_memory += 1),
+        ("speed", |r| r.device_speed.memory_bandwidth = -1.0),
         ("host name", |r| r.host = "x\x1b[2J".into()),
         ("host name", |r| r.host = "x".repeat(300)),
     ] {

@@ -13,8 +13,10 @@ use std::time::Duration;
 use convoke_common::device_spec::DeviceId;
 use convoke_common::identity::{Budget, PeerIdentity, Role, Serial, TokenId};
 use convoke_common::ids::{Incarnation, LeaseId, PlanId};
-use convoke_common::rpc::{HeldLease, RETURN_BOUND, Registration};
+use convoke_common::memory::SharedBlocks;
+use convoke_common::rpc::{HeldLease, RETURN_BOUND, Registration, Speed, WorkerKernels};
 use convoke_graph::ids::FunctionId;
+use convoke_graph::ops::KernelSet;
 use convoke_graph::program::{Axes, HashedProgram, Program};
 
 use super::events::Newcomer;
@@ -42,6 +44,12 @@ pub(super) fn rig() -> Rig {
     }
 }
 
+/// The measured speed of every worker.
+const SPEED: Speed = Speed {
+    flops: 1e9,
+    memory_bandwidth: 1e9,
+};
+
 fn newcomer(connection: u64, name: &str, key: u8, incarnation: u64) -> Newcomer {
     Newcomer {
         connection: ConnectionId(connection),
@@ -59,12 +67,17 @@ fn newcomer(connection: u64, name: &str, key: u8, incarnation: u64) -> Newcomer 
             threads: 2,
             memory: 1 << 30,
             device_memory: 1 << 30,
+            device_blocks: SharedBlocks::default(),
             load_buffer: 8 << 20,
-            flops: 1e9,
-            memory_bandwidth: 1e9,
+            host_speed: SPEED,
+            device_speed: SPEED,
             leases: vec![],
             deaths: vec![],
             ops: vec![],
+            kernels: WorkerKernels {
+                host: KernelSet::all(),
+                device: KernelSet::all(),
+            },
         },
         at: 0,
     }

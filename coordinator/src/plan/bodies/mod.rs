@@ -128,7 +128,10 @@ impl DividedFunction {
                 indices.push(*i);
             }
         }
-        placed.team = cluster.team(&indices);
+        let known = std::mem::replace(&mut placed.team, cluster.team(&indices));
+        for (worker, known) in placed.team.workers.iter_mut().zip(known.workers) {
+            worker.on_device = known.on_device;
+        }
         placed.usage.resize(indices.len(), Default::default());
         placed.peaks.resize(indices.len(), 0);
         placed.schedule.busy_ns.resize(indices.len(), 0);

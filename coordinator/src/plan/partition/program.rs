@@ -59,7 +59,7 @@ pub fn build(placed: &Placement, crossings: &Crossings, m: usize) -> Program {
         let node = &placed.function.nodes[*node as usize];
         let cost = ops::node_cost(&placed.function, node, &Bindings::new());
         // Init nodes run in their order, which bounds the bytes that are loaded at once.
-        b.node(node, 0, placed.team.time_ns(m, &cost));
+        b.node(node, 0, placed.team.workers[m].init_ns(&cost));
     }
     b.program.init_nodes = b.program.nodes.len() as u32;
 
@@ -72,7 +72,7 @@ pub fn build(placed: &Placement, crossings: &Crossings, m: usize) -> Program {
         b.node(
             node,
             placed.schedule.priority[p],
-            placed.team.time_ns(m, &work.cost[p]),
+            placed.team.time_ns(m, work, p),
         );
     }
     for s in &crossings.sends[m] {

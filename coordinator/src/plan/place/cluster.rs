@@ -5,9 +5,13 @@ use std::sync::Arc;
 
 use convoke_common::device_spec::DeviceId;
 use convoke_common::ids::Incarnation;
-use convoke_graph::ops::{Cost, CustomOp};
+use convoke_common::memory::SharedBlocks;
+use convoke_common::rpc::{Speed, WorkerKernels};
+use convoke_graph::graph::Function;
+use convoke_graph::ops::{Cost, CustomOp, KernelSet};
 use convoke_graph::program::{NUMERICS_PROFILE, ProgramNode};
 
+use super::device_nodes::DeviceNodes;
 use super::memory::Usage;
 use super::memory_model::{MemoryModel, Presence};
 use super::work::Work;
@@ -29,15 +33,70 @@ pub struct WorkerModel {
     pub device_memory: Option<MemoryModel>,
     /// Bytes that the worker reserves for weights while they are loaded.
     pub load_buffer: u64,
-    /// Speed of all threads together, in FLOP/s.
-    pub flops: f64,
-    /// Bandwidth of memory that no cache holds, in bytes/s.
-    pub memory_bandwidth: f64,
+    /// The measured speed of the host, and of the device.
+    pub host_speed: Speed,
+    pub device_speed: Speed,
+    /// The ops of the registry that the worker has kernels for.
+    pub kernels: Arc<WorkerKernels>,
+    /// How small constants share blocks of the device's own memory.
+    pub device_blocks: SharedBlocks,
+    /// The nodes of the function that is placed which the device runs; see [`ClusterModel::for_work`].
+    pub on_device: Arc<DeviceNodes>,
     /// The custom ops that the worker has kernels for.
     pub ops: Vec<CustomOp>,
 }
 
 impl WorkerModel {
+    /// Returns an idle worker `wN` whose device is its host, with this much memory.
+    pub fn cpu(number: u64, memory: u64, speed: Speed) -> WorkerModel {
+        let all = WorkerKernels {
+            host: KernelSet::all(),
+            device: KernelSet::all(),
+        };
+        WorkerModel {
+            name: format!("w{number}"),
+            address: format!("10.0.0.{number}:7000"),
+            incarnation: Incarnation(number),
+            device: DeviceId::default(),
+            profile: NUMERICS_PROFILE.into(),
+            threads: 1,
+            host: MemoryModel::idle(memory),
+            device_memory: None,
+            load_buffer: 0,
+            host_speed: speed,
+            device_speed: speed,
+            kernels: Arc::new(all),
+            device_blocks: SharedBlocks::default(),
+            on_device: Arc::default(),
+            ops: vec![],
+        }
+    }
+
+    /// Predicts the nanoseconds of a position: its arithmetic or its memory traffic, whichever is slower, on the device or
+    /// on the host, whichever runs it.
+    pub fn time_ns(&self, work: &Work, position: usize) -> u64 {
+        let speed = match self.on_device.runs(position) {
+            true => &self.device_speed,
+            false => &self.host_speed,
+        };
+        nanos(seconds(speed, &work.cost[position])).saturating_add(ProgramNode::OVERHEAD_NS)
+    }
+
+    /// Predicts the nanoseconds of an init node, which the host runs.
+    pub fn init_ns(&self, cost: &Cost) -> u64 {
+        nanos(seconds(&self.host_speed, cost)).saturating_add(ProgramNode::OVERHEAD_NS)
+    }
+
+    /// Predicts the nanoseconds of work as large as that of a whole function, whose cost is `all`.
+    pub fn total_ns(&self, all: &Cost) -> u64 {
+        let host = self.on_device.on_host();
+        let device = Cost {
+            flops: all.flops - host.flops,
+            bytes: all.bytes - host.bytes,
+        };
+        nanos(seconds(&self.device_speed, &device) + seconds(&self.host_speed, host))
+    }
+
     /// Returns the memories of the worker: that of its host, and that of a device which has one of its own.
     pub fn memories(&self) -> impl Iterator<Item = &MemoryModel> {
         std::iter::once(&self.host).chain(&self.device_memory)
@@ -68,6 +127,14 @@ impl WorkerModel {
     pub fn is_short_of_device_memory(&self) -> bool {
         let own = self.device_memory.as_ref();
         own.is_some_and(|own| own.usable() < self.host.usable())
+    }
+
+    /// Returns the most bytes of a block that small constants share in the memory that is short, if they share any.
+    pub fn unfilled(&self) -> u64 {
+        match self.is_short_of_device_memory() {
+            true => self.device_blocks.unfilled(),
+            false => 0,
+        }
     }
 
     /// Returns whether the memory for this part is free for the client.
@@ -181,13 +248,35 @@ impl ClusterModel {
         let mut hosts = self.clone();
         for worker in &mut hosts.workers {
             worker.device_memory = None;
+            worker.device_speed = worker.host_speed;
         }
         hosts
     }
 
-    /// Returns the cluster with what each worker has of the constants of `work`.
-    pub fn for_work(&self, work: &Work) -> ClusterModel {
+    /// Returns the cluster with what each worker has of the constants of `f`, and which of its nodes each device runs.
+    pub fn for_work(&self, f: &Function, work: &Work) -> ClusterModel {
         let mut seen = self.clone();
+        let all = Arc::<DeviceNodes>::default();
+        let mut known: Vec<(Arc<WorkerKernels>, SharedBlocks, Arc<DeviceNodes>)> = vec![];
+        for worker in &mut seen.workers {
+            if worker.device_memory.is_none() {
+                // The device is the host itself.
+                worker.on_device = all.clone();
+                continue;
+            }
+            let (kernels, blocks) = (&worker.kernels, worker.device_blocks);
+            let same = known
+                .iter()
+                .find(|(of, b, _)| of.device == kernels.device && *b == blocks);
+            worker.on_device = match same {
+                Some((_, _, nodes)) => nodes.clone(),
+                None => {
+                    let nodes = Arc::new(DeviceNodes::new(f, work, &kernels.device, blocks));
+                    known.push((kernels.clone(), blocks, nodes.clone()));
+                    nodes
+                }
+            };
+        }
         for memory in seen.workers.iter_mut().flat_map(WorkerModel::memories_mut) {
             memory.presence = Arc::new(Presence::new(work, &memory.constants));
         }
@@ -249,12 +338,16 @@ impl Team {
         self.links[from * self.workers.len() + to]
     }
 
-    /// Predicts the nanoseconds of a node on a participant: its arithmetic or its memory traffic, whichever is slower.
-    pub fn time_ns(&self, participant: usize, cost: &Cost) -> u64 {
-        let w = &self.workers[participant];
-        let seconds = (cost.flops / w.flops.max(1.0)).max(cost.bytes / w.memory_bandwidth.max(1.0));
-        nanos(seconds).saturating_add(ProgramNode::OVERHEAD_NS)
+    /// Predicts the nanoseconds of a position on a participant.
+    pub fn time_ns(&self, participant: usize, work: &Work, position: usize) -> u64 {
+        self.workers[participant].time_ns(work, position)
     }
+}
+
+/// Predicts the seconds of work: its arithmetic or its memory traffic, whichever is slower.
+fn seconds(speed: &Speed, cost: &Cost) -> f64 {
+    let arithmetic = cost.flops / speed.flops.max(1.0);
+    arithmetic.max(cost.bytes / speed.memory_bandwidth.max(1.0))
 }
 
 /// Converts seconds to nanoseconds. Saturates far below overflow, so that sums of absurd predictions stay ordered.

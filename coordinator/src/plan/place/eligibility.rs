@@ -1,16 +1,15 @@
-//! Determines which workers may run which nodes: a custom op needs a worker with its kernel, a pinned node a worker of
-//! its pin's set.
+//! Determines which workers may run which nodes: an op needs a worker with its kernel, a pinned node a worker of its
+//! pin's set.
 //!
-//! Ops of the registry constrain nothing, nor do custom ops that every worker has. A pin whose set is one worker is not
-//! a constraint here: it fixes the worker.
-
-use std::collections::BTreeMap;
+//! Ops that every worker has kernels for constrain nothing. A pin whose set is one worker is not a constraint here: it
+//! fixes the worker.
 
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::{Function, Node};
-use convoke_graph::ops::{self, CustomOp};
+use convoke_graph::ops::CustomOp;
 
-use super::cluster::{ClusterModel, WorkerModel};
+use super::cluster::ClusterModel;
+use super::needed_kernel::NeededKernel;
 use super::pins::Pins;
 use super::search::UNPINNED;
 use super::work::Work;
@@ -67,11 +66,6 @@ impl TeamEligibility<'_> {
     }
 }
 
-/// Returns the op of a node if it is a custom op, which needs a kernel.
-fn custom(node: &Node) -> Option<&str> {
-    ops::is_custom(&node.op).then_some(&*node.op)
-}
-
 impl Eligibility {
     /// Derives the constraints of `f` and its pins; `defined` are custom ops as the caller defines them. Fails if no
     /// worker, or no worker of a pin's set, has a kernel for an op.
@@ -92,19 +86,31 @@ impl Eligibility {
                 *set = able.constraint(choice.to_vec())?;
             }
         }
-        // For each op the workers that have it; `None` if all of them do.
-        let mut known: BTreeMap<&str, Option<Vec<bool>>> = BTreeMap::new();
+        // Usually every worker has every kernel of the registry.
+        let registry = !cluster.workers.iter().all(|w| w.kernels.host.is_all());
+        // For each kernel the workers that have it; `None` if all of them do.
+        let mut known: Vec<(NeededKernel<'_>, Option<Vec<bool>>)> = vec![];
+        let mut needed = vec![];
         let steps = work.steps.iter().enumerate();
         let steps = steps.map(|(p, i)| (Some(p), *i));
         for (position, i) in steps.chain(work.inits.iter().map(|i| (None, *i))) {
             let node = &f.nodes[i as usize];
-            let Some(op) = custom(node) else { continue };
-            if !known.contains_key(op) {
-                known.insert(op, workers_with(f, cluster, op, defined)?);
+            let op = &node.op;
+            needed.clear();
+            NeededKernel::add(f, node, registry, &mut needed);
+            let mut able_to: Option<Vec<bool>> = None;
+            for kernel in &needed {
+                if !known.iter().any(|(k, _)| k == kernel) {
+                    known.push((*kernel, kernel.workers(f, cluster, defined)?));
+                }
+                let have = known.iter().find(|(k, _)| k == kernel);
+                let Some((_, Some(have))) = have else {
+                    continue;
+                };
+                let all = able_to.get_or_insert_with(|| vec![true; have.len()]);
+                all.iter_mut().zip(have).for_each(|(all, one)| *all &= one);
             }
-            let Some(Some(have)) = known.get(op) else {
-                continue;
-            };
+            let Some(have) = &able_to else { continue };
             able.equipped
                 .iter_mut()
                 .zip(have)
@@ -209,25 +215,6 @@ impl Eligibility {
     }
 }
 
-/// Returns which workers have a custom op; `None` if all do. Fails if no worker has it.
-fn workers_with(
-    f: &Function,
-    cluster: &ClusterModel,
-    op: &str,
-    defined: &[CustomOp],
-) -> Result<Option<Vec<bool>>> {
-    let wanted = defined.iter().find(|d| d.name == op);
-    let has = |w: &WorkerModel| match wanted {
-        Some(d) => w.ops.contains(d),
-        None => w.ops.iter().any(|o| o.name == op),
-    };
-    let set: Vec<bool> = cluster.workers.iter().map(has).collect();
-    match set.contains(&true) {
-        false => Err(nobody(f, cluster, op)),
-        true => Ok(Some(set).filter(|set| set.contains(&false))),
-    }
-}
-
 /// The error of a pin whose workers have no kernel for a node's op; `have` says which workers have one.
 fn not_equipped(node: &Node, who: &str, cluster: &ClusterModel, have: &[bool]) -> Error {
     let (name, op) = (&node.name, &node.op);
@@ -237,30 +224,8 @@ fn not_equipped(node: &Node, who: &str, cluster: &ClusterModel, have: &[bool]) -
     Error::new(Code::UnsupportedOp, msg).advise(format!("{there} have it"))
 }
 
-/// The error of an op that no worker has.
-fn nobody(f: &Function, cluster: &ClusterModel, op: &str) -> Error {
-    let nodes = f.nodes.iter().filter(|n| custom(n) == Some(op));
-    let nodes = listed(nodes.map(|n| format!("'{}'", n.name)));
-    let workers = listed(cluster.workers.iter().map(|w| w.name.clone()));
-    let other = cluster.workers.iter();
-    let other = other.filter(|w| w.ops.iter().any(|o| o.name == op));
-    let other: Vec<String> = other.map(|w| w.name.clone()).collect();
-    let msg = format!(
-        "no worker has a kernel of the op '{op}', which {nodes} need; there are: {workers}"
-    );
-    match other.is_empty() {
-        true => Error::new(Code::UnsupportedOp, msg)
-            .advise("start a worker of a binary that registers it"),
-        false => {
-            let there = listed(other.into_iter());
-            let msg = format!("{msg}; another definition of it is that of {there}");
-            Error::new(Code::UnsupportedOp, msg)
-                .advise("build client and workers with the same definition")
-        }
-    }
-}
-
-fn listed(names: impl Iterator<Item = String>) -> String {
+/// Joins the first names, and counts the others.
+pub(super) fn listed(names: impl Iterator<Item = String>) -> String {
     let mut names: Vec<String> = names.collect();
     let hidden = names.len().saturating_sub(LISTED);
     names.truncate(LISTED);

@@ -5,9 +5,7 @@
 //!    reads it too.
 //! 2. `needed` = max(loading, weights + steps in flight × activations). The worker reserves that much, and no process
 //!    takes more of the memory that it offers.
-//! 3. A device with memory of its own takes as much of it for steps as the host does, and a copy of each constant that
-//!    steps read there. Nothing is loaded there: constants are copied once the host has them in their final form.
-//! 4. The peak of a process is lower if axes stay below their bounds, and higher by the bytes in transit: weights, for
+//! 3. The peak of a process is lower if axes stay below their bounds, and higher by the bytes in transit: weights, for
 //!    which a worker reserves a load buffer, and tensors that cross.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +16,7 @@ use convoke_graph::program::ConstantId;
 
 use super::activations::activations;
 use super::cluster::Team;
+use super::device_usage::{DeviceUsage, on_devices};
 use super::memory_model::{Presence, PresentConstants};
 use super::work::{ArtifactBytes, NONE, Work};
 
@@ -49,30 +48,6 @@ pub struct Usage {
     pub lacking: Loading,
     /// The need of a device that has memory of its own.
     pub device: DeviceUsage,
-}
-
-/// Bytes that a placement needs of one participant's device; none where the device is the host itself.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DeviceUsage {
-    /// Bytes in all, where the device has none of the constants.
-    pub needed: u64,
-    /// The need without the constants that the device has already, all of which stays taken.
-    pub beyond: Need,
-}
-
-impl DeviceUsage {
-    /// Predicts the need of a device that keeps the constants `read`, beside `steps` bytes of tensors.
-    fn of(work: &Work, presence: &Presence, read: &[bool], steps: u64) -> DeviceUsage {
-        let (lacks, unpaid) = absent(presence, read);
-        let missing = sum(&lacks, &work.const_bytes).saturating_add(steps);
-        DeviceUsage {
-            needed: sum(read, &work.const_bytes).saturating_add(steps),
-            beyond: Need {
-                memory: missing,
-                budget: missing.saturating_add(sum(&unpaid, &work.const_bytes)),
-            },
-        }
-    }
 }
 
 /// The cost of loading constants.
@@ -155,12 +130,13 @@ pub fn usage(
 ) -> Vec<Usage> {
     let activations = activations(work, work.at_bounds(), team.size(), participant, order);
     let read = read_by_steps(work, team.size(), participant);
+    let on_device = on_devices(work, team, participant);
     let each = activations
         .into_iter()
         .zip(retained(work, &read, homes))
-        .zip(&read);
+        .zip(on_device);
     each.zip(&team.workers)
-        .map(|(((activations, retained), read), worker)| {
+        .map(|(((activations, retained), on_device), worker)| {
             let weights = sum(&retained, &work.const_bytes);
             let loading = Loading::of(work, &retained);
             let steps = activations.saturating_mul(u64::from(in_flight.max(1)));
@@ -170,7 +146,10 @@ pub fn usage(
                 budget: bytes,
             };
             let device = worker.device_memory.as_ref();
-            let device = device.map(|own| DeviceUsage::of(work, &own.presence, read, steps));
+            let device = device.zip(on_device.as_ref());
+            let nodes = &worker.on_device;
+            let device =
+                device.map(|(own, read)| DeviceUsage::of(nodes, &own.presence, read, steps));
             let presence = &worker.host.presence;
             let (beyond, kept, missing, lacking) = match presence.is_empty() {
                 true => {
@@ -197,7 +176,7 @@ pub fn usage(
 }
 
 /// Returns which of the constants `kept` are not there, and which are there without being charged to the client's token.
-fn absent(presence: &Presence, kept: &[bool]) -> (Vec<bool>, Vec<bool>) {
+pub(super) fn absent(presence: &Presence, kept: &[bool]) -> (Vec<bool>, Vec<bool>) {
     let each = || kept.iter().copied().enumerate();
     let lacks = each().map(|(c, kept)| kept && !presence.has(c));
     let unpaid = each().map(|(c, kept)| kept && presence.has(c) && !presence.is_paid(c));
@@ -301,7 +280,7 @@ pub fn retained(work: &Work, read: &[Vec<bool>], homes: &[u16]) -> Vec<Vec<bool>
     all
 }
 
-fn sum(of: &[bool], bytes: &[u64]) -> u64 {
+pub(super) fn sum(of: &[bool], bytes: &[u64]) -> u64 {
     let each = of.iter().zip(bytes).filter(|(of, _)| **of);
     each.fold(0u64, |sum, (_, b)| sum.saturating_add(*b))
 }

@@ -10,15 +10,18 @@
 //!    read them.
 //! 2. No placement needs more memory of a worker's host, or of its device, than each of them offers.
 //! 3. Nodes are assigned whole and none is changed: values do not depend on placement.
-//! 4. A node of a custom op runs on a worker that has its kernel, and a pinned one on a worker of the pin's set.
+//! 4. A node runs on a worker that has a kernel for its op at its dtype, and a pinned one on a worker of the pin's set.
 //! 5. Pure and deterministic: equal inputs give equal placements.
 
 mod activations;
 mod cluster;
+mod device_nodes;
+mod device_usage;
 mod eligibility;
 mod inner;
 mod memory;
 mod memory_model;
+mod needed_kernel;
 mod pins;
 mod schedule;
 mod search;
@@ -73,22 +76,24 @@ impl Placement {
     pub fn constants(&self) -> Vec<BTreeMap<ConstantId, u64>> {
         let read = memory::read_by_steps(&self.work, self.team.size(), &self.participant);
         let kept = memory::retained(&self.work, &read, &self.homes);
-        kept.into_iter().map(|kept| self.identified(kept)).collect()
+        let bytes = &self.work.const_bytes;
+        let each = kept.into_iter();
+        each.map(|kept| self.identified(kept, bytes)).collect()
     }
 
     /// Returns those of the constants that each participant keeps on a device with memory of its own.
     pub fn device_constants(&self) -> Vec<BTreeMap<ConstantId, u64>> {
-        let read = memory::read_by_steps(&self.work, self.team.size(), &self.participant);
+        let read = device_usage::on_devices(&self.work, &self.team, &self.participant);
         let each = read.into_iter().zip(&self.team.workers);
-        let each = each.map(|(read, worker)| match worker.device_memory {
-            Some(_) => self.identified(read),
-            None => BTreeMap::new(),
+        let each = each.map(|(read, worker)| {
+            let read = read?;
+            Some(self.identified(read, worker.on_device.constant_bytes()))
         });
-        each.collect()
+        each.map(Option::unwrap_or_default).collect()
     }
 
-    fn identified(&self, kept: Vec<bool>) -> BTreeMap<ConstantId, u64> {
-        let ids = self.work.const_id.iter().zip(&self.work.const_bytes);
+    fn identified(&self, kept: Vec<bool>, bytes: &[u64]) -> BTreeMap<ConstantId, u64> {
+        let ids = self.work.const_id.iter().zip(bytes);
         let kept = ids.zip(kept).filter(|(_, kept)| *kept);
         kept.filter_map(|((id, bytes), _)| Some(((*id)?, *bytes)))
             .collect()
@@ -146,7 +151,7 @@ pub fn place(
     let profile = cluster.profile().unwrap_or(NUMERICS_PROFILE);
     work.identify(&function, profile)
         .map_err(|e| Error::internal(format!("constants cannot be encoded: {e}")))?;
-    let cluster = &cluster.for_work(&work);
+    let cluster = &cluster.for_work(&function, &work);
     let pins = Pins::resolve(&function, &work, cluster, options)?;
     let able = Eligibility::new(&function, &work, cluster, &pins, &options.ops)?;
     let search = Search::new(&work, cluster, &pins.fixed, &able, options.in_flight);

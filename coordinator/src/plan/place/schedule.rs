@@ -58,7 +58,7 @@ pub fn priorities(work: &Work, team: &Team, participant: &[u16]) -> Vec<u64> {
                 longest = longest.max(path);
             }
         }
-        rank[p] = team.time_ns(here, &work.cost[p]).saturating_add(longest);
+        rank[p] = team.time_ns(here, work, p).saturating_add(longest);
     }
     rank
 }
@@ -154,7 +154,7 @@ impl<'a> Simulation<'a> {
             return;
         }
         if let Some((_, Reverse(p))) = self.ready[at].pop() {
-            let time = self.team.time_ns(at, &self.work.cost[p as usize]);
+            let time = self.team.time_ns(at, self.work, p as usize);
             self.busy[at] = true;
             self.busy_ns[at] += time;
             self.events

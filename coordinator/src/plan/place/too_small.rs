@@ -158,6 +158,7 @@ pub fn pinned_advice(
             continue;
         }
         let least = least_memory(&Scale::new(work, own, in_flight, Charge::Everything), 1);
+        let least = least.saturating_add(worker.unfilled());
         if least > worker.free() {
             told.push(format!("{} {}", worker.name, human(least)));
             short.push(worker);
@@ -197,6 +198,8 @@ fn workers(count: u64, memory: &str) -> String {
 
 /// The numbers of workers that would hold everything, with `unread` bytes more on one of them.
 fn advice(scale: &Scale<'_>, unread: u64, cluster: &ClusterModel, count: usize) -> String {
+    let unfilled = cluster.workers.iter().map(WorkerModel::unfilled).max();
+    let unread = unread.saturating_add(unfilled.unwrap_or(0));
     let order = by_memory(cluster);
     let largest = order.first().map_or(0, |i| cluster.workers[*i].free());
     let smallest = order

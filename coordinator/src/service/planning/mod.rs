@@ -395,7 +395,7 @@ mod tests {
         // The faster profile cannot run nodes that are pinned elsewhere, whatever the bounds.
         let mut mixed = cluster(2, 4 << 20);
         mixed.workers[1].profile = "fast".into();
-        mixed.workers[1].flops *= 100.0;
+        mixed.workers[1].device_speed.flops *= 100.0;
         check(&mixed, true, &[10], Ok(10));
     }
 

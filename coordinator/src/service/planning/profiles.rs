@@ -83,7 +83,7 @@ pub(super) fn plan_apart(
 fn fastest_first(cluster: &ClusterModel) -> Vec<&str> {
     let mut speeds: BTreeMap<&str, f64> = BTreeMap::new();
     for worker in &cluster.workers {
-        *speeds.entry(&worker.profile).or_default() += worker.flops;
+        *speeds.entry(&worker.profile).or_default() += worker.device_speed.flops;
     }
     let mut profiles: Vec<(&str, f64)> = speeds.into_iter().collect();
     profiles.sort_by(|(_, a), (_, b)| b.total_cmp(a));
@@ -104,7 +104,7 @@ mod tests {
         for (worker, memory) in all.workers.iter_mut().zip(memory) {
             let fast = worker.name == "w2";
             worker.profile = ["slow", "fast"][usize::from(fast)].into();
-            worker.flops = [1e9, 1e12][usize::from(fast)];
+            worker.device_speed.flops = [1e9, 1e12][usize::from(fast)];
             worker.host = MemoryModel::idle(memory);
         }
         all

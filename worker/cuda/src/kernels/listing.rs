@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs};
-use convoke_graph::ops::{self, OpDef};
+use convoke_graph::ops::{self, DTypeSet, KernelSet, OpDef};
 use convoke_worker::device::DeviceOp;
 
 use super::{Template, template};
@@ -130,6 +130,16 @@ pub fn kernels(def: &'static OpDef, dtype: DType) -> Vec<Box<dyn Template>> {
 pub fn sources() -> BTreeSet<String> {
     let all = ops::all().flat_map(|def| dtypes().flat_map(move |d| kernels(def, d)));
     all.filter_map(|kernel| kernel.source()).collect()
+}
+
+/// The ops with kernels, by the dtypes of their first operands.
+pub fn set() -> KernelSet {
+    let all = ops::all().map(|def| {
+        let with = DType::ALL.into_iter();
+        let with = with.filter(|dtype| !kernels(def, *dtype).is_empty());
+        (def.name, with.collect::<DTypeSet>())
+    });
+    KernelSet::only(all)
 }
 
 /// The table of ops with kernels, by the dtype of the first operand, in Markdown.

@@ -16,9 +16,9 @@ mod tests;
 use std::sync::Arc;
 
 use convoke_common::error::Result;
-use convoke_common::memory::{Ledger, Pool, Purpose};
+use convoke_common::memory::{Ledger, Pool, Purpose, SharedBlocks};
 use convoke_common::world::{Compute, Share};
-use convoke_graph::ops::Op;
+use convoke_graph::ops::{KernelSet, Op};
 
 use self::queue::SimQueue;
 use super::{Device, DeviceKernel, DeviceOp, DeviceQueue};
@@ -37,6 +37,19 @@ impl SimGpu {
 }
 
 impl Device for SimGpu {
+    fn kernels(&self) -> KernelSet {
+        cpu::kernels()
+    }
+
+    fn shared_blocks(&self) -> SharedBlocks {
+        Pool::SHARED_BLOCKS
+    }
+
+    /// Its kernels run on the compute threads.
+    fn speed(&self) -> Option<(f64, f64)> {
+        Some(self.compute.speed())
+    }
+
     fn resolve(&self, op: &DeviceOp<'_>) -> Option<DeviceKernel> {
         // Control flow runs sub-functions and handles belong to sessions, on the host. So do the kernels of users.
         if matches!(op.def.op, Op::Control(_) | Op::Handle(_) | Op::Custom) {

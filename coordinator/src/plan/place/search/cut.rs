@@ -10,8 +10,6 @@
 
 use std::collections::VecDeque;
 
-use convoke_graph::ops::Cost;
-
 use super::position_run::{Charge, PositionRun, Scale};
 use crate::place::cluster::Team;
 use crate::place::eligibility::TeamEligibility;
@@ -82,7 +80,7 @@ impl<'a> Cutter<'a> {
         for (p, m) in pinned.iter().enumerate().filter(|(_, m)| **m != UNPINNED) {
             fixed[*m as usize].push(p as u32);
         }
-        let time = |m: usize, p: &u32| team.time_ns(m, &scale.work.cost[*p as usize]);
+        let time = |m: usize, p: &u32| team.time_ns(m, scale.work, *p as usize);
         let fixed_ns = fixed
             .iter()
             .enumerate()
@@ -104,9 +102,9 @@ impl<'a> Cutter<'a> {
     /// Returns the busy time of each participant if work could be divided without limit.
     fn ideal_ns(&self) -> u64 {
         let speed = |m: usize| {
-            let costs = self.scale.work.cost.iter();
-            1.0 / (costs
-                .map(|c| self.team.time_ns(m, c) as f64)
+            let work = self.scale.work;
+            1.0 / ((0..work.positions())
+                .map(|p| self.team.time_ns(m, work, p) as f64)
                 .sum::<f64>()
                 .max(1.0))
         };
@@ -135,7 +133,7 @@ impl<'a> Cutter<'a> {
             let start = from[k][end] as usize;
             for p in self.scale.positions[start..end].iter().map(|p| *p as usize) {
                 participant[p] = k as u16;
-                busy[k] += self.team.time_ns(k, &self.scale.work.cost[p]);
+                busy[k] += self.team.time_ns(k, self.scale.work, p);
             }
             end = start;
         }
@@ -155,7 +153,7 @@ impl<'a> Cutter<'a> {
         // The busy time of participant `k` with all free positions before each index.
         let mut until = vec![busy; m + 1];
         for j in 0..m {
-            busy = busy.saturating_add(self.team.time_ns(k, self.cost(j)));
+            busy = busy.saturating_add(self.time_ns(k, j));
             until[j + 1] = busy;
         }
         let time = |i: usize, j: usize| until[j] - until[i] + self.fixed_ns[k];
@@ -200,8 +198,10 @@ impl<'a> Cutter<'a> {
         (best, from)
     }
 
-    fn cost(&self, index: usize) -> &Cost {
-        &self.scale.work.cost[self.scale.positions[index] as usize]
+    /// Returns the nanoseconds of a free position on participant `k`.
+    fn time_ns(&self, k: usize, index: usize) -> u64 {
+        let position = self.scale.positions[index] as usize;
+        self.team.time_ns(k, self.scale.work, position)
     }
 
     /// Returns the cost of a cut in front of free position `i`, where participant `k` begins.

@@ -9,6 +9,7 @@ mod ranked;
 mod refine;
 
 use std::cell::OnceCell;
+use std::sync::Arc;
 
 use convoke_common::{Code, Error, Result};
 
@@ -105,7 +106,7 @@ impl<'a> Search<'a> {
             total.bytes += c.bytes;
         }
         let mut by_speed: Vec<usize> = (0..cluster.workers.len()).collect();
-        by_speed.sort_by_key(|i| cluster.team(&[*i]).time_ns(0, &total));
+        by_speed.sort_by_key(|i| cluster.workers[*i].total_ns(&total));
         let mut pinned_workers: Vec<usize> = pinned
             .iter()
             .filter(|p| **p != UNPINNED)
@@ -120,10 +121,8 @@ impl<'a> Search<'a> {
             .into_iter()
             .max()
             .unwrap_or(0);
-        let sum = work
-            .cost
-            .iter()
-            .fold(0u64, |sum, c| sum.saturating_add(alone.time_ns(0, c)));
+        let each = (0..work.positions()).map(|p| alone.time_ns(0, work, p));
+        let sum = each.fold(0u64, u64::saturating_add);
         let branches = longest < sum / 10 * 9;
         Search {
             work,
@@ -147,18 +146,24 @@ impl<'a> Search<'a> {
     /// Returns the fastest placement on one of the workers that `may` run everything and whose memory suffices.
     fn fastest(&self, may: impl Fn(usize) -> bool) -> Option<Candidate> {
         let weights = self.weights();
-        let mut kinds: Vec<[u64; 6]> = Vec::new();
+        let mut kinds = Vec::new();
         let mut best: Option<Candidate> = None;
         for i in &self.by_speed {
             let w = &self.cluster.workers[*i];
-            let speed = [w.flops.to_bits(), w.memory_bandwidth.to_bits()];
+            let speeds = [w.host_speed, w.device_speed];
+            let [host_speed, device_speed] =
+                speeds.map(|s| [s.flops.to_bits(), s.memory_bandwidth.to_bits()]);
             let own = w.device_memory.as_ref().unwrap_or(&w.host);
             let (host, own) = (
                 (w.host.usable(), w.host.reach()),
                 (own.usable(), own.reach()),
             );
-            let kind = [host.0, host.1, own.0, own.1, speed[0], speed[1]];
-            if !may(*i) || w.reach() < weights || kinds.contains(&kind) || kinds.len() >= MOST_KINDS
+            let kind = [host.0, host.1, own.0, own.1];
+            let kind = (kind, [host_speed, device_speed], Arc::as_ptr(&w.on_device));
+            if !may(*i)
+                || w.host.reach() < weights
+                || kinds.contains(&kind)
+                || kinds.len() >= MOST_KINDS
             {
                 continue;
             }
@@ -312,7 +317,7 @@ impl<'a> Search<'a> {
         let memory = team
             .workers
             .iter()
-            .fold(0u64, |sum, w| sum.saturating_add(w.reach()));
+            .fold(0u64, |sum, w| sum.saturating_add(w.host.reach()));
         if memory < self.weights() {
             return None;
         }

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::place::cluster::WorkerModel;
+use crate::place::device_nodes::DeviceNodes;
 use crate::place::memory::Need;
 use crate::place::memory_model::MemoryModel;
 use crate::place::work::{NONE, Work};
@@ -62,7 +63,7 @@ impl<'a> Scale<'a> {
     /// Returns how many workers of `memory` bytes each hold all positions; `None` if one position alone is too large.
     pub fn workers_of(&self, memory: u64) -> Option<u32> {
         let nothing = MemoryModel::default();
-        let mut run = MemoryRun::new(self, &self.slack, &[], &nothing);
+        let mut run = MemoryRun::new(self, &self.slack, &[], &nothing, None);
         let mut parts = 1;
         while run.end < self.positions.len() {
             run.grow();
@@ -94,8 +95,11 @@ impl<'a> PositionRun<'a> {
     pub fn new(scale: &'a Scale<'a>, fixed: &[u32], worker: &'a WorkerModel) -> PositionRun<'a> {
         let device = worker.device_memory.as_ref();
         PositionRun {
-            host: MemoryRun::new(scale, &scale.slack, fixed, &worker.host),
-            device: device.map(|own| MemoryRun::new(scale, &scale.steps, fixed, own)),
+            host: MemoryRun::new(scale, &scale.slack, fixed, &worker.host, None),
+            device: device.map(|own| {
+                let nodes = Some(&*worker.on_device);
+                MemoryRun::new(scale, &scale.steps, fixed, own, nodes)
+            }),
             start: 0,
         }
     }
@@ -125,6 +129,8 @@ struct MemoryRun<'a> {
     /// By position, the bytes besides weights.
     slack: &'a [u64],
     memory: &'a MemoryModel,
+    /// The nodes whose constants count, if not those of all nodes do.
+    nodes: Option<&'a DeviceNodes>,
     start: usize,
     end: usize,
     /// For each constant the number of positions of the run that read it.
@@ -144,11 +150,13 @@ impl<'a> MemoryRun<'a> {
         slack: &'a [u64],
         fixed: &[u32],
         memory: &'a MemoryModel,
+        nodes: Option<&'a DeviceNodes>,
     ) -> MemoryRun<'a> {
         let mut run = MemoryRun {
             scale,
             slack,
             memory,
+            nodes,
             start: 0,
             end: 0,
             readers: vec![0; scale.work.const_value.len()],
@@ -165,11 +173,25 @@ impl<'a> MemoryRun<'a> {
         run
     }
 
+    /// Returns the constants that a position keeps in this memory.
+    fn kept(&self, position: usize) -> &'a [u32] {
+        match self.nodes.is_none_or(|nodes| nodes.runs(position)) {
+            true => self.scale.work.weights.row(position),
+            false => &[],
+        }
+    }
+
+    /// Returns the bytes of each constant in this memory.
+    fn bytes_each(&self) -> &'a [u64] {
+        let nodes = self.nodes.map(DeviceNodes::constant_bytes);
+        nodes.unwrap_or(&self.scale.work.const_bytes)
+    }
+
     fn add_weights(&mut self, position: usize) {
-        let (work, presence) = (self.scale.work, &self.memory.presence);
-        for c in work.weights.row(position).iter().map(|c| *c as usize) {
+        let (bytes, presence) = (self.bytes_each(), &self.memory.presence);
+        for c in self.kept(position).iter().map(|c| *c as usize) {
             if self.readers[c] == 0 {
-                let bytes = work.const_bytes[c];
+                let bytes = bytes[c];
                 self.weights = self.weights.saturating_add(bytes);
                 if presence.has(c) {
                     self.present = self.present.saturating_add(bytes);
@@ -200,12 +222,12 @@ impl<'a> MemoryRun<'a> {
     }
 
     fn shrink(&mut self) {
-        let (work, presence) = (self.scale.work, &self.memory.presence);
+        let (bytes, presence) = (self.bytes_each(), &self.memory.presence);
         let position = self.scale.positions[self.start] as usize;
-        for c in work.weights.row(position).iter().map(|c| *c as usize) {
+        for c in self.kept(position).iter().map(|c| *c as usize) {
             self.readers[c] -= 1;
             if self.readers[c] == 0 {
-                let bytes = work.const_bytes[c];
+                let bytes = bytes[c];
                 self.weights -= bytes.min(self.weights);
                 if presence.has(c) {
                     self.present -= bytes.min(self.present);
@@ -223,7 +245,8 @@ impl<'a> MemoryRun<'a> {
 
     fn slack(&self) -> u64 {
         let slack = self.largest.front().map_or(0, |i| self.slack_at(*i));
-        slack.max(self.fixed_slack)
+        let unfilled = self.nodes.map_or(0, DeviceNodes::unfilled);
+        slack.max(self.fixed_slack).saturating_add(unfilled)
     }
 
     /// Returns the bytes of the run and the fixed positions where none of the constants is there.

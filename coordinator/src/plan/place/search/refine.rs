@@ -77,7 +77,7 @@ impl<'a> Refiner<'a> {
         let mut busy = vec![0; n];
         for (p, m) in participant.iter().map(|m| usize::from(*m)).enumerate() {
             positions[m] += 1;
-            busy[m] += team.time_ns(m, &work.cost[p]);
+            busy[m] += team.time_ns(m, work, p);
             work.reads
                 .row(p)
                 .iter()
@@ -199,9 +199,9 @@ impl<'a> Refiner<'a> {
     /// moved.
     fn move_if_better(&mut self, group: &[usize], to: usize) -> bool {
         let from = usize::from(self.participant[group[0]]);
-        let time = group.iter().fold(0u64, |sum, p| {
-            sum + self.team.time_ns(to, &self.work.cost[*p])
-        });
+        let time = group
+            .iter()
+            .fold(0u64, |sum, p| sum + self.team.time_ns(to, self.work, *p));
         if !group.iter().all(|p| self.allowed.allows(*p, to))
             || self.positions[from] as usize <= group.len()
             || self.busy[to].saturating_add(time) > self.limit
@@ -258,7 +258,7 @@ impl<'a> Refiner<'a> {
         self.participant[p] = to as u16;
         self.positions[from] -= 1;
         self.positions[to] += 1;
-        self.busy[from] -= self.team.time_ns(from, &self.work.cost[p]);
-        self.busy[to] += self.team.time_ns(to, &self.work.cost[p]);
+        self.busy[from] -= self.team.time_ns(from, self.work, p);
+        self.busy[to] += self.team.time_ns(to, self.work, p);
     }
 }

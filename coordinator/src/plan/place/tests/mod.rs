@@ -5,8 +5,10 @@ mod pins;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use convoke_common::rpc::WorkerKernels;
+use convoke_graph::DType;
 use convoke_graph::graph::Literal;
-use convoke_graph::ops::CustomOp;
+use convoke_graph::ops::{CustomOp, DTypeSet, KernelSet};
 
 use super::*;
 use crate::testing::{cluster, options, parse, parse_with, random};
@@ -132,8 +134,8 @@ fn faster_workers_get_more() {
     let f = chain(30, 256);
     let mut c = cluster(2, 100 * MIB);
     for w in &mut c.workers[1..] {
-        w.flops *= 4.0;
-        w.memory_bandwidth *= 4.0;
+        w.device_speed.flops *= 4.0;
+        w.device_speed.memory_bandwidth *= 4.0;
     }
     let placed = check(&f, &c, &options(&f, WorkerCount::Exactly(2)));
     let on_slow = placed.participant.iter().filter(|m| **m == 0).count();
@@ -196,6 +198,104 @@ fn a_small_device_gets_less_and_a_small_host_as_well() {
     c.workers[1].device_memory = Some(MemoryModel::idle(100 * MIB));
     c.workers[1].host = MemoryModel::idle(3 * MIB);
     assert!(weights(&c)[1] <= 2, "{:?}", weights(&c));
+}
+
+/// Devices without a kernel for products.
+fn without_products(mut all: ClusterModel) -> ClusterModel {
+    let kernels = WorkerKernels {
+        host: KernelSet::all(),
+        device: KernelSet::only([("Relu", [DType::F32].into_iter().collect())]),
+    };
+    let own = all.workers.iter_mut().filter(|w| w.device_memory.is_some());
+    own.for_each(|w| w.kernels = Arc::new(kernels.clone()));
+    all
+}
+
+#[test]
+fn what_a_device_has_no_kernel_for_takes_none_of_its_memory() {
+    let f = chain(12, 512);
+    let auto = options(&f, WorkerCount::Auto);
+    let small = with_devices(100 * MIB, &[Some(5 * MIB); 6]);
+    assert!(check(&f, &small, &auto).team.size() > 1);
+    let placed = check(&f, &without_products(small), &auto);
+    assert_eq!(placed.team.size(), 1);
+    // Nothing runs there, so that nothing is reserved for steps either.
+    assert_eq!(placed.usage[0].device.needed, 0);
+    let constants = placed.device_constants();
+    assert!(constants[0].is_empty() && !placed.constants()[0].is_empty());
+}
+
+#[test]
+fn a_faster_device_gets_more_of_what_it_has_kernels_for() {
+    let f = chain(30, 256);
+    let two = options(&f, WorkerCount::Exactly(2));
+    let of_slow = |mut all: ClusterModel| {
+        let fast = &mut all.workers[0].device_speed;
+        fast.flops *= 4.0;
+        fast.memory_bandwidth *= 4.0;
+        let placed = check(&f, &all, &two);
+        let slow = placed.team.workers.iter().position(|w| w.name == "w1");
+        let at = placed.participant.iter();
+        at.filter(|m| Some(usize::from(**m)) == slow).count()
+    };
+    let all = || with_devices(100 * MIB, &[Some(100 * MIB); 2]);
+    let share = of_slow(all());
+    assert!((1..=9).contains(&share), "{share} of 30 on the slow device");
+    // Their hosts, which compute what the devices cannot, are equally fast.
+    let share = of_slow(without_products(all()));
+    assert!((13..=17).contains(&share), "{share} of 30 on one host");
+}
+
+/// A cluster of two workers, the hosts of which lack the kernel of an op for f32.
+fn lacking(op: &'static str, lack: [bool; 2]) -> ClusterModel {
+    let mut all = cluster(2, 100 * MIB);
+    for (worker, lacks) in all.workers.iter_mut().zip(lack) {
+        let floats: DTypeSet = [DType::F32].into_iter().collect();
+        let kernels = KernelSet::all_except(lacks.then_some((op, floats)));
+        worker.kernels = Arc::new(WorkerKernels {
+            host: kernels.clone(),
+            device: kernels,
+        });
+    }
+    all
+}
+
+#[test]
+fn a_node_runs_where_there_is_a_kernel_for_its_dtype() {
+    let f = parse(
+        "param x: f32[64, 64]
+         weight w: f32[64, 64]
+         a = MatMul(x, w)
+         y = Erf(a)
+         result y",
+    );
+    let auto = options(&f, WorkerCount::Auto);
+    let at = |c: &ClusterModel| check(&f, c, &auto).team.workers[0].name.clone();
+    assert_eq!(at(&lacking("Erf", [false, false])), "w0");
+    assert_eq!(at(&lacking("Erf", [true, false])), "w1");
+    assert_eq!(at(&lacking("Sin", [true, true])), "w0");
+    let e = failure(&f, &lacking("Erf", [true, true]), &auto);
+    assert_eq!(e.code, Code::UnsupportedOp);
+    let want =
+        "no worker has a kernel of the op 'Erf' for f32, which 'y' need; these lack it: w0, w1";
+    assert_eq!(e.message, want);
+}
+
+#[test]
+fn a_node_needs_the_kernels_of_what_it_runs_as_well() {
+    let branch = |op: &str| parse(&format!("param x: f32[4]\n y = {op}(x)\n result y"));
+    let f = parse_with(
+        "param c: bool[]
+         param x: f32[4]
+         z = If(c, x) {then_branch=&yes; else_branch=&no}
+         result z",
+        &[("yes", &branch("Erf")), ("no", &branch("Neg"))],
+    );
+    let auto = options(&f, WorkerCount::Auto);
+    let placed = check(&f, &lacking("Erf", [true, false]), &auto);
+    assert_eq!(placed.team.workers[0].name, "w1");
+    let e = failure(&f, &lacking("Erf", [true, true]), &auto);
+    assert!(e.message.contains("op 'Erf' for f32, which 'z'"), "{e}");
 }
 
 #[test]
@@ -683,11 +783,11 @@ fn a_function_is_planned_where_its_constants_are() {
     let mut half = having(roomy.clone(), 2, &f, "p", true);
     assert_eq!(at(&half), "w2");
     assert_eq!(at(&having(half.clone(), 1, &f, "", true)), "w1");
-    half.workers[0].flops *= 1.02;
-    half.workers[0].memory_bandwidth *= 1.02;
+    half.workers[0].device_speed.flops *= 1.02;
+    half.workers[0].device_speed.memory_bandwidth *= 1.02;
     assert_eq!(at(&half), "w2");
-    half.workers[0].flops *= 2.;
-    half.workers[0].memory_bandwidth *= 2.;
+    half.workers[0].device_speed.flops *= 2.;
+    half.workers[0].device_speed.memory_bandwidth *= 2.;
     assert_eq!(at(&half), "w0");
     // A worker that has the constants is taken if they fit on no other.
     let tight = cluster(3, 3 * MIB);

@@ -58,8 +58,8 @@ fn a_pin_to_several_workers_leaves_a_choice_among_them() {
     let mut c = cluster(4, 100 * MIB);
     // Without pins, the plan would use the fastest worker, which the pins exclude.
     for (worker, times) in [(0, 8.0), (2, 4.0)] {
-        c.workers[worker].flops *= times;
-        c.workers[worker].memory_bandwidth *= times;
+        c.workers[worker].device_speed.flops *= times;
+        c.workers[worker].device_speed.memory_bandwidth *= times;
     }
     let auto = WorkerCount::Auto;
     assert_eq!(workers_of(&c, &[], auto), ["w0"; 8]);
