@@ -122,12 +122,7 @@ impl<'a> Lines<'a> {
             self.place = 0;
             self.base = Lines::base(self.shape, self.tables, self.number / self.len);
         }
-        let table = self
-            .shape
-            .len()
-            .checked_sub(1)
-            .and_then(|axis| self.tables[axis]);
-        let line = self.base + table.map_or(self.place, |table| table[self.place]);
+        let line = self.base + self.table.map_or(self.place, |table| table[self.place]);
         self.number += 1;
         self.place += 1;
         line
