@@ -7,6 +7,7 @@
 //!    is `tokio::time` only.
 //! 3. Every size that comes from outside is checked before anything is allocated for it.
 
+pub mod control_events;
 pub mod counters;
 pub mod detection;
 pub mod device_spec;

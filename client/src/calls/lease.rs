@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use convoke_common::admission::call;
+use convoke_common::control_event;
 use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::grant::{MOST_IN_FLIGHT, Participant};
@@ -453,6 +454,8 @@ impl Install {
         let links = session.links(workers(planned)).await?;
         let pool = Pool::new(&session.ledger, Purpose::Leases, 0)?;
         let leased = self.installed().await?;
+        let me = &*session.hub.me.name;
+        control_event!("granted", lease = leased.lease.0, name = me);
         session.coordinator.holds(leased.lease);
         let driver = Driver::new(
             &session.world,

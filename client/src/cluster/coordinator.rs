@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use convoke_common::VERSION;
 use convoke_common::admission::{JoinFailure, call, reach};
+use convoke_common::control_event;
 use convoke_common::credentials::{Credentials, RENEWAL_CHECK};
 use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::detection::{Detector, WatchedConnection};
@@ -473,12 +474,15 @@ impl CoordinatorLink {
 
     /// Releases a lease, now, or once the coordinator is back.
     pub(crate) async fn release(&self, lease: LeaseId) -> Result<()> {
+        control_event!("release", lease = lease.0);
         if !mutant!("release-not-owed") {
             self.held.leases().remove(&lease);
         }
         let told = self
             .ask(|client| async move { rpc::answer(None, client.release(call(), lease).await) });
-        told.await
+        told.await?;
+        control_event!("released", lease = lease.0);
+        Ok(())
     }
 
     /// The token that is cancelled when the client leaves.

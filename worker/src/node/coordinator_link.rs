@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convoke_common::admission::{JoinFailure, call, reach, warn_of_loopback};
+use convoke_common::control_event;
 use convoke_common::credentials::{Credentials, RENEWAL_CHECK};
 use convoke_common::detection::WatchedConnection;
 use convoke_common::error::{Code, Error, Result};
@@ -217,8 +218,12 @@ impl CoordinatorLink {
                 leases: holdings.leases_to_register(),
                 ..self.register.clone()
             };
+            let (name, incarnation) = (&*holdings.me.name, register.incarnation.0);
+            control_event!("register", name = name, incarnation = incarnation);
             let answer = client.register(call(), register).await;
-            Ok((rpc::answer(None, answer)?, client, carrier))
+            let registered = rpc::answer(None, answer)?;
+            control_event!("registered", name = name, incarnation = incarnation);
+            Ok((registered, client, carrier))
         };
         let (registered, client, carrier) = registered.await.map_err(|error: Error| {
             // The coordinator's reason to end the connection says more than the failure of the call.
@@ -271,6 +276,10 @@ impl CoordinatorLink {
                 Ok(()) = state.changed() => {
                     let stands = state.borrow_and_update().clone();
                     let serves = stands == ServiceState::Serving;
+                    if !serves {
+                        let (name, incarnation) = (&*self.holdings.me.name, self.register.incarnation.0);
+                        control_event!("leave", name = name, incarnation = incarnation);
+                    }
                     let informed = inform(client, stands).await;
                     untold = informed.is_err();
                     match informed {
