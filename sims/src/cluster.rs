@@ -34,6 +34,7 @@ use convoke_rendezvous::Hub;
 use tracing::{Dispatch, Level};
 
 use crate::event_log::{EventLog, Recorder};
+use crate::history::{Listing, Reply, Request, RequestId};
 use crate::world::{EPOCH, Knobs, Machine, SharedWorld, SimTime, Turn, Wires, unexpected, watch};
 
 pub use crate::world::Host;
@@ -122,6 +123,8 @@ pub struct Cluster {
     /// Directed pairs of hosts between which the network delivers nothing at present.
     severed: BTreeSet<(Host, Host)>,
     ends: Vec<(Duration, Host, String)>,
+    /// The request that stands for the coordinator's restart, until its next process serves.
+    restart: Option<RequestId>,
     stragglers: Vec<(Host, usize)>,
     panics: Vec<String>,
 }
@@ -181,6 +184,10 @@ impl Cluster {
             let tokens = tokens.clone();
             site.install(&mut sim, move |p| process::client(p, tokens.clone()));
         }
+        for site in &workers {
+            let name = site.process().machine.member_name();
+            trace.history().begin(Request::Start { name });
+        }
         let recorder = Recorder::new(trace.clone(), time.clone(), setup.print);
         Cluster {
             sim,
@@ -197,6 +204,7 @@ impl Cluster {
             dark: BTreeSet::new(),
             severed: BTreeSet::new(),
             ends: Vec::new(),
+            restart: None,
             stragglers: Vec::new(),
             panics: Vec::new(),
             trace,
@@ -215,6 +223,11 @@ impl Cluster {
         }
         self.time.set(self.sim.elapsed());
         self.panics.extend(unexpected());
+        if self.is_ready(Host::Coordinator)
+            && let Some(restart) = self.restart.take()
+        {
+            self.trace.history().end(restart, Reply::Made);
+        }
         self.supervise();
     }
 
@@ -326,6 +339,19 @@ impl Cluster {
     /// How many processes a host has run, the present one included.
     pub fn boots(&self, host: Host) -> u64 {
         self.machine(host).map_or(0, |m| m.boots())
+    }
+
+    /// Reads which members and leases the coordinator knows, for the history. The task is over once that is noted, or the
+    /// coordinator's process has ended.
+    pub fn observe(&self) -> Task<()> {
+        let history = self.trace.history().clone();
+        let read = history.begin(Request::Read);
+        self.on_coordinator(move |c| async move {
+            if let Ok((members, leases)) = c.known().await {
+                let listing = Listing::of(&members, &leases);
+                history.end(read, Reply::Listing(listing));
+            }
+        })
     }
 
     /// The coordinator's process, if it serves.

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use convoke_common::detection::timer::TimerKind;
 
+use crate::history::History;
 use crate::world::{Host, SimTime};
 
 pub use recorder::Recorder;
@@ -176,18 +177,26 @@ impl Log {
 #[derive(Clone, Default)]
 pub struct EventLog {
     log: Arc<Mutex<Log>>,
+    history: History,
     time: SimTime,
 }
 
 impl EventLog {
     /// Starts an empty record, whose events are dated by `time`.
     pub fn new(time: SimTime) -> EventLog {
-        let log = Arc::default();
-        EventLog { log, time }
+        EventLog {
+            time,
+            ..EventLog::default()
+        }
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was asked of the coordinator, and how it answered.
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// The hash of everything so far. The random numbers that ring draws for TLS are not in it, since packets count by

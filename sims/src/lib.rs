@@ -6,6 +6,7 @@ pub mod eager;
 pub mod event_log;
 pub mod explore;
 pub mod faults;
+pub mod history;
 pub mod invariants;
 pub mod oracle;
 pub mod run;

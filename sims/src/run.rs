@@ -37,6 +37,9 @@ const CANARY_BOUND: Duration = Duration::from_secs(15);
 const ANSWER_BOUND: Duration = Duration::from_secs(1);
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
+/// How often the coordinator is asked which members and leases there are, in ticks.
+const OBSERVED: u128 = 50;
+
 /// How long a process may take to stop: what its owner grants it, and a little more.
 const STOP_BOUND: Duration = Duration::from_secs(12);
 
@@ -91,6 +94,8 @@ struct Run<'a> {
     /// Whether the coordinator kept what it was told once everything was mended; `None` until then.
     kept: Option<Result<(), String>>,
     ends: usize,
+    /// The last question of which members and leases there are.
+    observed: Option<Task<()>>,
     zero: Duration,
 }
 
@@ -170,6 +175,7 @@ impl<'a> Run<'a> {
             left: BTreeMap::new(),
             kept: None,
             ends: 0,
+            observed: None,
             zero: Duration::ZERO,
         }
     }
@@ -197,6 +203,10 @@ impl<'a> Run<'a> {
     /// Lets one millisecond pass, takes in its events, and checks all invariants.
     fn tick(&mut self) {
         let running = self.cluster.trace().running();
+        let due = self.cluster.elapsed().as_millis().is_multiple_of(OBSERVED);
+        if due && self.observed.as_ref().is_none_or(Task::is_over) {
+            self.observed = Some(self.cluster.observe());
+        }
         self.cluster.tick();
         self.events = self.steps.peek(self.cluster.trace());
         self.injector.note(&self.events, &self.steps, &running);

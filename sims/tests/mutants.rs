@@ -46,6 +46,7 @@ const GIVEN_UP: &str = "a call that is given up ends its step";
 const KEEPING: &str = "the coordinator keeps what it is told";
 const MUST: &str = "who can succeed does";
 const ONE_LIFE: &str = "a step lives once";
+const ORDER: &str = "membership and leases have an order";
 const PROCESSES: &str = "processes live";
 const QUEUES: &str = "queues are bounded";
 const READY: &str = "the cluster gets ready";
@@ -171,6 +172,11 @@ fn a_worker_is_briefly_stopped() -> Scenario {
     away::scenario(Target::Worker(1), Harm::Pause, 1_000, 850)
 }
 
+/// A worker is stopped for so long that a lease which it has a part in is released meanwhile.
+fn a_worker_is_long_stopped() -> Scenario {
+    away::scenario(Target::Worker(1), Harm::Pause, 1_000, 9_000)
+}
+
 /// A model runs on one worker, and each worker that it runs on is killed as soon as it is at work.
 fn every_worker_of_a_call_is_lost() -> Scenario {
     let mut s = away::scenario(Target::Worker(0), Harm::Crash, 0, 9_000);
@@ -203,7 +209,7 @@ fn a_node_ends_its_workers() -> Scenario {
     s
 }
 
-const MUTANTS: [Mutant; 52] = [
+const MUTANTS: [Mutant; 54] = [
     mutant(
         "abandoned-install",
         "an install that failed is not undone at the workers that had finished",
@@ -305,6 +311,12 @@ const MUTANTS: [Mutant; 52] = [
             "coordinator/src/membership/tests/plans.rs",
             "a_plan_is_for_the_workers_it_was_made_for",
         ),
+    ),
+    mutant(
+        "former-incarnation-listed",
+        "the status lists a worker's former process in place of the present one",
+        &[ORDER],
+        where_a_worker_crashes,
     ),
     mutant_in(
         "former-session-served",
@@ -422,6 +434,12 @@ const MUTANTS: [Mutant; 52] = [
         "the coordinator forgets that a worker confirmed a release",
         &[REST],
         anywhere,
+    ),
+    mutant_in(
+        "release-unheeded",
+        "the coordinator confirms a release and leaves it to the workers to drop the lease",
+        &[ORDER],
+        Shows::In("a worker is long stopped", a_worker_is_long_stopped),
     ),
     mutant(
         "released-twice",

@@ -443,9 +443,12 @@ impl Membership {
             if is_newcomer || m.has_left() {
                 return None;
             }
+            let former = m.superseded.back();
+            let former = former.filter(|_| mutant!("former-incarnation-listed"));
+            let listed = former.copied().or(offer.map(|o| o.incarnation));
             Some(MemberStatus {
                 name: name.clone(),
-                incarnation: offer.map_or(Incarnation(0), |o| o.incarnation),
+                incarnation: listed.unwrap_or(Incarnation(0)),
                 address: offer.map(|o| o.address.clone()).unwrap_or_default(),
                 host: offer.map(|o| o.host.clone()).unwrap_or_default(),
                 version: offer.map(|o| o.version.clone()).unwrap_or_default(),

@@ -6,6 +6,7 @@ use convoke_graph::ids::FunctionId;
 
 use super::process::{CoordinatorHandle, Process};
 use super::{Cluster, Host, HostState, RESTART, Task};
+use crate::history::{Answer, Reply, Request};
 use crate::world::{HostGuard, Wire};
 
 /// The number of the signal of a bad access to memory.
@@ -83,6 +84,7 @@ impl Cluster {
     /// process has ended.
     pub fn stop(&mut self, host: Host) {
         self.note(format!("stop {host}"));
+        self.trace.history().trouble(&host.name());
         if let HostState::Restarting(_) = self.state(host) {
             self.states.insert(host, HostState::Down);
         } else if let Some(process) = self.process(host) {
@@ -94,21 +96,60 @@ impl Cluster {
     pub fn drain(&self, host: Host) -> Task<Result<bool>> {
         self.note(format!("drain {host}"));
         let name = host.name();
-        self.on_coordinator(|c: CoordinatorHandle| async move { c.drain(&name).await })
+        let request = Request::Drain { name: name.clone() };
+        self.as_operator(
+            request,
+            move |c| async move { c.drain(&name).await },
+            |there| *there,
+        )
     }
 
     /// Has the coordinator put a worker back into service.
     pub fn undrain(&self, host: Host) -> Task<Result<bool>> {
         self.note(format!("undrain {host}"));
         let name = host.name();
-        self.on_coordinator(|c: CoordinatorHandle| async move { c.undrain(&name).await })
+        let request = Request::Undrain { name: name.clone() };
+        self.as_operator(
+            request,
+            move |c| async move { c.undrain(&name).await },
+            |serves| *serves,
+        )
     }
 
     /// Has the coordinator forget a worker, which it does once the worker is gone and its leases are over.
     pub fn forget(&self, host: Host) -> Task<Result<()>> {
         self.note(format!("forget {host}"));
         let name = host.name();
-        self.on_coordinator(|c: CoordinatorHandle| async move { c.forget(&name).await })
+        let request = Request::Forget { name: name.clone() };
+        self.as_operator(
+            request,
+            move |c| async move { c.forget(&name).await },
+            |()| true,
+        )
+    }
+
+    /// Makes an operator's request, and notes it in the history with what the answer says.
+    fn as_operator<T, F>(
+        &self,
+        request: Request,
+        ask: impl FnOnce(CoordinatorHandle) -> F + Send + 'static,
+        said: impl Fn(&T) -> bool + Send + 'static,
+    ) -> Task<Result<T>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let history = self.trace.history().clone();
+        let asked = history.begin(request);
+        self.on_coordinator(move |c| async move {
+            let answer = ask(c).await;
+            let said = match &answer {
+                Ok(answer) => Answer::Done(said(answer)),
+                Err(e) => Answer::of_error(e.code),
+            };
+            history.end(asked, Reply::Operator(said));
+            answer
+        })
     }
 
     /// Has the coordinator lift the quarantine of a node.
@@ -124,6 +165,10 @@ impl Cluster {
             return;
         }
         self.note(format!("start {host}"));
+        if let (Host::Worker(_), Some(machine)) = (host, self.machine(host)) {
+            let name = machine.member_name();
+            self.trace.history().begin(Request::Start { name });
+        }
         if let Some(machine) = self.machine(host) {
             machine.disk.start();
             machine.gate.open();
@@ -206,6 +251,15 @@ impl Cluster {
     pub(super) fn end(&mut self, host: Host) {
         if self.state(host) != HostState::Up {
             return;
+        }
+        let history = self.trace.history();
+        match host {
+            Host::Coordinator => {
+                history.coordinator_ended();
+                let restart = || history.begin(Request::Restart);
+                self.restart.get_or_insert_with(restart);
+            }
+            Host::Worker(_) | Host::Client(_) => history.trouble(&host.name()),
         }
         // The handles are dropped first: sockets have to close with the process, while turmoil knows which host they
         // are of.

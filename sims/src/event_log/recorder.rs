@@ -1,15 +1,18 @@
-//! The `tracing` subscriber of a simulation: events of steps and timers go to the [`EventLog`], and other events to stderr if asked for.
+//! The `tracing` subscriber of a simulation: events of steps, of timers and of calls to the coordinator go to the
+//! [`EventLog`], and other events to stderr if asked for.
 
 use std::fmt::{self, Write};
 
+use convoke_common::control_events;
 use convoke_common::detection::timer::{self, TimerKind};
-use convoke_common::ids::LeaseId;
+use convoke_common::ids::{Incarnation, LeaseId};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Level, Metadata, Subscriber};
 
 use super::{Event, EventLog, Kind};
+use crate::history::{Reply, Request};
 use crate::world::{Host, SimTime, current_host};
 
 /// Notes events of steps and timers in a trace, and prints log events.
@@ -41,6 +44,10 @@ fn is_timer(metadata: &Metadata<'_>) -> bool {
     metadata.is_event() && metadata.target() == timer::TARGET
 }
 
+fn is_control(metadata: &Metadata<'_>) -> bool {
+    metadata.is_event() && metadata.target() == control_events::TARGET
+}
+
 impl Subscriber for Recorder {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         match self.enabled(metadata) {
@@ -50,7 +57,7 @@ impl Subscriber for Recorder {
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        let noted = is_step(metadata) || is_timer(metadata);
+        let noted = is_step(metadata) || is_timer(metadata) || is_control(metadata);
         noted || (metadata.is_event() && self.prints(metadata))
     }
 
@@ -92,6 +99,11 @@ impl Subscriber for Recorder {
             if let Some(kind) = timer.kind {
                 self.trace.timer(host, kind, timer.runs);
             }
+        }
+        if is_control(metadata) {
+            let mut control = Control::default();
+            event.record(&mut control);
+            control.note(host, &self.trace);
         }
         if self.prints(metadata) {
             let mut text = String::new();
@@ -162,6 +174,63 @@ impl Visit for TimerEvent {
     fn record_bool(&mut self, field: &Field, value: bool) {
         if field.name() == "runs" {
             self.runs = value;
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
+}
+
+/// A call to the coordinator, or its answer.
+#[derive(Default)]
+struct Control {
+    kind: String,
+    name: String,
+    incarnation: u64,
+    lease: u64,
+}
+
+impl Control {
+    fn note(self, host: Host, trace: &EventLog) {
+        let history = trace.history();
+        let (name, lease) = (self.name, LeaseId(self.lease));
+        let incarnation = Incarnation(self.incarnation);
+        let register = Request::Register {
+            name: name.clone(),
+            incarnation,
+        };
+        match &*self.kind {
+            "register" => drop(history.begin(register)),
+            "registered" => history.end_latest(&register, Reply::Made),
+            "leave" => drop(history.begin(Request::Leave { name, incarnation })),
+            "granted" => {
+                let granted = history.begin(Request::Grant {
+                    lease,
+                    driver: name,
+                    host: host.name(),
+                });
+                history.end(granted, Reply::Made);
+            }
+            "release" => drop(history.begin(Request::Release { lease })),
+            "released" => history.end_latest(&Request::Release { lease }, Reply::Made),
+            _ => {}
+        }
+    }
+}
+
+impl Visit for Control {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match field.name() {
+            "incarnation" => self.incarnation = value,
+            "lease" => self.lease = value,
+            _ => {}
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "kind" => self.kind = value.to_owned(),
+            "name" => self.name = value.to_owned(),
+            _ => {}
         }
     }
 

@@ -303,11 +303,17 @@ impl Injector {
         let (states, mut met) = (steps.states(host), Met::new());
         self.tally.count(row, &mut met, &states, steps, running);
         let now = cluster.elapsed();
+        let other = self.other(fault.harm);
+        // A lease is none of the coordinator's business: what befalls it alone, or its links, ends none.
+        let ends = [Some(host), other].into_iter().flatten();
+        if ends.clone().all(|end| end != Host::Coordinator) {
+            ends.for_each(|end| cluster.trace().history().trouble(&end.name()));
+        }
         self.injured.push(Injury {
             harm: fault.harm,
             row,
             host,
-            other: self.other(fault.harm),
+            other,
             at: now,
             until: None,
             answered: None,

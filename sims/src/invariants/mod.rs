@@ -139,6 +139,7 @@ impl Default for Invariants {
             Box::new(outcome::one_life::OneLife),
             Box::new(outcome::delivery::Delivery),
             Box::new(outcome::agreement::Agreement),
+            Box::new(outcome::order::Order),
             Box::<time::stopping::Stopping>::default(),
             Box::<time::queues::Queues>::default(),
             Box::<time::progress::Progress>::default(),
