@@ -14,6 +14,7 @@ mod errors;
 mod examples;
 mod failures;
 mod generate;
+mod history;
 mod hostile;
 mod lifecycle;
 mod loads;
