@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use convoke_common::ids::{Incarnation, LeaseId};
+use convoke_common::ids::LeaseId;
 
 use super::checker::{End, Operation};
 use super::lease::LeaseOp;
@@ -79,62 +79,12 @@ fn told(entry: &Entry) -> Answer {
 /// Returns the operations on each name.
 pub(super) fn members(noted: &Entries) -> BTreeMap<String, Vec<Operation<MemberOp>>> {
     let mut registers: BTreeMap<String, Vec<Operation<MemberOp>>> = BTreeMap::new();
-    // Registrations without an answer, from the first one on: a process that is cut off tries again and again.
-    let mut unanswered: BTreeMap<(&String, Incarnation), u64> = BTreeMap::new();
-    // A process that starts asks for a certificate, unless it has one, until it or the next one has registered.
-    let mut joining: BTreeMap<(&String, Option<u64>), u64> = BTreeMap::new();
-    let mut leaving: BTreeMap<(&String, Incarnation), u64> = BTreeMap::new();
-    for entry in &noted.entries {
-        let (name, op) = match &entry.request {
-            Request::Start { name } => {
-                let first = joining.entry((name, registered(noted, entry, name)));
-                first.or_insert(entry.begun);
-                continue;
-            }
-            Request::Register { name, incarnation } if entry.answered.is_none() => {
-                let first = unanswered.entry((name, *incarnation));
-                first.or_insert(entry.begun);
-                continue;
-            }
-            Request::Stay { name, incarnation } => {
-                let first = unanswered.entry((name, *incarnation));
-                first.or_insert(entry.begun);
-                continue;
-            }
-            Request::Leave { name, incarnation } => {
-                let first = leaving.entry((name, *incarnation));
-                first.or_insert(entry.begun);
-                continue;
-            }
-            Request::Register { name, incarnation } => (name, MemberOp::Register(*incarnation)),
-            Request::Drain { name } => (name, MemberOp::Drain(told(entry))),
-            Request::Undrain { name } => (name, MemberOp::Undrain(told(entry))),
-            Request::Forget { name } => (name, MemberOp::Forget(told(entry))),
-            Request::Restart
-            | Request::Grant { .. }
-            | Request::Release { .. }
-            | Request::Unload { .. }
-            | Request::Read => continue,
-        };
-        let operation = noted.operation(entry, op);
-        registers.entry(name.clone()).or_default().push(operation);
-    }
-    let unanswered = unanswered.into_iter();
-    let unanswered = unanswered.map(|((name, i), at)| (name, MemberOp::Register(i), at));
-    let leaving = leaving.into_iter();
-    let leaving = leaving.map(|((name, i), at)| (name, MemberOp::Leave(i), at));
-    for (name, op, begun) in unanswered.chain(leaving) {
+    let once = noted.entries.iter().filter_map(|e| once(noted, e));
+    for (name, operation) in once.chain(repeated(noted)) {
         let register = registers.entry(name.clone()).or_default();
-        register.push(again(op, begun, End::Never));
+        register.push(operation);
     }
-    for ((name, registered), begun) in joining {
-        let end = registered.map_or(End::Never, End::Expires);
-        let register = registers.entry(name.clone()).or_default();
-        register.push(again(MemberOp::Join, begun, end));
-    }
-    let listed = noted.listings().flat_map(|(_, l)| &l.members);
-    let listed: BTreeSet<&String> = listed.map(|(name, ..)| name).collect();
-    for name in listed {
+    for (name, ..) in noted.listings().flat_map(|(_, l)| &l.members) {
         registers.entry(name.clone()).or_default();
     }
     for (name, register) in &mut registers {
@@ -150,6 +100,50 @@ pub(super) fn members(noted: &Entries) -> BTreeMap<String, Vec<Operation<MemberO
         }));
     }
     registers
+}
+
+/// The operation on a name that a request is, where it takes effect once.
+fn once<'a>(noted: &Entries, entry: &'a Entry) -> Option<(&'a String, Operation<MemberOp>)> {
+    let (name, op) = match &entry.request {
+        Request::Register { name, incarnation } if entry.answered.is_some() => {
+            (name, MemberOp::Register(*incarnation))
+        }
+        Request::Drain { name } => (name, MemberOp::Drain(told(entry))),
+        Request::Undrain { name } => (name, MemberOp::Undrain(told(entry))),
+        Request::Forget { name } => (name, MemberOp::Forget(told(entry))),
+        _ => return None,
+    };
+    Some((name, noted.operation(entry, op)))
+}
+
+/// The operations on names that are tried again and again, each from its first try on: registrations without an answer,
+/// departures, and the certificate that a process asks for when it starts, unless it has one.
+fn repeated(noted: &Entries) -> Vec<(&String, Operation<MemberOp>)> {
+    let mut repeated: Vec<(&String, Operation<MemberOp>)> = vec![];
+    for entry in &noted.entries {
+        let (name, op, end) = match &entry.request {
+            Request::Start { name } => {
+                let registered = registered(noted, entry, name);
+                let end = registered.map_or(End::Never, End::Expires);
+                (name, MemberOp::Join, end)
+            }
+            Request::Register { name, incarnation } if entry.answered.is_none() => {
+                (name, MemberOp::Register(*incarnation), End::Never)
+            }
+            Request::Stay { name, incarnation } => {
+                (name, MemberOp::Register(*incarnation), End::Never)
+            }
+            Request::Leave { name, incarnation } => {
+                (name, MemberOp::Leave(*incarnation), End::Never)
+            }
+            _ => continue,
+        };
+        let mut known = repeated.iter();
+        if !known.any(|(of, o)| *of == name && o.op == op && o.end == end) {
+            repeated.push((name, again(op, entry.begun, end)));
+        }
+    }
+    repeated
 }
 
 /// When a process of this name was registered that this one is, or that was started after it.

@@ -2,7 +2,7 @@
 //! answered, is what one coordinator could have answered that did one thing at a time ([`crate::history`]).
 
 use crate::cluster::Host;
-use crate::faults::Harm;
+use crate::faults::{Harm, Target};
 use crate::history::MemberRegister;
 use crate::invariants::{Findings, Invariant, Stage, View};
 use crate::scenario::Scenario;
@@ -13,14 +13,9 @@ pub(in crate::invariants) struct Order;
 fn promises(scenario: &Scenario) -> MemberRegister {
     let (workers, clients) = (scenario.workers.len(), scenario.clients.len());
     let mut harms = scenario.faults.iter().map(|f| (f.target, f.harm));
-    let disk = |harm| {
-        matches!(
-            harm,
-            Harm::DiskFull | Harm::DiskFails | Harm::DiskFlips(_) | Harm::PowerCut
-        )
-    };
+    let disk = |harm| matches!(harm, Harm::DiskFull | Harm::DiskFails | Harm::DiskFlips(_));
     let calendar = |harm| matches!(harm, Harm::Clock(_) | Harm::Days(_) | Harm::Expire);
-    let of_coordinator = |(target, harm): (crate::faults::Target, Harm)| {
+    let of_coordinator = |(target, harm): (Target, Harm)| {
         target.host(workers, clients) == Host::Coordinator && disk(harm)
     };
     MemberRegister {
