@@ -29,9 +29,10 @@ const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 /// OpenTelemetry's environment variable for the service name of traces.
 const SERVICE: &str = "OTEL_SERVICE_NAME";
 /// Filter for targets that are logged only if `--log` names them: tarpc warns of every connection that ends, which our
-/// own events describe better, `run` reports itself that a step runs again, and events of steps and timers are for
-/// simulation. A target stands for all that begin with it.
-const QUIET: &str = "tarpc=off,convoke::rerun=off,convoke::step_event=off,convoke::timer=off";
+/// own events describe better, `run` reports itself that a step runs again, and events of steps, of timers and of calls to
+/// the coordinator are for tests. A target stands for all that begin with it.
+const QUIET: &str = "tarpc=off,convoke::rerun=off,convoke::step_event=off,convoke::timer=off,\
+convoke::control_event=off";
 /// Further filter for commands that are not daemons: they report the error of a failed step themselves.
 const QUIET_COMMAND: &str = "convoke::steps=off";
 /// Prefixes of the names of crates that log.
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn events_for_simulation_are_logged_only_where_they_are_named() {
+    fn events_for_tests_are_logged_only_where_they_are_named() {
         let logged = |wanted: &str| {
             let log = Log::default();
             let to = log.clone();
@@ -241,13 +242,15 @@ mod tests {
                 tracing::trace!(target: convoke_common::detection::timer::TARGET, "A");
                 tracing::trace!(target: convoke_rendezvous::step_events::TARGET, "B");
                 tracing::trace!(target: convoke_common::rpc::STEPS, "C");
+                convoke_common::control_event!("D");
             });
             let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-            text.matches(['A', 'B', 'C']).collect::<String>()
+            text.matches(['A', 'B', 'C', 'D']).collect::<String>()
         };
         assert_eq!(logged("trace"), "C");
         assert_eq!(logged("trace,convoke::timer=trace"), "AC");
         assert_eq!(logged("trace,convoke::step_event=trace"), "BC");
+        assert_eq!(logged("trace,convoke::control_event=trace"), "CD");
     }
 
     #[test]
