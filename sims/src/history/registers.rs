@@ -102,12 +102,11 @@ pub(super) fn members(noted: &Entries) -> BTreeMap<String, Vec<Operation<MemberO
     registers
 }
 
-/// The operation on a name that a request is, where it takes effect once.
+/// The operation on a name that a request with an answer is.
 fn once<'a>(noted: &Entries, entry: &'a Entry) -> Option<(&'a String, Operation<MemberOp>)> {
+    entry.answered.as_ref()?;
     let (name, op) = match &entry.request {
-        Request::Register { name, incarnation } if entry.answered.is_some() => {
-            (name, MemberOp::Register(*incarnation))
-        }
+        Request::Register { name, incarnation } => (name, MemberOp::Register(*incarnation)),
         Request::Drain { name } => (name, MemberOp::Drain(told(entry))),
         Request::Undrain { name } => (name, MemberOp::Undrain(told(entry))),
         Request::Forget { name } => (name, MemberOp::Forget(told(entry))),
@@ -116,7 +115,7 @@ fn once<'a>(noted: &Entries, entry: &'a Entry) -> Option<(&'a String, Operation<
     Some((name, noted.operation(entry, op)))
 }
 
-/// The operations on names that are tried again and again, each from its first try on: registrations without an answer,
+/// The operations on names that are tried again and again, each from its first try on: requests without an answer,
 /// departures, and the certificate that a process asks for when it starts, unless it has one.
 fn repeated(noted: &Entries) -> Vec<(&String, Operation<MemberOp>)> {
     let mut repeated: Vec<(&String, Operation<MemberOp>)> = vec![];
@@ -132,6 +131,15 @@ fn repeated(noted: &Entries) -> Vec<(&String, Operation<MemberOp>)> {
             }
             Request::Stay { name, incarnation } => {
                 (name, MemberOp::Register(*incarnation), End::Never)
+            }
+            Request::Drain { name } if entry.answered.is_none() => {
+                (name, MemberOp::Drain(Answer::Unknown), noted.end(entry))
+            }
+            Request::Undrain { name } if entry.answered.is_none() => {
+                (name, MemberOp::Undrain(Answer::Unknown), noted.end(entry))
+            }
+            Request::Forget { name } if entry.answered.is_none() => {
+                (name, MemberOp::Forget(Answer::Unknown), noted.end(entry))
             }
             Request::Leave { name, incarnation } => {
                 (name, MemberOp::Leave(*incarnation), End::Never)

@@ -291,6 +291,14 @@ fn what_the_coordinator_failed_may_have_been_done_in_memory() {
 }
 
 #[test]
+fn what_is_asked_again_and_again_is_decided() {
+    let asks = |told: Told| (0..100).fold(told, |told, _| told.unanswered(undrain()));
+    let back = asks(member().then(drain(), done(true))).restarts();
+    let back = back.then(undrain(), done(false)).registers(2);
+    back.reads(&[(2, ALIVE)]).check(None);
+}
+
+#[test]
 fn a_lease_is_listed_from_its_grant_to_its_release() {
     let granted = || Told::default().reads_lease(None).granted("c");
     granted()
