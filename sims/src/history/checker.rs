@@ -9,7 +9,7 @@
 //! Invariants
 //! 1. A configuration names only operations that have begun and not ended, so its size follows from how many operations
 //!    overlap, and not from the length of the history.
-//! 2. No configuration is visited twice for the same answer, and no more than [`MOST`] are visited.
+//! 2. No configuration is visited twice for the same answer, and no more than `MOST` are visited.
 
 use std::collections::BTreeSet;
 
