@@ -1,4 +1,5 @@
-//! Which nodes of a function a worker's device runs, and which its host does; and the bytes that constants take there.
+//! This module decides which nodes of a function run on a worker's device and which run on its host, and counts the bytes
+//! that constants take on each.
 //!
 //! A worker divides its program at install, and asks the device for each kernel. The set that the device registered is
 //! coarser ([`KernelSet`]): nodes that it has may still run on the host, and others never run on the device. So memory
