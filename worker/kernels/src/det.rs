@@ -2,7 +2,7 @@
 
 use crate::Exec;
 use crate::compiled::compiled;
-use crate::elimination::{CancelChecks, ELEMENTS, pivot, swap_rows};
+use crate::elimination::{CancelChecks, ELEMENTS, holds_nan, pivot, swap_rows};
 use crate::error::Result;
 use crate::math::Real;
 use crate::multiversion::multiversion;
@@ -24,16 +24,10 @@ fn det_any<W: Real>(exec: &Exec, n: usize, work: &mut [W], y: &mut [W]) -> Resul
         grain,
         |_, y, work| {
             for (y, a) in y.iter_mut().zip(work.chunks_exact_mut(n * n)) {
-                // A zero pivot ends the elimination, whatever else the matrix has.
-                let given = a.iter().any(|x| Real::is_nan(*x));
-                let Some(det) = eliminate(exec, n, a) else {
+                let Some(det) = det_of(exec, n, a) else {
                     return;
                 };
-                *y = if given || Real::is_nan(det) {
-                    W::NAN
-                } else {
-                    det
-                };
+                *y = if Real::is_nan(det) { W::NAN } else { det };
             }
         },
     )?;
@@ -54,6 +48,15 @@ multiversion! {
 }
 
 /// The determinant of one matrix, which is overwritten; `None` where the step was cancelled.
+fn det_of<W: Real>(exec: &Exec, n: usize, a: &mut [W]) -> Option<W> {
+    // A zero pivot ends the elimination, whatever else the matrix has.
+    match holds_nan(exec, a)? {
+        true => Some(W::NAN),
+        false => eliminate(exec, n, a),
+    }
+}
+
+/// The determinant of one matrix without NaN, which is overwritten; `None` where the step was cancelled.
 fn eliminate<W: Real>(exec: &Exec, n: usize, a: &mut [W]) -> Option<W> {
     let mut det = W::ONE;
     let rows = (ELEMENTS / n).max(1);

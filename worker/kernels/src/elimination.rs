@@ -23,6 +23,25 @@ pub(crate) fn swap_rows<W>(a: &mut [W], n: usize, k: usize, later: usize) {
     above[k * n..][..n].swap_with_slice(&mut below[..n]);
 }
 
+/// Whether a matrix holds a NaN; `None` where the step was cancelled.
+pub(crate) fn holds_nan<W: Real>(exec: &Exec, a: &[W]) -> Option<bool> {
+    let mut any = false;
+    for a in a.chunks(ELEMENTS) {
+        exec.check().ok()?;
+        any |= a.iter().any(|x| Real::is_nan(*x));
+    }
+    Some(any)
+}
+
+/// Fills a matrix with one value; `None` where the step was cancelled.
+pub(crate) fn fill<W: Real>(exec: &Exec, y: &mut [W], value: W) -> Option<()> {
+    for y in y.chunks_mut(ELEMENTS) {
+        exec.check().ok()?;
+        y.fill(value);
+    }
+    Some(())
+}
+
 /// Counts elements, and looks at the cancel flag after every [`ELEMENTS`] of them.
 #[derive(Default)]
 pub(crate) struct CancelChecks {

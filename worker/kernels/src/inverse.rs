@@ -2,7 +2,7 @@
 
 use crate::Exec;
 use crate::compiled::compiled;
-use crate::elimination::{CancelChecks, ELEMENTS, pivot, swap_rows};
+use crate::elimination::{CancelChecks, ELEMENTS, fill, holds_nan, pivot, swap_rows};
 use crate::error::Result;
 use crate::math::Real;
 use crate::multiversion::multiversion;
@@ -36,20 +36,11 @@ fn inverse_any<W: Real>(exec: &Exec, n: usize, work: &mut [W], y: &mut [W]) -> R
 /// Writes the inverse of `a` to `y`; `None` where the step was cancelled.
 fn invert<W: Real>(exec: &Exec, n: usize, a: &mut [W], y: &mut [W]) -> Option<()> {
     // What a NaN reaches would depend on the pivots.
-    let mut any = false;
-    for a in a.chunks(ELEMENTS) {
-        exec.check().ok()?;
-        any |= a.iter().any(|x| Real::is_nan(*x));
+    if holds_nan(exec, a)? {
+        return fill(exec, y, W::NAN);
     }
-    if !any {
-        eliminate(exec, n, a, y)?;
-        return substitute(exec, n, a, y);
-    }
-    for y in y.chunks_mut(ELEMENTS) {
-        exec.check().ok()?;
-        y.fill(W::NAN);
-    }
-    Some(())
+    eliminate(exec, n, a, y)?;
+    substitute(exec, n, a, y)
 }
 
 multiversion! {
@@ -82,7 +73,7 @@ multiversion! {
 
 /// Makes `a` an upper triangle, and `y` the product of the steps that do so; `None` where the step was cancelled.
 fn eliminate<W: Real>(exec: &Exec, n: usize, a: &mut [W], y: &mut [W]) -> Option<()> {
-    y.fill(W::ZERO);
+    fill(exec, y, W::ZERO)?;
     for k in 0..n {
         y[k * n + k] = W::ONE;
     }

@@ -106,7 +106,6 @@ fn rotate_long<T: Float>(exec: &Exec, interleaved: bool, c: &[T], s: &[T], x: &[
 
 /// The places of consecutive heads among batches, and the last two axes before the elements of a head, in the order of the
 /// operand.
-#[derive(Clone, Copy)]
 struct Heads {
     at: [usize; 3],
     inner: [usize; 2],

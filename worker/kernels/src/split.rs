@@ -20,8 +20,8 @@ thread_local! {
 }
 
 /// Ranges of `piece` items that cover `0..items`, until the step is cancelled, for a loop within one tile whose length
-/// nothing bounds. Short loops count together, since there may be many of them within another loop; once the step is cancelled, all
-/// that follow are empty. A kernel that uses them ends with [`Exec::check`], since a tile that stopped early left garbage.
+/// nothing bounds. Short loops count together, since there may be many of them within another loop; once a loop has seen that
+/// the step is cancelled, all that follow are empty. A kernel that uses them ends with [`Exec::check`], since a tile that stopped early left garbage.
 #[inline(always)]
 pub(crate) fn pieces(
     exec: &Exec,
@@ -31,7 +31,7 @@ pub(crate) fn pieces(
     let starts = (0..items).step_by(piece);
     let goes_on = move |start: &usize| match *start {
         0 => short(exec, items.min(piece), piece),
-        _ => exec.check().is_ok(),
+        _ => checked(exec),
     };
     let until = move |start: usize| start..(start + piece).min(items);
     starts.take_while(goes_on).map(until)
@@ -41,15 +41,22 @@ pub(crate) fn pieces(
 #[inline(always)]
 fn short(exec: &Exec, items: usize, piece: usize) -> bool {
     let unchecked = UNCHECKED.get() + items * (PIECE / piece.min(PIECE));
-    let goes_on = unchecked < PIECE || exec.check().is_ok();
-    UNCHECKED.set(match (unchecked < PIECE, goes_on) {
-        (true, _) => unchecked,
-        (_, true) => 0,
-        // What follows looks again at once.
-        (_, false) => PIECE,
-    });
+    if unchecked >= PIECE {
+        return checked(exec);
+    }
+    UNCHECKED.set(unchecked);
+    true
+}
+
+/// Checks the cancel flag. Where the step is cancelled, the thread's next loop checks it again at once.
+fn checked(exec: &Exec) -> bool {
+    let goes_on = exec.check().is_ok();
+    UNCHECKED.set(if goes_on { 0 } else { PIECE });
     goes_on
 }
+
+/// The result of work that ends early where the step is cancelled.
+pub(crate) type Finished<T = ()> = std::result::Result<T, Cancelled>;
 
 /// Counts the work of a loop within one tile, and looks at the cancel flag whenever there was `piece` of it. A kernel that
 /// uses it ends with [`Exec::check`], since a tile that stopped early left garbage.
@@ -70,7 +77,7 @@ impl<'a> Pace<'a> {
 
     /// Counts `work`; fails where the step was cancelled.
     #[inline(always)]
-    pub fn count(&mut self, work: usize) -> Result<(), Cancelled> {
+    pub fn count(&mut self, work: usize) -> Finished {
         self.since = self.since.saturating_add(work);
         if self.since < self.piece {
             return Ok(());

@@ -26,8 +26,16 @@ multiversion! {
     }
 }
 
-/// Elements that take less time than the choice of an instruction set.
+/// Up to this many elements, choosing an instruction set takes longer than computing.
 const SHORT: usize = 8;
+
+/// Functions that compute a run of arithmetic. An operand of step 0 counts as its first element throughout.
+pub struct ArithRuns<T> {
+    /// `y[i] = op(a[i], b[i])`, of an op, the steps of both operands, the operands and the result.
+    pub(crate) apart: fn(Arith, [isize; 2], &[T], &[T], &mut [T]),
+    /// `y[i] = op(y[i], b[i])`, of an op, the step of `b`, `b` and the result.
+    pub(crate) inplace: fn(Arith, isize, &[T], &mut [T]),
+}
 
 /// Elements that are widened at a time.
 const BLOCK: usize = 512;

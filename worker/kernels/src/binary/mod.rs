@@ -12,6 +12,7 @@ mod select;
 
 pub use arith::{Arith, ArithKernels, arith, arith_inplace};
 pub use bitwise::{Bitwise, BitwiseKernels, Logic, bitwise, logic};
+pub use block::ArithRuns;
 pub use compare::{Compare, CompareKernels, compare};
 pub use pow::{PowKernels, pow_mixed};
 pub use select::{SelectKernels, select};
@@ -181,10 +182,10 @@ fn map_inplace<T: Element, F: BinaryFn<T, T>>(
     })?)
 }
 
-/// The shortest run that is worth a call of [`Number::arith_run`].
+/// The shortest run that is worth a call of one of [`Number::arith_runs`].
 const RUN: usize = 16;
 
-/// Computes as [`map`] does, by [`Number::arith_run`]; `None` where that is not faster.
+/// Computes as [`map`] does, by [`Number::arith_runs`]; `None` where that is not faster.
 fn map_runs<T: Number>(
     exec: &Exec,
     op: Arith,
@@ -194,10 +195,7 @@ fn map_runs<T: Number>(
     y_shape: &[usize],
 ) -> Option<Result> {
     assert_eq!(y.len(), count(y_shape), "result of shape {y_shape:?}");
-    // A run of no elements tells whether there is a faster way.
-    if !T::arith_run(op, [1, 1], &[], &[], &mut []) {
-        return None;
-    }
+    let arith = T::arith_runs(op)?;
     let walk = Walk::broadcast(y_shape, [a.shape, b.shape]).ok()?;
     if walk.run() < RUN {
         return None;
@@ -207,13 +205,13 @@ fn map_runs<T: Number>(
         while let Some(r) = runs.next_run() {
             let (a, b) = (&a.data[r.offset[0]..], &b.data[r.offset[1]..]);
             let y = &mut part[r.start..r.start + r.len];
-            T::arith_run(op, walk.inner(), a, b, y);
+            (arith.apart)(op, walk.inner(), a, b, y);
         }
     });
     Some(done.map_err(Into::into))
 }
 
-/// Computes as [`map_inplace`] does, by [`Number::arith_run_inplace`]; `None` where that is not faster.
+/// Computes as [`map_inplace`] does, by [`Number::arith_runs`]; `None` where that is not faster.
 fn map_runs_inplace<T: Number>(
     exec: &Exec,
     op: Arith,
@@ -222,9 +220,7 @@ fn map_runs_inplace<T: Number>(
     b: Operand<T>,
 ) -> Option<Result> {
     assert_eq!(y.len(), count(y_shape), "result of shape {y_shape:?}");
-    if !T::arith_run_inplace(op, 1, &[], &mut []) {
-        return None;
-    }
+    let arith = T::arith_runs(op)?;
     let walk = Walk::broadcast(y_shape, [b.shape]).ok()?;
     if walk.run() < RUN {
         return None;
@@ -233,7 +229,7 @@ fn map_runs_inplace<T: Number>(
         let mut runs = walk.runs(range);
         while let Some(r) = runs.next_run() {
             let y = &mut part[r.start..r.start + r.len];
-            T::arith_run_inplace(op, walk.inner()[0], &b.data[r.offset[0]..], y);
+            (arith.inplace)(op, walk.inner()[0], &b.data[r.offset[0]..], y);
         }
     });
     Some(done.map_err(Into::into))

@@ -128,7 +128,7 @@ unsafe fn unfold_stride<S: Simd, const STRIDE: usize>(
     }
 }
 
-/// The tap behind one, which is the first one behind the last, and its place in the kernel.
+/// The tap after `tap`, with its place in the kernel; the first tap follows the last.
 #[inline(always)]
 fn next_tap(tap: usize, [d, h, w]: [usize; 3], [kd, kh, kw]: [usize; 3]) -> (usize, [usize; 3]) {
     if w + 1 < kw {

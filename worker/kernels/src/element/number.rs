@@ -2,7 +2,7 @@
 
 use super::kernels::{FloatKernels, IntegerKernels, NumberKernels};
 use super::{Element, bf16, f16, halves, runs};
-use crate::binary::{Arith, block};
+use crate::binary::{Arith, ArithRuns, block};
 use crate::math::Real;
 use crate::multiversion::multiversion;
 
@@ -10,7 +10,7 @@ use crate::multiversion::multiversion;
 pub trait Number: Element + NumberKernels {
     /// The type that operators compute in: `f32` for `f16` and `bf16`, else the type itself.
     type Wide: Number<Wide = Self::Wide>;
-    /// What orders elements: see [`Number::rank`].
+    /// The integer type of [`Number::rank`].
     type Rank: Ord + Copy;
     /// 0.
     const ZERO: Self;
@@ -27,18 +27,14 @@ pub trait Number: Element + NumberKernels {
     fn widen(self) -> Self::Wide;
     /// Converts from the computing type, rounding once.
     fn narrow(x: Self::Wide) -> Self;
-    /// The elements in the computing type, which are written to the start of `room` where that is another type.
+    /// The elements in the computing type, which are written to the start of `room` where that is another type; `room` has
+    /// room for all of `x`.
     fn widened<'a>(x: &'a [Self], room: &'a mut [Self::Wide]) -> &'a [Self::Wide];
-    /// Computes a run of arithmetic on two operands with the bits of the function of each element, faster than element by
-    /// element; false where there is no faster way. An operand of step 0 counts as its first element throughout.
+    /// Functions that compute runs of arithmetic with the bits of the function of each element, faster than element by
+    /// element; `None` where there are none.
     #[inline(always)]
-    fn arith_run(_: Arith, _: [isize; 2], _: &[Self], _: &[Self], _: &mut [Self]) -> bool {
-        false
-    }
-    /// As [`Number::arith_run`], with the result as its first operand.
-    #[inline(always)]
-    fn arith_run_inplace(_: Arith, _: isize, _: &[Self], _: &mut [Self]) -> bool {
-        false
+    fn arith_runs(_: Arith) -> Option<ArithRuns<Self>> {
+        None
     }
     /// Converts to the nearest `f64`.
     fn to_f64(self) -> f64;
@@ -127,8 +123,8 @@ pub trait Integer: Number<Wide = Self> + IntegerKernels {
     fn shr(a: Self, b: Self) -> Self;
 }
 
-/// The rank of a float among all floats of its type: its bits as the integer `$bits`, or for a negative float as many below
-/// 0 as its magnitude has bits above that of zero.
+/// The rank of a float among all floats of its type: its bits as the integer `$bits`; for a negative float, the negative of
+/// its magnitude's bits.
 macro_rules! rank {
     ($x:expr, $bits:ty) => {{
         let bits = $x.to_bits() as $bits;
@@ -272,19 +268,12 @@ macro_rules! half_float {
                 $widen_run(x, room);
                 room
             }
-            fn arith_run(op: Arith, steps: [isize; 2], a: &[$t], b: &[$t], y: &mut [$t]) -> bool {
-                let known = !matches!(op, Arith::Mod | Arith::Fmod);
-                if known {
-                    block::apart(op, steps, a, b, y);
-                }
-                known
-            }
-            fn arith_run_inplace(op: Arith, step: isize, b: &[$t], y: &mut [$t]) -> bool {
-                let known = !matches!(op, Arith::Mod | Arith::Fmod);
-                if known {
-                    block::inplace(op, step, b, y);
-                }
-                known
+            fn arith_runs(op: Arith) -> Option<ArithRuns<$t>> {
+                let runs = ArithRuns {
+                    apart: block::apart,
+                    inplace: block::inplace,
+                };
+                (!matches!(op, Arith::Mod | Arith::Fmod)).then_some(runs)
             }
             #[inline(always)]
             fn to_f64(self) -> f64 {

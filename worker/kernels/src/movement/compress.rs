@@ -1,12 +1,12 @@
 //! Operators whose output size depends on the data: `NonZero`, `Compress`. The caller counts first, then a kernel fills
 //! the output.
 
+use crate::Exec;
 use crate::compiled::{compiled_bits, compiled_numbers};
 use crate::element::{Bits, Number};
 use crate::error::Result;
 use crate::shape::{Axis, MAX_RANK, check_rank, count};
-use crate::split::{GRAIN, PIECE, Pace, tiles, units_per_tile};
-use crate::{Cancelled, Exec};
+use crate::split::{Finished, GRAIN, PIECE, Pace, tiles, units_per_tile};
 
 fn nonzero_any<T: Number>(exec: &Exec, x: &[T], shape: &[usize], y: &mut [i64]) -> Result {
     check_rank(shape)?;
@@ -73,7 +73,7 @@ fn compress_one<T: Bits>(
     inner: usize,
     condition: &[u8],
     y: &mut [T],
-) -> std::result::Result<(), Cancelled> {
+) -> Finished {
     let mut rest = y.chunks_mut(inner);
     for (number, some) in condition.chunks(PIECE).enumerate() {
         pace.count(some.len())?;

@@ -15,7 +15,7 @@ pub enum Indices<'a> {
 }
 
 /// An index of one of the types that ONNX allows.
-pub(super) trait Index: Copy + Ord + Send + Sync {
+pub(super) trait Index: Copy + Send + Sync {
     /// The index as the tensor has it.
     fn wide(self) -> i64;
 }

@@ -1,5 +1,6 @@
 //! Normalization across channels (`LRN`) and over any axes (`MeanVarianceNormalization`).
 
+use crate::Exec;
 use crate::binary::{Arith, arith, arith_inplace};
 use crate::compiled::compiled_floats;
 use crate::element::{Float, Number, canonical_nan};
@@ -8,8 +9,7 @@ use crate::math::Real;
 use crate::multiversion::multiversion;
 use crate::reduce::{Reduce, reduce_float};
 use crate::shape::{Axis, MAX_RANK, Operand, check_rank, count};
-use crate::split::{PIECE, Pace, tiles, units_per_tile};
-use crate::{Cancelled, Exec};
+use crate::split::{Finished, PIECE, Pace, tiles, units_per_tile};
 
 /// Number of adjacent columns that are computed together.
 const COLUMNS: usize = 64;
@@ -21,7 +21,7 @@ multiversion! {
     /// itself.
     fn lrn_row<T: Float>(
         pace: &mut Pace, x: &[T], window: usize, own: &[T], factor: f64, beta: f64, bias: f64, y: &mut [T],
-    ) -> std::result::Result<(), Cancelled> {
+    ) -> Finished {
         let inner = y.len();
         let factor = <T::Wide as Real>::from_f64(factor);
         let (beta, bias) = (<T::Wide as Real>::from_f64(beta), <T::Wide as Real>::from_f64(bias));

@@ -4,7 +4,7 @@ use super::rows::{Pool, pool_planes};
 use super::window::Window;
 use crate::Exec;
 use crate::compiled::compiled_floats;
-use crate::element::Float;
+use crate::element::{Float, canonical_nan};
 use crate::error::Result;
 use crate::math::Real;
 
@@ -29,9 +29,8 @@ impl<T: Float> Pool<T> for Average {
     }
     #[inline(always)]
     fn finish(self, acc: T::Wide, inside: usize, padded: usize) -> T {
-        T::narrow(
-            acc / <T::Wide as Real>::from_usize(if self.include_pad { padded } else { inside }),
-        )
+        let count = if self.include_pad { padded } else { inside };
+        T::narrow(canonical_nan(acc / <T::Wide as Real>::from_usize(count)))
     }
 }
 
@@ -55,7 +54,8 @@ impl<T: Float> Pool<T> for L2 {
     }
     #[inline(always)]
     fn finish(self, acc: T::Wide, _: usize, _: usize) -> T {
-        T::narrow(acc.sqrt())
+        // In front of the root, which makes no NaN of a sum of squares: the compiler drops a check behind it.
+        T::narrow(canonical_nan(acc).sqrt())
     }
 }
 
@@ -87,11 +87,11 @@ impl<T: Float> Pool<T> for Lp {
     }
     #[inline(always)]
     fn finish(self, acc: T::Wide, _: usize, _: usize) -> T {
-        T::narrow(if self.p == 1 {
+        T::narrow(canonical_nan(if self.p == 1 {
             acc
         } else {
             Real::pow(acc, Real::from_f64(1.0 / f64::from(self.p)))
-        })
+        }))
     }
 }
 

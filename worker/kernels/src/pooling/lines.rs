@@ -9,10 +9,10 @@
 //! phase 1   a c e .              tap 1 of four outputs
 //! ```
 
-use super::rows::{COLUMNS, Chunk, Finished, LANES, Pool};
+use super::rows::{COLUMNS, Chunk, LANES, Pool};
 use super::window::Window;
 use crate::element::Number;
-use crate::split::Pace;
+use crate::split::{Finished, Pace};
 use std::ops::Range;
 
 /// The largest stride.

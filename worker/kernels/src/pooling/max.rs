@@ -1,12 +1,12 @@
 //! `MaxPool`, with and without the positions of the maxima.
 
-use super::rows::{Finished, Pool, pool_planes};
+use super::rows::{Pool, pool_planes};
 use super::window::Window;
 use crate::Exec;
 use crate::compiled::compiled_numbers;
 use crate::element::Number;
 use crate::error::Result;
-use crate::split::{PIECE, Pace, tiles2, units_per_tile};
+use crate::split::{Finished, PIECE, Pace, tiles2, units_per_tile};
 
 /// How positions within a plane are numbered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

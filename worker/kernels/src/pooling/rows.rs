@@ -4,11 +4,11 @@
 
 use super::lines::{Lines, fits_lines, plane_by_lines};
 use super::window::Window;
+use crate::Exec;
 use crate::element::Number;
 use crate::error::Result;
 use crate::multiversion::multiversion;
-use crate::split::{GRAIN, PIECE, Pace, tiles, units_per_tile};
-use crate::{Cancelled, Exec};
+use crate::split::{Finished, GRAIN, PIECE, Pace, tiles, units_per_tile};
 use std::ops::Range;
 
 /// Number of outputs that are accumulated together.
@@ -19,12 +19,9 @@ pub(super) const LANES: usize = 16;
 const RUN: usize = PIECE / COLUMNS;
 /// Taps that cost about as much as one element that is read or written.
 const TAPS: usize = 16;
-/// The cost, in elements, from which a plane is divided among tiles, and of each of these. More than that of other
-/// tiles, since lines of the input under two tiles are prepared twice.
+/// The cost, in elements, from which a plane is divided among tiles, and of each of these. It is larger than that
+/// of other tiles, since lines of the input under two tiles are prepared twice.
 const LARGE: usize = 4 * GRAIN;
-
-/// The result of work that ends early where the step is cancelled.
-pub(super) type Finished<T = ()> = std::result::Result<T, Cancelled>;
 
 /// A function that is accumulated over a window.
 pub(super) trait Pool<T: Number>: Copy + Send + Sync {
@@ -65,8 +62,8 @@ impl Chunk {
         }
     }
 
-    /// Writes the results of chains to the row `y`. `inside` and `padded` are numbers of rows under the window. With padding, there
-    /// may be more than can be counted, which count as the most that can be.
+    /// Writes the results of chains to the row `y`. `inside` and `padded` are numbers of rows under the window. Counts
+    /// of taps in the padding saturate.
     #[inline(always)]
     pub fn finish<T: Number, P: Pool<T>>(
         &self,

@@ -526,3 +526,38 @@ fn one_plane_with_large_windows_stops_when_it_is_cancelled() {
     let window = Window::new(&input, &[1, 8, 8], &kernel, &[1; 3], &[1; 3], &[0; 6]).unwrap();
     check_stops(|exec| average_pool(exec, &window, false, &x, &mut [0.0; 64]));
 }
+
+#[test]
+fn a_sum_that_is_nan_has_the_bits_of_the_canonical_one() {
+    type Run = fn(&Exec, &Window, &[f32], &mut [f32]) -> Result;
+    let pools: [Run; 5] = [
+        |e, w, x, y| average_pool(e, w, false, x, y),
+        |e, w, x, y| average_pool(e, w, true, x, y),
+        |e, w, x, y| lp_pool(e, w, 1, x, y),
+        |e, w, x, y| lp_pool(e, w, 2, x, y),
+        |e, w, x, y| lp_pool(e, w, 3, x, y),
+    ];
+    let mut nans = 0;
+    for case in cases() {
+        let (window, outputs) = (case.window(), case.taps().len());
+        let mut x: Vec<f32> = random(case.input.iter().product(), 3.0, 1);
+        for (i, x) in x.iter_mut().enumerate() {
+            match i % 9 {
+                0 => *x = f32::INFINITY,
+                1 => *x = f32::NEG_INFINITY,
+                4 => *x = f32::from_bits(0xffc0_0001 + i as u32),
+                5 => *x = f32::from_bits(0x7fc0_0002 + i as u32),
+                _ => {}
+            }
+        }
+        for (p, pool) in pools.iter().enumerate() {
+            let mut y = vec![0f32; outputs];
+            pool(&exec(), &window, &x, &mut y).unwrap();
+            for y in y.iter().filter(|y| y.is_nan()) {
+                assert_eq!(y.to_bits(), f32::NAN.to_bits(), "{p} {window:?}");
+                nans += 1;
+            }
+        }
+    }
+    assert!(nans > 1000, "{nans}");
+}

@@ -19,6 +19,7 @@ pub use cell::CellActivation;
 
 use cell::{Cells, Gates};
 
+use crate::Exec;
 use crate::compiled::compiled;
 use crate::element::Number;
 use crate::error::{KernelError, Result};
@@ -27,8 +28,7 @@ use crate::gemm::{
     packed_b_len, product_of_row,
 };
 use crate::math::Real;
-use crate::split::{tiles2, units_per_tile};
-use crate::{Cancelled, Exec};
+use crate::split::{Finished, tiles2, units_per_tile};
 
 /// The most elements of the products with the inputs that are kept at a time, where a step does not need more: 96 KiB of
 /// f32. A level-2 cache keeps them, and an allocator has memory of that size at hand.
@@ -93,7 +93,7 @@ pub trait RecurrentElement: Real + Number + ChainElement {
         w: Weights<'_, Self>,
         bias: Option<&[Self]>,
         c: &mut [Self],
-    ) -> std::result::Result<(), Cancelled>;
+    ) -> Finished;
 }
 
 impl RecurrentElement for f32 {
@@ -105,7 +105,7 @@ impl RecurrentElement for f32 {
         w: Weights<'_, f32>,
         bias: Option<&[f32]>,
         c: &mut [f32],
-    ) -> std::result::Result<(), Cancelled> {
+    ) -> Finished {
         if let (Weights::Packed(data), None, 1, []) = (w, bias, m, batch.dims) {
             let row = a.data.get(..k).unwrap_or_default();
             return product_of_row(&exec, row, PackedB::new(data, k, n), c);
@@ -128,7 +128,7 @@ impl RecurrentElement for f64 {
         w: Weights<'_, f64>,
         bias: Option<&[f64]>,
         c: &mut [f64],
-    ) -> std::result::Result<(), Cancelled> {
+    ) -> Finished {
         let Weights::Rows(rows) = w else {
             panic!("weights of f64 are never packed");
         };

@@ -1,13 +1,13 @@
 //! `TopK`: a heap of the best `k`, kept in the outputs themselves.
 
 use super::Extreme;
+use crate::Exec;
 use crate::compiled::compiled_numbers;
 use crate::element::Number;
 use crate::error::Result;
 use crate::multiversion::multiversion;
 use crate::shape::Axis;
-use crate::split::{GRAIN, PIECE, Pace, tiles2};
-use crate::{Cancelled, Exec};
+use crate::split::{Finished, GRAIN, PIECE, Pace, tiles2};
 use std::ops::Range;
 
 /// Adjacent elements that are compared with the worst of the best at once: most are worse.
@@ -85,13 +85,7 @@ impl<T: Number> Heap<'_, T> {
     }
 
     /// Takes in those of some elements that come before the worst of the best `k`.
-    fn offer(
-        &mut self,
-        pace: &mut Pace,
-        k: usize,
-        column: &[T],
-        some: Range<usize>,
-    ) -> std::result::Result<(), Cancelled> {
+    fn offer(&mut self, pace: &mut Pace, k: usize, column: &[T], some: Range<usize>) -> Finished {
         let levels = levels(k);
         let mut worst = self.get(0).0.rank();
         for i in some {
@@ -112,13 +106,7 @@ impl<T: Number> Heap<'_, T> {
     }
 
     /// Keeps the best `k` of a column of `len` elements, best first.
-    fn fill(
-        &mut self,
-        pace: &mut Pace,
-        k: usize,
-        len: usize,
-        column: &[T],
-    ) -> std::result::Result<(), Cancelled> {
+    fn fill(&mut self, pace: &mut Pace, k: usize, len: usize, column: &[T]) -> Finished {
         let levels = levels(k);
         for i in 0..k {
             pace.count(1)?;

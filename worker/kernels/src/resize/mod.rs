@@ -3,7 +3,9 @@
 //! Each element of the result is a sum of elements of the operand along the axis, by weights that depend on the position
 //! only. Several axes are resized one after the other.
 //!
-//! Invariant: the terms of a sum are added in the order of the operand's elements, by fused multiply-adds.
+//! Invariants
+//! 1. The terms of a sum are added in the order of the operand's elements, by fused multiply-adds.
+//! 2. A sum that is NaN is the canonical NaN, since which of two NaNs a multiply-add returns depends on the processor.
 
 mod nearest;
 mod taps;
@@ -11,17 +13,14 @@ mod taps;
 pub use nearest::{NearestKernels, nearest};
 pub use taps::{Neighbour, Position, Scaling, Taps, Weights};
 
+use crate::Exec;
 use crate::compiled::compiled;
 use crate::error::Result;
 use crate::math::Real;
 use crate::multiversion::multiversion;
 use crate::shape::Axis;
-use crate::split::{PIECE, Pace, tiles, units_per_tile};
-use crate::{Cancelled, Exec};
+use crate::split::{Finished, PIECE, Pace, tiles, units_per_tile};
 use std::ops::Range;
-
-/// The result of work that ends early where the step is cancelled.
-type Finished = std::result::Result<(), Cancelled>;
 
 fn resize_any<W: Real>(exec: &Exec, x: &[W], axis: Axis, taps: &Taps, y: &mut [W]) -> Result {
     let inner = axis.inner;
@@ -79,7 +78,7 @@ fn lines_of<W: Real, const N: usize>(
                 for t in 1..N {
                     sum = W::from_f64(f64::from(weights[t])).mul_add(x[from[t]], sum);
                 }
-                y[i] = sum;
+                y[i] = canonical(sum);
             }
         }
     }
@@ -131,6 +130,12 @@ fn any_rows<W: Real>(
     Ok(())
 }
 
+/// The sum, or the canonical NaN in place of any NaN.
+#[inline(always)]
+fn canonical<W: Real>(sum: W) -> W {
+    if sum.is_nan() { W::NAN } else { sum }
+}
+
 /// Adds some taps of a row to its columns from `column` on, of which there are `y.len()`.
 #[inline(always)]
 fn weigh<W: Real>(
@@ -145,10 +150,14 @@ fn weigh<W: Real>(
         let weight = W::from_f64(f64::from(weights[t]));
         let x = &x[from[t] * inner + column..][..y.len()];
         for i in 0..y.len() {
-            y[i] = if t == 0 {
+            let sum = if t == 0 {
                 weight * x[i]
             } else {
                 weight.mul_add(x[i], y[i])
+            };
+            y[i] = match t + 1 == from.len() {
+                true => canonical(sum),
+                false => sum,
             };
         }
     }

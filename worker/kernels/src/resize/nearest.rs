@@ -1,13 +1,12 @@
 //! Copies of the nearest elements, along several axes at once.
 
-use super::Finished;
 use crate::Exec;
 use crate::compiled::compiled_bits;
 use crate::element::Bits;
 use crate::error::Result;
 use crate::multiversion::multiversion;
 use crate::shape::{Axis, MAX_RANK, check_rank, count};
-use crate::split::{PIECE, Pace, pieces, tiles, units_per_tile};
+use crate::split::{Finished, PIECE, Pace, pieces, tiles, units_per_tile};
 
 /// Lines whose starts are computed before the first of them is written.
 const TOGETHER: usize = 16;

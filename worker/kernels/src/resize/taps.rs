@@ -2,9 +2,9 @@
 //!
 //! Positions are computed in f32, as ONNX Runtime does: which neighbour is nearest depends on the rounding.
 
+use crate::Exec;
 use crate::error::Result;
-use crate::split::{PIECE, Pace};
-use crate::{Cancelled, Exec};
+use crate::split::{Finished, PIECE, Pace};
 use std::ops::Range;
 
 /// How a position along the result's axis becomes one along the operand's.
@@ -134,12 +134,7 @@ impl Scaling {
     }
 
     /// Writes the weights of the elements around a position that lies `ratio`, above 0 and up to 1, behind one of them.
-    fn weigh(
-        &self,
-        pace: &mut Pace,
-        ratio: f32,
-        out: &mut Vec<f32>,
-    ) -> std::result::Result<(), Cancelled> {
+    fn weigh(&self, pace: &mut Pace, ratio: f32, out: &mut Vec<f32>) -> Finished {
         out.clear();
         let shrinks = self.scale.min(1.);
         match self.weights {
@@ -197,7 +192,7 @@ fn spread(
     ratio: f32,
     out: &mut Vec<f32>,
     f: impl Fn(f32) -> f32,
-) -> std::result::Result<(), Cancelled> {
+) -> Finished {
     for i in spread_over(reach, scale) {
         pace.count(1)?;
         out.push(f((i as f32 - ratio) * scale));
@@ -206,7 +201,7 @@ fn spread(
 }
 
 /// Scales weights to sum to 1.
-fn normalize(pace: &mut Pace, weights: &mut [f32]) -> std::result::Result<(), Cancelled> {
+fn normalize(pace: &mut Pace, weights: &mut [f32]) -> Finished {
     let mut sum = 0f32;
     for weights in weights.chunks(PIECE) {
         pace.count(weights.len())?;

@@ -251,3 +251,31 @@ fn the_memory_of_tables_is_known_before_they_are_made() {
         }
     }
 }
+
+#[test]
+fn a_result_that_is_nan_has_the_bits_of_the_canonical_one() {
+    let cubic = |antialias| Weights::Cubic {
+        a: -0.75,
+        antialias,
+    };
+    let nan = |i: usize| match i % 3 {
+        0 => f32::from_bits(0xffc0_0001 + i as u32),
+        1 => f32::from_bits(0x7fc0_0002 + i as u32),
+        _ => f32::NEG_INFINITY,
+    };
+    for weights in [LINEAR, cubic(false), cubic(true)] {
+        for (from, to) in [(40, 7), (7, 40)] {
+            let taps = taps_of(&scaling(from, to, Position::HalfPixel, weights));
+            for inner in [1, 5] {
+                let x: Vec<f32> = (0..from * inner).map(nan).collect();
+                let mut y = vec![0.; to * inner];
+                resize(&exec(), &x, Axis::of(&[from, inner], 0), &taps, &mut y).unwrap();
+                let own = y.iter().filter(|y| y.is_nan());
+                assert!(own.clone().count() > to / 2, "{y:?}");
+                for y in own {
+                    assert_eq!(y.to_bits(), f32::NAN.to_bits(), "{weights:?}");
+                }
+            }
+        }
+    }
+}

@@ -212,14 +212,15 @@ impl<W: Real> Taps<W> {
 
 impl<W: Real> Taps<W> {
     /// As [`Taps::mix`], where places read more elements than it is compiled for.
+    #[inline(always)]
     fn mix_many(&self, x: &[W], y: &mut [W]) {
-        for (i, y) in y.iter_mut().enumerate() {
+        for i in 0..y.len() {
             let range = i * self.most..i * self.most + self.count[i];
             let mut sum = W::ZERO;
-            for (at, weight) in self.at[range.clone()].iter().zip(&self.weight[range]) {
-                sum = weight.mul_add(x[*at], sum);
+            for t in range {
+                sum = self.weight[t].mul_add(x[self.at[t]], sum);
             }
-            *y = if sum.is_nan() { W::NAN } else { sum };
+            y[i] = if sum.is_nan() { W::NAN } else { sum };
         }
     }
 }
@@ -370,13 +371,14 @@ fn take_any<T: Bits>(
     nearest: &[i64],
     y: &mut [T],
 ) -> Result {
+    // Sizes of an empty result may have a product beyond all bounds.
+    if y.is_empty() {
+        return Ok(exec.check()?);
+    }
     let plane: usize = s.spatial.iter().product();
     assert_eq!(x.len(), s.batch * s.channels * plane, "X");
     assert_eq!(nearest.len(), s.batch * s.places, "places");
     assert_eq!(y.len(), s.batch * s.channels * s.places, "output");
-    if y.is_empty() {
-        return Ok(exec.check()?);
-    }
     tiles(exec, y, s.places, units_per_tile(s.places), |rows, y| {
         for (row, y) in rows.zip(y.chunks_exact_mut(s.places)) {
             let nearest = &nearest[row / s.channels * s.places..][..s.places];

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
+use crate::Exec;
 use crate::compiled::compiled;
 use crate::error::{KernelError, Result};
 use crate::math::Real;
 use crate::multiversion::multiversion;
-use crate::split::{Pace, tiles, units_per_tile};
-use crate::{Cancelled, Exec};
+use crate::split::{Finished, Pace, tiles, units_per_tile};
 
 /// How the samples of a bin become one element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,7 +235,7 @@ fn pool_bin<W: Real>(
     x: &[W],
     y: &mut [W],
     (bin, bins): (usize, usize),
-) -> std::result::Result<(), Cancelled> {
+) -> Finished {
     let plane = s.map[0] * s.map[1];
     let width = s.map[1];
     let mut seen = 0u64;

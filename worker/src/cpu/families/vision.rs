@@ -95,6 +95,12 @@ fn finish(call: &OpLaunch<'_, '_>, y: Tensor) -> Result<Outputs, KernelFailure> 
     one(narrow_to(call, 0, y)?)
 }
 
+/// Whether the result has no elements. Sizes of axes of such operands may have a product beyond all bounds, so that no
+/// kernel is asked.
+fn is_empty(call: &OpLaunch<'_, '_>) -> bool {
+    call.out_shape(0).contains(&0)
+}
+
 fn refused(t: &Tensor) -> KernelFailure {
     KernelFailure::values(format!("{t:?} has other axes than the op needs"))
 }
@@ -130,6 +136,9 @@ where
     T: TakeKernels + bytemuck::Pod,
     W: Element + GridKernels,
 {
+    if is_empty(&call) {
+        return one(call.output(0)?);
+    }
     let (x, grid) = (call.input(0)?, given::<W>(&call, 1)?);
     let sizes = of_grid(&call, x)?;
     let (exec, mut y) = (call.launch.exec, call.output(0)?);
@@ -146,6 +155,9 @@ where
 }
 
 fn sample<W: Element + GridKernels>(call: &OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
+    if is_empty(call) {
+        return one(call.output(0)?);
+    }
     let (x, grid) = (given::<W>(call, 0)?, given::<W>(call, 1)?);
     let sizes = of_grid(call, &x)?;
     let mut y = made::<W>(call)?;
@@ -241,6 +253,9 @@ fn in_three_axes<T: Copy>(all: &[T], front: T) -> Option<[T; 3]> {
 }
 
 fn deform<W: Element + DeformKernels>(call: &OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
+    if is_empty(call) {
+        return one(call.output(0)?);
+    }
     let (x, w, offset) = (
         given::<W>(call, 0)?,
         given::<W>(call, 1)?,

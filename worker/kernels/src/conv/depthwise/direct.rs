@@ -27,7 +27,7 @@ const MAX_TAPS: usize = 25;
 /// Zeros that stand for a row of the padding: the sixteen values of a vector at a stride of two, from the last of five taps.
 static ZEROS: [f32; 40] = [0.0; 40];
 
-/// Most work of the least tile, in tiles' usual work: the cancel flag is looked at between tiles.
+/// The smallest tile may do at most this many times [`TILE_WORK`], since the cancel flag is checked between tiles.
 const MOST_TILES: usize = 16;
 
 /// How a convolution is cut into tiles of work.

@@ -9,7 +9,7 @@ fn check_narrow<T: Float<Wide = f32> + Packed + PackSource<T>>(sizes: &ConvSizes
     check_planned::<T>(&s, &NarrowConv::new(&s).unwrap());
 }
 
-/// Checks a planned convolution as [`check_narrow`].
+/// Checks a planned convolution as [`check_narrow`] does.
 pub fn check_planned<T: Float<Wide = f32> + Packed + PackSource<T>>(
     s: &ConvShape,
     plan: &NarrowConv,

@@ -79,11 +79,14 @@ impl DrawnConv {
 
 #[test]
 fn drawn_convolutions_have_the_bits_of_the_chain() {
+    let mut checked = 0;
     for drawn in (0..DRAWS).map(DrawnConv::new) {
         if let Some(sizes) = drawn.sizes() {
             check(&sizes);
+            checked += 1;
         }
     }
+    assert!(checked > DRAWS / 2, "{checked}");
 }
 
 #[test]

@@ -159,7 +159,8 @@ impl Image {
         Ok(exec.check()?)
     }
 
-    /// Copies what the input has of lines of the copy, from `line` on, at one depth of a plane; `number` counts depths of all planes.
+    /// Fills lines of the copy, from `line` on, from the input. `number` is the number of their depth among those of all
+    /// planes.
     fn copy_lines(&self, input: &[u8], number: usize, line: usize, to: &mut [u8]) {
         let [zs, ys, xs] = &self.axes;
         let (s, [depth, _, width]) = (&self.shape, self.extents);

@@ -466,7 +466,7 @@ pub struct BytesConv {
     image: Option<Image>,
 }
 
-/// The copy of an input has at most this many times its codes, and the second number of codes more.
+/// The copy of an input has at most `MOST_COPIED.0` times its codes, plus `MOST_COPIED.1`.
 const MOST_COPIED: (usize, usize) = (16, 1 << 16);
 /// Most taps of all channels of a group, the place of each of which is kept.
 const MOST_TAPS: usize = 1 << 16;
