@@ -21,21 +21,23 @@ pub struct Array {
 }
 
 impl FileKernel {
-    /// The ops that the device has kernels for.
-    pub const OPS: [&str; 5] = ["Add", "MatMul", "Mul", "Neg", "Relu"];
+    /// The ops that the device has kernels for, with their kernels.
+    pub const OPS: [(&str, FileKernel); 5] = [
+        ("Add", FileKernel::Add),
+        ("MatMul", FileKernel::MatMul),
+        ("Mul", FileKernel::Mul),
+        ("Neg", FileKernel::Neg),
+        ("Relu", FileKernel::Relu),
+    ];
 
     /// The kernel of an op; `None` where the device has none.
     pub fn resolve(op: &DeviceOp<'_>) -> Option<FileKernel> {
-        let kernel = match op.def.name {
-            "Neg" => FileKernel::Neg,
-            "Relu" => FileKernel::Relu,
-            "Add" => FileKernel::Add,
-            "Mul" => FileKernel::Mul,
-            "MatMul" => FileKernel::MatMul,
-            _ => return None,
-        };
+        let of_op = FileKernel::OPS
+            .iter()
+            .find(|(name, _)| *name == op.def.name);
+        let (_, kernel) = of_op?;
         let floats = op.operands.iter().all(|dtype| *dtype == Some(DType::F32));
-        (floats && op.attrs.0.is_empty() && op.outputs == 1).then_some(kernel)
+        (floats && op.attrs.0.is_empty() && op.outputs == 1).then_some(*kernel)
     }
 
     /// Computes the result, which has this shape. The error says why the operands do not fit.

@@ -53,7 +53,7 @@ impl FileDevice {
 impl Device for FileDevice {
     fn kernels(&self) -> KernelSet {
         let floats: DTypeSet = [DType::F32].into_iter().collect();
-        KernelSet::only(FileKernel::OPS.map(|op| (op, floats)))
+        KernelSet::only(FileKernel::OPS.map(|(op, _)| (op, floats)))
     }
 
     fn resolve(&self, op: &DeviceOp<'_>) -> Option<DeviceKernel> {

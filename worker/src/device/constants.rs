@@ -39,13 +39,13 @@ fn place(tensor: &Tensor) -> Place {
 }
 
 /// Waits until all that was enqueued has ended.
-async fn ended(queue: &dyn DeviceQueue) -> Result<()> {
+pub(super) async fn ended(queue: &dyn DeviceQueue) -> Result<()> {
     let (came, comes) = oneshot::channel();
     queue.event(Box::new(move || {
         let _ = came.send(());
     }));
     let comes = comes.await;
-    comes.map_err(|_| Error::internal("the device ended before its copies"))
+    comes.map_err(|_| Error::internal("the device ended before what it was asked for"))
 }
 
 /// Copies the constants that a program's device nodes read to the device, and waits until they are there. Fails where

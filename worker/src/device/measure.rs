@@ -6,11 +6,12 @@
 //! ```
 //! Invariants
 //! 1. The measurement uses the device as programs do, through [`DeviceQueue`].
-//! 2. It takes no longer than [`BOUND`], and no more memory than [`LARGEST`] allows. Where the device has too little for the
+//! 2. It takes no longer than [`BOUND`], and no more memory of the device than three tensors of [`LARGEST`] rows. On the host,
+//!    the operand takes up to twice 16 MiB while it is filled; the ledger of a worker that starts does not count them. Where the device has too little for the
 //!    smallest size, lacks the kernel, or does not answer, nothing is measured, and the speed of the host is assumed.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use convoke_common::error::{Error, Result};
@@ -21,10 +22,9 @@ use convoke_common::world::{AccountId, Share};
 use convoke_graph::graph::Attrs;
 use convoke_graph::ops::{self, ConcreteOutputs};
 use convoke_graph::{DType, Shape, Tensor};
-use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::constants::NoKernels;
+use super::constants::{NoKernels, ended};
 use super::{
     DeviceKernel, DeviceLaunch, DeviceOp, DeviceOperand, DeviceQueue, DeviceStep, DeviceTensor,
     OwnedDevice,
@@ -42,7 +42,8 @@ const LAUNCHES: usize = 4;
 /// Turns of which the shortest counts.
 const TURNS: usize = 3;
 
-/// Measured FLOP/s of a matrix product, and bytes/s of reading and writing the device's memory.
+/// Measured FLOP/s of a matrix product, and bytes/s of an op that reads and writes 16 MiB each. A device whose cache holds
+/// them has that cache measured; one that knows the speed of its memory is not measured, as [`speed`] says.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct MeasuredSpeed {
     flops: Option<f64>,
@@ -162,8 +163,16 @@ struct Bench {
     until: Instant,
 }
 
+/// What has not begun when the measurement ends, late as it may be, does not run.
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.step.cancel.store(true, Ordering::Relaxed);
+        self.queue.recall();
+    }
+}
+
 impl Bench {
-    /// Launches the op so many times, and returns how long it takes until all have ended.
+    /// Launches the op `times` times, and returns how long it takes until all have ended.
     async fn launched(&mut self, times: usize) -> Result<Duration> {
         let begun = Instant::now();
         for _ in 0..times {
@@ -176,15 +185,9 @@ impl Bench {
                 outputs: &self.outputs,
             });
         }
-        let (told, ended) = oneshot::channel();
-        self.queue.event(Box::new(move || {
-            let _ = told.send(());
-        }));
-        let ended = timeout_at(self.until, ended).await;
         let late = |_| Error::internal("the device does not answer in time");
-        ended
-            .map_err(late)?
-            .map_err(|_| Error::internal("the device ended"))?;
+        let end = timeout_at(self.until, ended(&*self.queue)).await;
+        end.map_err(late)??;
         match self.step.failure() {
             Some(failure) => {
                 let cancelled = || Error::internal("the device cancelled a launch");
