@@ -264,8 +264,7 @@ def group_query(draw, shown=0):
         if "ends" not in drawn:
             most = total(z)
             # Behind the tokens of a prompt there may be padding. With a window, ONNX Runtime reads scores there that it has not
-            # written.
-            # Scores behind a row's last token are not written.
+            # written. Where scores are an output, it does not write those behind a row's last token, so there is no padding.
             padded = form.endswith("prompt") and "local_window_size" not in attributes and not shown
             least = most if shown else min(2, most) if form.endswith("step") else 1 if padded else most
             drawn["ends"] = draw.integers(least, most + 1, z["b"])

@@ -8,14 +8,14 @@ def gated_norm(draw):
     columns, groups = int(draw.integers(1, 9)), int(draw.integers(1, 4))
     dtype = floats(draw, False)
     case = Contrib(draw, "GatedRMSNorm", activation=str(draw.choice(["silu", "swish", "sigmoid"])), epsilon=1e-5)
-    case.symbol("b", 1, 3).symbol("s", 1, 5)
+    case.symbol("b", 1, 3).symbol("s", 0, 5)
     shape = ["b", "s", groups * columns]
     return case.input(shape, dtype).input([columns], dtype).input(shape, dtype)
 
 
 def attention_gate(draw):
     heads, dtype, both = int(draw.integers(1, 5)), floats(draw, False), draw.random() < 0.6
-    case = Contrib(draw, "LinearAttentionGate", 2 if both else 1).symbol("b", 1, 3).symbol("s", 1, 5)
+    case = Contrib(draw, "LinearAttentionGate", 2 if both else 1).symbol("b", 1, 3).symbol("s", 0, 5)
     case.input(["b", "s", heads], dtype).input([heads], np.float32).input([heads], np.float32)
     return case.input(["b", "s", heads], dtype) if both else case
 
@@ -31,7 +31,7 @@ def streams_of(draw, op, **attributes):
     count, columns, flat = int(draw.integers(1, 4)), int(draw.integers(2, 7)), draw.random() < 0.5
     if flat:
         attributes["num_branches"] = count
-    case = Contrib(draw, op, **attributes).symbol("b", 1, 3).symbol("s", 1, 4)
+    case = Contrib(draw, op, **attributes).symbol("b", 1, 3).symbol("s", 0, 4)
     case.input(["b", "s", count * columns] if flat else ["b", "s", count, columns], floats(draw, False))
     return case, count, columns, flat
 
@@ -79,7 +79,7 @@ def sectioned_rotary(draw):
     if rest or not four:
         attributes |= {"num_heads": heads, "rotary_embedding_dim": 2 * half}
     dtype = np.float32 if draw.random() < 0.8 else HALF
-    case = Contrib(draw, "MRotaryEmbedding", **attributes).symbol("b", 1, 3).symbol("s", 1, 5)
+    case = Contrib(draw, "MRotaryEmbedding", **attributes).symbol("b", 1, 3).symbol("s", 0, 5)
     case.input(["b", heads, "s", size] if four else ["b", "s", heads * size], dtype)
     case.input([3, "b", "s"], INT64, ints_below(draw, 9, INT64))
     return case.input([9, half], dtype).input([9, half], dtype)

@@ -7,6 +7,7 @@ use crate::common;
 
 use std::path::Path;
 
+use crate::partial::{Message, node, value};
 use common::{Daemon, Finished, Scratch, convoke, finish, fixture, run};
 use convoke::numpy::{read_npz, write_npz};
 use convoke::{DType, HostTensor as Tensor};
@@ -372,6 +373,91 @@ fn steps_that_fail() {
         "deadline_exceeded",
         "{done:#?}"
     );
+}
+
+/// The model of one `com.microsoft` operator with an integer attribute. Inputs have an element type and dimensions, of which 0 is
+/// unknown; an operand without a name is left out.
+fn of_contrib(
+    op: &str,
+    (attribute, number): (&str, u64),
+    operands: &[&str],
+    inputs: &[(&str, u64, &[u64])],
+) -> Message {
+    let attribute = Message::default().bytes(1, attribute);
+    let attribute = attribute.number(3, number).number(20, 2);
+    let node = node("y", op, operands).bytes(5, attribute);
+    let graph = Message::default().bytes(1, node.bytes(7, "com.microsoft"));
+    let graph = inputs
+        .iter()
+        .fold(graph.bytes(2, "contrib"), |graph, (name, ty, shape)| {
+            graph.bytes(11, value(name, *ty, shape))
+        });
+    let graph = graph.bytes(12, Message::default().bytes(1, "y"));
+    let opset = |domain: &str, version| Message::default().bytes(1, domain).number(2, version);
+    let model = Message::default().number(1, 8).bytes(7, graph);
+    model
+        .bytes(8, opset("", 17))
+        .bytes(8, opset("com.microsoft", 1))
+}
+
+#[test]
+fn operands_that_a_contrib_operator_cannot_take_are_errors() {
+    const F32: u64 = 1;
+    const I32: u64 = 6;
+    let scratch = Scratch::new("contrib");
+    let check = |name: &str, model: &Message, feeds: Vec<(&str, Tensor)>, error: Option<&str>| {
+        let paths = ["onnx", "npz"].map(|ending| scratch.path(&format!("{name}.{ending}")));
+        std::fs::write(&paths[0], model).unwrap();
+        let feeds: Vec<_> = feeds.into_iter().map(|(n, t)| (n.to_owned(), t)).collect();
+        write_npz(&paths[1], &feeds).unwrap();
+        let [model, inputs] = paths.map(|path| text(&path));
+        let done = run(["run", &model, "--inputs", &inputs, "--local", "1"]);
+        match error {
+            None => drop(done.expect(0)),
+            Some(error) => {
+                let done = done.expect(1);
+                assert!(done.stderr.contains(error), "{done:#?}");
+            }
+        }
+    };
+    let zeros =
+        |shape: &[usize]| Tensor::from_slice(shape, &vec![0f32; shape.iter().product()]).unwrap();
+    // Two beams of one sequence, which is five tokens long.
+    let operands = ["x", "x", "x", "", "", "", "past", "past", "at", "beams"];
+    let attention = of_contrib(
+        "MultiHeadAttention",
+        ("num_heads", 2),
+        &operands,
+        &[
+            ("x", F32, &[2, 1, 8]),
+            ("past", F32, &[2, 2, 16, 4]),
+            ("at", I32, &[1]),
+            ("beams", I32, &[1, 2, 16]),
+        ],
+    );
+    // What the cache does not hold yet may have come from anywhere.
+    for (beam, place, error) in [
+        (1, 4, None),
+        (2, 5, None),
+        (2, 4, Some("index 2 is out of range")),
+        (-1, 0, Some("index 2 is out of range")),
+    ] {
+        let mut beams = [0i32; 32];
+        beams[place] = beam;
+        let feeds = vec![
+            ("x", zeros(&[2, 1, 8])),
+            ("past", zeros(&[2, 2, 16, 4])),
+            ("at", Tensor::from_slice(&[1], &[5i32]).unwrap()),
+            ("beams", Tensor::from_slice(&[1, 2, 16], &beams).unwrap()),
+        ];
+        check("beams", &attention, feeds, error);
+    }
+    let unfold = of_contrib("UnfoldTensor", ("size", 5), &["x"], &[("x", F32, &[2, 0])]);
+    check("long", &unfold, vec![("x", zeros(&[2, 5]))], None);
+    for length in [0, 2, 4] {
+        let error = Some("is out of range");
+        check("short", &unfold, vec![("x", zeros(&[2, length]))], error);
+    }
 }
 
 #[test]

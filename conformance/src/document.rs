@@ -87,7 +87,7 @@ the bodies of `If`, `Loop` and `Scan` are divided among workers themselves, wher
   no case has by itself, `no case` one that none has at all; `convoke check` tells of those.
 - **dtypes**: what the kernel computes. *Numbers* are integers of 8 to 64 bits, `f16`, `bf16`, `f32` and `f64`; *all* adds `bool`;
   *stored* adds integers of 2 and 4 bits and floats of 4 and 8 bits.
-- **fused**: with what the kernel runs as one. `chain`: with other functions of single floats, before it and behind it. `chain end`:
+- **fused**: the neighbours that the kernel can be fused with. `chain`: with other functions of single floats, before it and behind it. `chain end`:
   with a chain behind it or in front of it. `what follows`: with the bias, the addition and the activation behind it; `MatMul` only
   with a constant matrix. No fusion changes a bit.
 - **cases**: how many test cases of the operator by itself run, of those that there are: ONNX's own suite, and cases of random shapes
@@ -173,7 +173,7 @@ fn line(operator: &Operator, evidence: &BTreeMap<String, Evidence>) -> String {
     )
 }
 
-/// What the nodes of an op run as one kernel with.
+/// The neighbours that an op's kernel can be fused with.
 fn fused(def: &OpDef) -> &'static str {
     match (chain_role(def.op), def.op) {
         (Some(ChainRole::Function), _) => "chain",

@@ -2,7 +2,7 @@
 
 use super::{Atom, Bindings, Dim};
 
-/// How many minima, maxima and quotients of an expression are looked into for a bound that is closer.
+/// How deep minima, maxima and quotients of an expression may be nested for their own bounds to be used.
 const DEPTH: usize = 3;
 
 impl Dim {

@@ -235,13 +235,13 @@ impl Dim {
         matches!(self.as_atom(), Some(Atom::Max(a, b)) if a == other || b == other)
     }
 
-    /// Whether the dimension is 1, or the length of one element of an axis that may be empty.
+    /// Whether the dimension is 1, or is symbolic and at most 1.
     pub fn is_one_or_none(&self) -> bool {
         self.is(1) || self.as_const().is_none() && self.at_most().is_some_and(|n| n <= 1)
     }
 
-    /// Where this is `e - min(e, n)`, which is what an axis of length `e` keeps without `n` elements, or `max(e, 0)`: `e` and
-    /// `n`, which is zero then.
+    /// Takes apart `e - min(e, n)`, the length of an axis of length `e` without `n` elements, as `(e, n)`, and `max(e, 0)` as
+    /// `(e, 0)`; `None` for other dimensions.
     pub fn as_shortened(&self) -> Option<(Dim, i64)> {
         if let Some(Atom::Max(a, b)) = self.as_atom() {
             let e = if a.is(0) { b } else { a };

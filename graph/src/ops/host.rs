@@ -173,8 +173,8 @@ fn arith(
     }
 }
 
-/// Whether elements of `dtype` can have every value of `d`. Those of 32 and 64 bits are taken to, because exporters
-/// compute lengths in them.
+/// Whether elements of `dtype` can have every value of `d`. I32 and I64 are assumed to hold every value, because exporters
+/// compute lengths in them; U64 is assumed to hold every value that is not negative.
 pub(super) fn holds(dtype: crate::DType, d: &Dim) -> bool {
     let most = match dtype {
         I32 | I64 => return true,

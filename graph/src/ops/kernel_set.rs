@@ -10,7 +10,7 @@ use super::lookup;
 use crate::dtype::DType;
 
 /// Most ops that a set may list; the registry has fewer.
-pub const MOST_LISTED: usize = 1024;
+const MOST_LISTED: usize = 1024;
 
 /// Most bytes of the name of an op in a set; the longest name of the registry is shorter.
 const LONGEST_NAME: usize = 64;
@@ -49,10 +49,10 @@ pub struct OpDTypes {
     pub dtypes: DTypeSet,
 }
 
-/// The ops that a device has kernels for. Custom ops are told apart ([`super::CustomOp`]).
+/// The ops that a device has kernels for. Custom ops are listed separately ([`super::CustomOp`]).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KernelSet {
-    /// Every op of the registry, at every dtype that its definition names, except these.
+    /// Every op of the registry at every dtype, except these.
     AllExcept(Vec<OpDTypes>),
     /// These and no others.
     Only(Vec<OpDTypes>),
@@ -103,10 +103,16 @@ impl KernelSet {
         let list = self.list();
         let found = list.binary_search_by(|o| o.op.as_str().cmp(op)).ok();
         let found = found.and_then(|at| list.get(at));
-        let listed = found.is_some_and(|o| dtype.is_none_or(|d| o.dtypes.contains(d)));
         match self {
-            KernelSet::AllExcept(_) => lookup(op).is_some() && !listed,
-            KernelSet::Only(_) => listed,
+            // An op without operands is missing where it is at every dtype.
+            KernelSet::AllExcept(_) => {
+                let missing = |o: &OpDTypes| match dtype {
+                    Some(dtype) => o.dtypes.contains(dtype),
+                    None => DType::ALL.iter().all(|d| o.dtypes.contains(*d)),
+                };
+                lookup(op).is_some() && !found.is_some_and(missing)
+            }
+            KernelSet::Only(_) => found.is_some_and(|o| dtype.is_none_or(|d| o.dtypes.contains(d))),
         }
     }
 }
@@ -153,6 +159,9 @@ mod tests {
         check(&except, "Relu", Some(DType::F16), true);
         check(&except, "Neg", Some(DType::F32), true);
         check(&except, "NoSuchOp", Some(DType::F32), false);
+        check(&except, "Relu", None, true);
+        let none = KernelSet::all_except([("Relu", of(&DType::ALL))]);
+        check(&none, "Relu", None, false);
         check(&KernelSet::all(), "Add", Some(DType::I64), true);
     }
 

@@ -174,18 +174,13 @@ pub(super) fn broadcast_dim(a: &Dim, b: &Dim) -> Result<Dim, OpError> {
         (Dim::Const(_), _) => Ok(a.clone()),
         (_, Dim::Const(_)) => Ok(b.clone()),
         // What has no elements or one takes the length of the other.
-        _ => Ok(match (at_most_one(a), at_most_one(b)) {
+        _ => Ok(match (a.is_one_or_none(), b.is_one_or_none()) {
             (true, true) => a.smaller(b),
             (true, false) => b.clone(),
             (false, true) => a.clone(),
             (false, false) => a.larger(b),
         }),
     }
-}
-
-/// Whether a dimension is known to be zero or one.
-pub(super) fn at_most_one(d: &Dim) -> bool {
-    d.at_most().is_some_and(|n| n <= 1)
 }
 
 /// The numpy broadcast of two shapes.

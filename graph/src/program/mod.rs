@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::artifact::{ArtifactError, ArtifactMeta};
 use crate::codec::{self, CodecError};
 use crate::dim::{Bindings, Dim, Solved};
+use crate::dtype::DType;
 use crate::graph::{Attrs, Literal, TensorType, Value};
 use crate::ids::{FunctionId, ParticipantIx, ProgramId};
 
@@ -426,31 +427,36 @@ impl Axes {
 
 /// Bytes of `ty` under `bindings`; `None` while a dimension is unbound or negative, or where the size overflows.
 pub fn bytes_under(ty: &TensorType, bindings: &Bindings) -> Option<u64> {
-    let n = elements_under(ty, bindings)?;
-    let bytes = ty.dtype.bytes_for(usize::try_from(n).ok()?)?;
-    Some(bytes as u64)
+    bytes_of(ty.dtype, elements_under(ty, bindings)?)
 }
 
 /// Bytes that `ty` never exceeds while each symbol lies between zero and its value in `most`; `None` while a dimension is
 /// unbound, or where the size overflows.
 pub fn most_bytes(ty: &TensorType, most: &Bindings) -> Option<u64> {
-    let n = most_elements(ty, most)?;
-    let bytes = ty.dtype.bytes_for(usize::try_from(n).ok()?)?;
+    bytes_of(ty.dtype, most_elements(ty, most)?)
+}
+
+fn bytes_of(dtype: DType, elements: u64) -> Option<u64> {
+    let bytes = dtype.bytes_for(usize::try_from(elements).ok()?)?;
     Some(bytes as u64)
 }
 
 /// The elements that a tensor never exceeds while each symbol lies between zero and its value in `most`; `None` if an axis is
 /// unbound or the number is too large.
 pub fn most_elements(ty: &TensorType, most: &Bindings) -> Option<u64> {
-    ty.shape.iter().try_fold(1u64, |n, d| {
-        let most = d.at_most_within(most)?;
-        n.checked_mul(u64::try_from(most.max(0)).ok()?)
-    })
+    product(ty, |d| Some(d.at_most_within(most)?.max(0)))
 }
 
 /// The elements of a tensor under bindings; `None` if an axis is unbound or the number is too large.
 pub fn elements_under(ty: &TensorType, bindings: &Bindings) -> Option<u64> {
-    ty.shape.iter().try_fold(1u64, |n, d| {
-        n.checked_mul(u64::try_from(d.eval(bindings)?).ok()?)
+    product(ty, |d| d.eval(bindings))
+}
+
+/// The product of a type's dimensions as `length` gives them; `None` where it gives none or a negative one, or where the
+/// product overflows.
+fn product(ty: &TensorType, length: impl Fn(&Dim) -> Option<i64>) -> Option<u64> {
+    let lengths = ty.shape.iter().map(length);
+    lengths.into_iter().try_fold(1u64, |n, length| {
+        n.checked_mul(u64::try_from(length?).ok()?)
     })
 }

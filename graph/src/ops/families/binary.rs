@@ -87,8 +87,8 @@ fn power(i: &Infer<'_>) -> Rule {
     })
 }
 
-/// The weight of expressions that are not continued over further operands: more would be replaced by a symbol anyway, and
-/// those of very many operands would be nested too deep.
+/// The weight from which on further operands are not added to an expression: it would be replaced by a symbol anyway, and
+/// one of very many operands would be nested too deep.
 const LONG: usize = 256;
 
 /// The rule of an op on operands that are all broadcast together, and whose elements are followed through `f`.

@@ -152,10 +152,7 @@ fn squeeze(i: &Infer<'_>) -> Rule {
             )));
         }
         // An axis that has one element or none, such as the last of a sequence, has to have one.
-        x.iter()
-            .filter(|d| !at_most_one(d) || d.is(0))
-            .cloned()
-            .collect()
+        x.iter().filter(|d| !d.is_one_or_none()).cloned().collect()
     };
     relabelled(i, out)
 }

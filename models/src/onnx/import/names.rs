@@ -7,7 +7,7 @@ use super::super::builder::Builder;
 use super::super::inputs::sequence_name;
 use super::super::nested;
 use super::super::outputs::OutputForm;
-use super::super::scope::Meaning;
+use super::super::scope::{Meaning, Scope};
 use super::Importer;
 use crate::error::ModelError;
 
@@ -47,15 +47,23 @@ impl<'a> Importer<'a> {
 
     /// The sequence, map or optional value that `name` stands for; `None` where it is a tensor or nothing.
     pub(in crate::onnx) fn compound(&mut self, name: &str) -> Option<Meaning> {
-        for s in (0..self.scopes.len()).rev() {
-            let scope = &self.scopes[s];
-            if let Some(compound) = scope.compounds.get(name).cloned() {
-                let (from, to) = (scope.level, self.enclosing.len());
-                return Some(compound.map(&mut |id| self.captured(id, from, to)));
+        let scope = self.scope_of(name)?;
+        let compound = scope.compounds.get(name)?.clone();
+        let (from, to) = (scope.level, self.enclosing.len());
+        Some(compound.map(&mut |id| self.captured(id, from, to)))
+    }
+
+    /// The innermost scope that knows `name`, of those that the current one sees.
+    fn scope_of(&self, name: &str) -> Option<&Scope<'a>> {
+        for scope in self.scopes.iter().rev() {
+            let known = scope.names.contains_key(name)
+                || scope.compounds.contains_key(name)
+                || scope.pending.contains_key(name);
+            if known {
+                return Some(scope);
             }
-            let known = scope.names.contains_key(name) || scope.pending.contains_key(name);
-            if known || !scope.open {
-                return None;
+            if !scope.open {
+                break;
             }
         }
         None
@@ -63,30 +71,14 @@ impl<'a> Importer<'a> {
 
     /// Whether `name` stands for a map.
     pub(in crate::onnx) fn is_map(&self, name: &str) -> bool {
-        for scope in self.scopes.iter().rev() {
-            if let Some(compound) = scope.compounds.get(name) {
-                return matches!(compound, Meaning::Map { .. });
-            }
-            let known = scope.names.contains_key(name) || scope.pending.contains_key(name);
-            if known || !scope.open {
-                break;
-            }
-        }
-        false
+        let compound = self.scope_of(name).and_then(|s| s.compounds.get(name));
+        matches!(compound, Some(Meaning::Map { .. }))
     }
 
     /// Whether `name` stands for an optional value that holds nothing.
     pub(in crate::onnx) fn holds_nothing(&self, name: &str) -> bool {
-        for scope in self.scopes.iter().rev() {
-            if let Some(id) = scope.names.get(name) {
-                return id.is_none();
-            }
-            let known = scope.compounds.contains_key(name) || scope.pending.contains_key(name);
-            if known || !scope.open {
-                break;
-            }
-        }
-        false
+        let id = self.scope_of(name).and_then(|s| s.names.get(name));
+        id.is_some_and(Option::is_none)
     }
 
     /// Returns the meaning of `name`; an empty name stands for nothing.

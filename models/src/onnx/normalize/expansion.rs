@@ -196,6 +196,11 @@ impl ImportedNode {
     }
 }
 
+/// The attributes of a Reshape in whose shape a zero is a length, not a dimension that is copied from the operand.
+pub(in super::super) fn exact() -> Attrs {
+    Attrs::default().with("allowzero", Attr::Int(1))
+}
+
 /// The attribute of an op that acts along an axis.
 pub(in super::super) fn axis_of(axis: i64) -> Attrs {
     Attrs::default().with("axis", Attr::Int(axis))

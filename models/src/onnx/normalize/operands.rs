@@ -5,7 +5,7 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 use half::{bf16, f16};
 
 use super::super::builder::Builder;
-use super::expansion::{is_half, to_dtype};
+use super::expansion::{exact, is_half, to_dtype};
 use super::{Expansion, ImportFailure, ImportedNode, Outputs, axis_of, unsupported};
 use convoke_graph::{DType, Dim};
 
@@ -176,8 +176,7 @@ fn of_elements(b: &mut Builder, c: ImportedNode) -> Outputs {
     }
     let y = e.op("BatchNormalization", c.attrs.clone(), &operands)?;
     let shape = e.plain("Shape", &[x])?;
-    let whole = Attrs::default().with("allowzero", Attr::Int(1));
-    c.finish(b, "Reshape", whole, vec![Some(y), Some(shape)])
+    c.finish(b, "Reshape", exact(), vec![Some(y), Some(shape)])
 }
 
 /// Imports BatchNormalization of elements that all belong to one channel.

@@ -1,7 +1,7 @@
 //! QLinearMatMul of operands that its kernel does not take.
 //!
 //! ```text
-//! a ── MatMulInteger, or MatMul of numbers where one has float8 ── · (a scale · b scale / y scale) ── rounded ── + zero point ── y
+//! a ──┬── MatMulInteger, or MatMul of numbers where one has float8 ── · (a scale · b scale / y scale) ── rounded ── + zero point ── y
 //! b ──┘
 //! ```
 
@@ -10,7 +10,17 @@ use convoke_graph::{DType, Dim, Tensor};
 
 use super::super::builder::Builder;
 use super::expansion::{Expansion, Made, to_dtype};
-use super::{ImportFailure, ImportedNode, Outputs};
+use super::{ImportFailure, ImportedNode, Outputs, unsupported};
+
+/// The dtypes of codes that ONNX allows.
+const CODES: [DType; 6] = [
+    DType::I8,
+    DType::U8,
+    DType::F8E4M3FN,
+    DType::F8E4M3FNUZ,
+    DType::F8E5M2,
+    DType::F8E5M2FNUZ,
+];
 
 /// The side of the product that parameters belong to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,6 +36,12 @@ enum Side {
 pub(super) fn qlinear_matmul(b: &mut Builder, c: ImportedNode) -> Outputs {
     if c.follows_a_refusal(b) {
         return Ok(b.stand_ins(&c.outputs));
+    }
+    for i in [0, 3, 7] {
+        let dtype = c.dtype(b, i);
+        if !CODES.contains(&dtype) {
+            return Err(unsupported(format!("operand {i} of {dtype}")));
+        }
     }
     let listed = |i: usize| {
         let ty = c.input(i).and_then(|id| b.ty(id));

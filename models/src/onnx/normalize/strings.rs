@@ -1,4 +1,4 @@
-//! Ops that strings reach by way of other ops.
+//! Ops on strings that are computed by other ops, since they have no kernel for strings.
 //!
 //! ```text
 //! NonZero: strings ── are they empty? ── bools ── NonZero
@@ -9,7 +9,7 @@ use convoke_graph::graph::{Attr, Attrs};
 use convoke_graph::{DType, Tensor};
 
 use super::super::builder::Builder;
-use super::expansion::{Expansion, axis_of};
+use super::expansion::{Expansion, axis_of, exact};
 use super::{ImportedNode, Outputs};
 
 /// Imports NonZero. A string counts as zero where it is empty.
@@ -44,8 +44,7 @@ pub(super) fn unique(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let mut e = Expansion { b, c: &c };
     let shape = e.plain("Shape", &[x])?;
     // An axis of length 0 keeps its length.
-    let exact = Attrs::default().with("allowzero", Attr::Int(1));
-    let ranks = e.op("Reshape", exact, &[ranks, shape])?;
+    let ranks = e.op("Reshape", exact(), &[ranks, shape])?;
     let attrs = axis_of(axis).with("sorted", Attr::Int(sorted.into()));
     let name = |o: usize| match (o, c.outputs.get(o)) {
         (1.., Some(name)) if !name.is_empty() => name.clone(),

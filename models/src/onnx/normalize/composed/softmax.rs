@@ -5,6 +5,7 @@ use convoke_graph::Dim;
 use convoke_graph::graph::{Attr, Attrs};
 
 use crate::onnx::builder::Builder;
+use crate::onnx::normalize::expansion::exact;
 use crate::onnx::normalize::{ImportedNode, Outputs};
 
 /// Rewrites the node to act along one axis: directly where at most one column dimension is not 1, otherwise by
@@ -26,9 +27,7 @@ pub(in crate::onnx::normalize) fn flattening(b: &mut Builder, mut c: ImportedNod
     let flat = c.before(b, "Flatten", with_axis(axis), vec![Some(x)])?;
     let op = c.op.clone();
     let y = c.before(b, &op, with_axis(1), vec![Some(flat)])?;
-    // With `allowzero`, a zero in the shape is a dimension of size zero, not one to copy from the operand.
-    let attrs = Attrs::default().with("allowzero", Attr::Int(1));
-    c.finish(b, "Reshape", attrs, vec![Some(y), Some(back)])
+    c.finish(b, "Reshape", exact(), vec![Some(y), Some(back)])
 }
 
 /// The only axis from `axis` on whose size is not 1, counted from the front; `None` where there are several.

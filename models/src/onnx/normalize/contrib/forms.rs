@@ -133,6 +133,11 @@ pub(super) fn unfold(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let more = e.plain("Div", &[more, step])?;
     let one = e.int("one", 1)?;
     let count = e.plain("Add", &[more, one])?;
+    // Where not even the first window fits, it is made all the same: to gather its elements is an error.
+    let count = match known {
+        Some(_) => count,
+        None => e.plain("Max", &[count, one])?,
+    };
     let window = e.counted(count)?;
     let first = e.plain("Mul", &[window, step])?;
     let first = e.unsqueezed(first, &[1])?;

@@ -4,7 +4,7 @@ use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::super::builder::Builder;
-use super::super::expansion::{Expansion, Made, axis_of, to_dtype, without_axes};
+use super::super::expansion::{Expansion, Made, axis_of, exact, to_dtype, without_axes};
 use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
 use super::norm::wide;
 
@@ -35,7 +35,7 @@ pub(super) fn gated_rms_norm(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let groups = e.reshaped(x, &[-1, columns])?;
     let attrs = axis_of(-1).with("epsilon", Attr::Float(epsilon));
     let normal = e.op("RMSNormalization", attrs, &[groups, scale])?;
-    let normal = e.plain("Reshape", &[normal, shape])?;
+    let normal = e.op("Reshape", exact(), &[normal, shape])?;
     let gate = e.plain(activation, &[gate])?;
     let y = e.plain("Mul", &[normal, gate])?;
     Ok(vec![e.last(0, "Cast", to_dtype(dtype), &[y])?])
@@ -94,7 +94,7 @@ struct Streams {
 }
 
 impl Streams {
-    /// Takes operand 0, of which attribute `num_branches` says that it is flattened.
+    /// Takes operand 0, which is flattened where attribute `num_branches` is above zero.
     fn take(e: &mut Expansion<'_>, branches: i64) -> Result<Streams, ImportFailure> {
         if branches < 0 {
             return Err(e.c.wrong("num_branches", "0 or more").into());
@@ -138,14 +138,23 @@ impl Streams {
     fn finish(&self, e: &mut Expansion<'_>, y: ValueId) -> Outputs {
         let y = e.cast(y, self.dtype)?;
         let shape = e.plain("Shape", &[e.c.need(0)?])?;
-        Ok(vec![e.last(0, "Reshape", Attrs::default(), &[y, shape])?])
+        Ok(vec![e.last(0, "Reshape", exact(), &[y, shape])?])
     }
 }
 
 /// `x` [..., C * H], of `leading` axes before the last, as [..., C, H].
 fn grouped(e: &mut Expansion<'_>, x: ValueId, leading: usize, branches: i64) -> Made {
+    let all = e.shape(x)?;
+    let columns = match all.last().and_then(|all| all.as_const()) {
+        None => -1,
+        Some(all) if all % branches == 0 => all / branches,
+        Some(all) => {
+            let reason = format!("{all} columns do not divide into {branches} streams");
+            return Err(e.c.error(reason).into());
+        }
+    };
     let mut shape = vec![0; leading];
-    shape.extend([branches, -1]);
+    shape.extend([branches, columns]);
     e.reshaped(x, &shape)
 }
 

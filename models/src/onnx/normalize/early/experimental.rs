@@ -4,7 +4,7 @@ use convoke_graph::graph::{Attr, Attrs};
 use convoke_graph::{Dim, Tensor};
 
 use super::super::super::builder::Builder;
-use super::super::expansion::Expansion;
+use super::super::expansion::{Expansion, exact};
 use super::super::{ImportFailure, ImportedNode, Outputs};
 use crate::error::ModelError;
 
@@ -132,8 +132,7 @@ pub(in super::super) fn crop(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let outer = e.slice(shape, 0, 0, 2, 1)?;
     let inner = e.ints("scale", &[rows, columns])?;
     let shape = e.joined(0, &[outer, inner])?;
-    let attrs = Attrs::default().with("allowzero", Attr::Int(1));
-    Ok(vec![e.last(0, "Reshape", attrs, &[part, shape])?])
+    Ok(vec![e.last(0, "Reshape", exact(), &[part, shape])?])
 }
 
 /// The dimensions of the first operand, which must be images: batch, channels, height and width.

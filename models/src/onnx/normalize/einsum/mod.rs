@@ -16,7 +16,7 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::{DType, Dim};
 
 use super::super::builder::Builder;
-use super::expansion::{Expansion, Made, perm_of, without_axes};
+use super::expansion::{Expansion, Made, exact, perm_of, without_axes};
 use super::{ImportFailure, ImportedNode, Outputs};
 use equation::{Equation, Label};
 
@@ -151,7 +151,7 @@ fn diagonal(
             let mut square: Vec<ValueId> = some_lengths(e, x, 0, last - 1)?.into_iter().collect();
             square.extend([length, length]);
             let square = e.joined(0, &square)?;
-            x = exactly(e, x, square)?;
+            x = e.op("Reshape", exact(), &[x, square])?;
         }
         let length = e.scalar(length)?;
         let column = e.counted(length)?;
@@ -280,7 +280,7 @@ fn multiplied(
         }
         false => {
             let shape = e.joined(0, &lengths)?;
-            exactly(e, product, shape)?
+            e.op("Reshape", exact(), &[product, shape])?
         }
     };
     Ok(Labelled { x, labels })
@@ -311,12 +311,6 @@ fn some_lengths(
     Ok(Some(e.op("Shape", attrs, &[x])?))
 }
 
-/// `x` under a shape in which a zero is a length.
-fn exactly(e: &mut Expansion<'_>, x: ValueId, shape: ValueId) -> Made {
-    let attrs = Attrs::default().with("allowzero", Attr::Int(1));
-    e.op("Reshape", attrs, &[x, shape])
-}
-
 /// `x` as a stack of matrices: the first `stack` axes stay, the next `rows` axes are the rows, and all others are the
 /// columns.
 fn as_matrices(e: &mut Expansion<'_>, x: ValueId, stack: usize, rows: usize) -> Made {
@@ -335,5 +329,5 @@ fn as_matrices(e: &mut Expansion<'_>, x: ValueId, stack: usize, rows: usize) -> 
         });
     }
     let shape = e.joined(0, &lengths)?;
-    exactly(e, x, shape)
+    e.op("Reshape", exact(), &[x, shape])
 }

@@ -138,7 +138,10 @@ fn rounds(
     })?;
     let mut e = Expansion { b: &mut i.b, c };
     let most = e.int("rounds", ROUNDS)?;
-    let operands = [Some(most), None, Some(start)].into_iter();
+    // A condition makes the loop ask for the first result of its body.
+    let goes_on = Tensor::from_bools(&[], &[true]).map_err(|e| c.error(e.to_string()))?;
+    let goes_on = e.b.literal(&c.sub("goes_on"), goes_on);
+    let operands = [Some(most), Some(goes_on), Some(start)].into_iter();
     let names = [c.sub("probabilities")];
     let made = body.emit(
         &mut i.b,

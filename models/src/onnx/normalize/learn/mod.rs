@@ -75,7 +75,7 @@ impl Transform {
         })
     }
 
-    /// The transform of the results of a regression, or of the scores of as many classes. For a single one, which is no score
+    /// The transform of `targets` results of a regression, or of the scores of `targets` classes. For a single one, which is no score
     /// of one class among others, `PROBIT` is the only transform that is applied.
     fn of_targets(self, targets: usize) -> Transform {
         match (self, targets) {

@@ -41,6 +41,8 @@ fn streams_may_be_flattened() {
         );
         assert_eq!(ty(&added), same);
     }
+    let narrow = m("BranchwiseRMSNorm", &["3", "8"], 3, vec![]);
+    refused(&narrow, "8 columns do not divide into 3 streams");
     let flat = m("HyperConnectionPreMix", &["8"], 0, vec![zeros("g", &[2])]);
     refused(&flat, "too few axes");
     let negative = m("HyperConnectionPreMix", &["8"], -2, vec![zeros("g", &[2])]);

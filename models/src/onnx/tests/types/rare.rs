@@ -6,6 +6,7 @@ use super::*;
 
 const STRING: i32 = 8;
 const U8: i32 = 2;
+const U16: i32 = 4;
 const F8E4M3FN: i32 = 17;
 
 /// The lines of the model of one node, and the type of its first result.
@@ -126,6 +127,12 @@ fn products_of_codes_have_parameters_of_each_matrix() {
     let (floats, ty) = ops(&product(F8E4M3FN, &["3"], &["5"], &["3"]));
     assert!(floats.contains(" MatMul "), "{floats}");
     assert_eq!(ty, format!("{}[2, 3, 5]", DType::F8E4M3FN));
+}
+
+#[test]
+fn products_of_wide_codes_are_refused() {
+    let e = try_import(&product(U16, &["3"], &["5"], &[])).unwrap_err();
+    assert!(e.to_string().contains("operand 0 of u16"), "{e}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! K ── * 1 / scale ── round to even ── bounds ──┬── 8 bits: i8 ─────────────────────────────┬── cache
-//!                                           └── 4 bits: + 8, two in a byte, first low ──┘
+//!                                               └── 4 bits: + 8, two in a byte, first low ──┘
 //! cache ── codes ── * scale ── keys that are attended to, in f32
 //! ```
 

@@ -45,7 +45,10 @@ pub(in super::super) fn multi_head_attention(b: &mut Builder, mut c: ImportedNod
         _ => return Err(unsupported("beams or lengths without a cache")),
     };
     let (attended, before) = match shared {
-        Some(shared) => shared.write(&mut e, [k, v])?,
+        Some(shared) => {
+            let (attended, before) = shared.write(&mut e, [k, v])?;
+            (attended, Some(before))
+        }
         None => {
             let before = match past_key {
                 Some(past) => {

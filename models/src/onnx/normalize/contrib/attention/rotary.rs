@@ -1,4 +1,5 @@
-//! RotaryEmbedding, whose places may begin at one number for the whole batch.
+//! RotaryEmbedding, whose places may begin at one number for the whole batch, and MRotaryEmbedding, whose places have
+//! several coordinates.
 
 use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};

@@ -11,7 +11,7 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::super::ImportFailure;
 use super::super::super::attention::where_allowed;
-use super::super::super::expansion::{Expansion, Made, axis_of};
+use super::super::super::expansion::{Expansion, Made, axis_of, exact};
 use super::mask::Lengths;
 
 /// The keys and values that are attended to, and those that are kept.
@@ -71,7 +71,7 @@ impl SharedCache {
         self,
         e: &mut Expansion<'_>,
         [k, v]: [ValueId; 2],
-    ) -> Result<(Attended, Option<ValueId>), ImportFailure> {
+    ) -> Result<(Attended, ValueId), ImportFailure> {
         let at = e.reshaped(self.at, &[1])?;
         let at = e.cast(at, DType::I64)?;
         let new = e.length(k, 2)?;
@@ -97,8 +97,8 @@ impl SharedCache {
                 let is_old = e.plain("Less", &[place, at])?;
                 let sources = sources(e, beams, rows, place, is_old)?;
                 [
-                    came_from(e, kept[0], sources)?,
-                    came_from(e, kept[1], sources)?,
+                    came_from(e, kept[0], beams, sources)?,
+                    came_from(e, kept[1], beams, sources)?,
                 ]
             }
         };
@@ -108,11 +108,12 @@ impl SharedCache {
             tokens: Some(tokens),
             written: Some(is_token),
         };
-        Ok((attended, Some(e.scalar(at)?)))
+        Ok((attended, e.scalar(at)?))
     }
 }
 
-/// The row and the place in it of each token that a row attends to: [rows, length, 2]. A new token is the row's own.
+/// The sequence, the beam and the place of each token that a row attends to: [rows, length, 3]. A new token is the row's own.
+/// An old token of a beam that the sequence does not have is an error when the step runs.
 fn sources(
     e: &mut Expansion<'_>,
     beams: ValueId,
@@ -123,22 +124,42 @@ fn sources(
     let (each, length) = (e.length(beams, 1)?, e.length(beams, 2)?);
     let shape = e.joined(0, &[rows, length])?;
     let beams = e.cast(beams, DType::I64)?;
-    let beams = e.plain("Reshape", &[beams, shape])?;
+    let beams = e.op("Reshape", exact(), &[beams, shape])?;
+    // An index below zero would count from the end of the beams.
+    let zero = e.int("zero", 0)?;
+    let is_negative = e.plain("Less", &[beams, zero])?;
+    let beams = e.plain("Where", &[is_negative, each, beams])?;
     let count = e.scalar(rows)?;
     let row = e.counted(count)?;
-    let first = e.plain("Div", &[row, each])?;
-    let first = e.plain("Mul", &[first, each])?;
-    let (row, first) = (e.unsqueezed(row, &[1])?, e.unsqueezed(first, &[1])?);
-    let source = e.plain("Add", &[first, beams])?;
-    let source = e.plain("Where", &[is_old, source, row])?;
-    let place = e.plain("Expand", &[place, shape])?;
-    let (source, place) = (e.unsqueezed(source, &[2])?, e.unsqueezed(place, &[2])?);
-    e.joined(2, &[source, place])
+    let sequence = e.plain("Div", &[row, each])?;
+    let first = e.plain("Mul", &[sequence, each])?;
+    let own = e.plain("Sub", &[row, first])?;
+    let (sequence, own) = (e.unsqueezed(sequence, &[1])?, e.unsqueezed(own, &[1])?);
+    let beam = e.plain("Where", &[is_old, beams, own])?;
+    let mut parts = vec![];
+    for part in [sequence, beam, place] {
+        let part = e.plain("Expand", &[part, shape])?;
+        parts.push(e.unsqueezed(part, &[2])?);
+    }
+    e.joined(2, &parts)
 }
 
-/// The tokens of a cache [rows, heads, length, size] that each row attends to.
-fn came_from(e: &mut Expansion<'_>, cache: ValueId, sources: ValueId) -> Made {
+/// The tokens of a cache [rows, heads, length, size] that each row attends to. `beams` has a beam for each token of each of the
+/// rows, as [sequences, beams of each, length].
+fn came_from(e: &mut Expansion<'_>, cache: ValueId, beams: ValueId, sources: ValueId) -> Made {
     let by_token = e.transposed(cache, &[0, 2, 1, 3])?;
-    let gathered = e.op("GatherND", Attrs::default(), &[by_token, sources])?;
+    let mut lengths = vec![];
+    for (x, axis) in [
+        (beams, 0),
+        (beams, 1),
+        (by_token, 1),
+        (by_token, 2),
+        (by_token, 3),
+    ] {
+        lengths.push(e.length(x, axis)?);
+    }
+    let shape = e.joined(0, &lengths)?;
+    let by_beam = e.op("Reshape", exact(), &[by_token, shape])?;
+    let gathered = e.op("GatherND", Attrs::default(), &[by_beam, sources])?;
     e.transposed(gathered, &[0, 2, 1, 3])
 }
