@@ -11,7 +11,7 @@ const LARGEST_BLOCK: u32 = 16 << 20;
 pub struct SharedBlocks {
     /// Tensors of at most this many bytes share blocks; 0 where none do.
     pub small: u32,
-    /// Bytes of a block; more than `small`.
+    /// Bytes of a block; more than an aligned tensor of `small` bytes takes.
     pub block: u32,
 }
 
@@ -20,21 +20,25 @@ impl SharedBlocks {
     pub fn is_possible(self) -> bool {
         match self.small {
             0 => self.block == 0,
-            small => small < self.block && self.block <= LARGEST_BLOCK,
+            _ => self.largest() < self.block.into() && self.block <= LARGEST_BLOCK,
         }
     }
 
     /// Returns the most bytes that a tensor takes, with its part of what is left free at the end of full blocks. A block
     /// that is not full is [`SharedBlocks::unfilled`].
     pub fn bytes_of(self, len: u64) -> u64 {
-        let (small, block) = (u64::from(self.small), u64::from(self.block));
-        if len == 0 || len > small {
+        if len == 0 || len > self.small.into() {
             return len;
         }
-        // A block is full once less than `small` is free.
-        let aligned = len.next_multiple_of(ALIGN as u64);
-        let least = block.saturating_sub(small).max(1);
+        // A block may be full once less than the largest small tensor takes is free.
+        let (aligned, block) = (len.next_multiple_of(ALIGN as u64), u64::from(self.block));
+        let least = block.saturating_sub(self.largest()).max(1);
         (aligned * block).div_ceil(least)
+    }
+
+    /// Returns the bytes that the largest tensor which shares a block takes of it.
+    fn largest(self) -> u64 {
+        u64::from(self.small).next_multiple_of(ALIGN as u64)
     }
 
     /// Returns the most bytes of the block that is not full.
@@ -88,6 +92,9 @@ mod tests {
         check(0, 0, true);
         check(4096, 65536, true);
         check(4096, 4096, false);
+        // A tensor of one byte would take a whole block.
+        check(1, 64, false);
+        check(1, 65, true);
         check(0, 65536, false);
         check(1, u32::MAX, false);
     }

@@ -33,10 +33,9 @@ const MOST_OPS: usize = 1024;
 
 /// Returns the text of a worker, cut to the length that is kept.
 pub fn shortened(text: &str) -> String {
-    let end = (0..=text.len().min(LONGEST_TEXT))
-        .rev()
-        .find(|at| text.is_char_boundary(*at));
-    text.get(..end.unwrap_or(0)).unwrap_or_default().to_owned()
+    let mut text = text.to_owned();
+    text.truncate(text.floor_char_boundary(LONGEST_TEXT));
+    text
 }
 
 /// The offer of a worker, after validation.

@@ -19,6 +19,7 @@ use convoke_graph::printable::Printable;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Service;
+use super::connections::Peer;
 use crate::membership::{ConnectionId, Input, MembershipError, events, shortened};
 
 /// How long a worker may take to measure its links to all peers of a round.
@@ -53,16 +54,20 @@ impl Service {
         name: &str,
         connection: ConnectionId,
     ) -> Result<WorkerClient> {
-        let lost = || Error::new(Code::PeerLost, format!("worker '{name}' was lost")).about(name);
-        let peer = self.connections.get(connection).ok_or_else(lost)?;
+        let peer = self.peer_of(name, connection)?;
         let connected = connect_worker(&self.world, &peer.connection).await;
         connected.map_err(|e| e.about(name))
     }
 
+    /// Returns the peer on the connection of a worker of this name.
+    fn peer_of(&self, name: &str, connection: ConnectionId) -> Result<Peer> {
+        let lost = || Error::new(Code::PeerLost, format!("worker '{name}' was lost")).about(name);
+        self.connections.get(connection).ok_or_else(lost)
+    }
+
     /// Returns a client of the worker on this connection, for calls that are answered by short reports.
     async fn reporter(&self, name: &str, connection: ConnectionId) -> Result<WorkerClient> {
-        let lost = || Error::new(Code::PeerLost, format!("worker '{name}' was lost")).about(name);
-        let peer = self.connections.get(connection).ok_or_else(lost)?;
+        let peer = self.peer_of(name, connection)?;
         let connected = connect_worker_within(&self.world, &peer.connection, REPORT_FRAME).await;
         connected.map_err(|e| e.about(name))
     }

@@ -62,7 +62,7 @@ pub enum MembershipError {
     #[error("the lease was given up by its driver while it was installed")]
     GivenUp,
     /// A client, or the clients of a token, hold as many leases as they may.
-    #[error("{who}: there are {most} leases, and may be no more")]
+    #[error("{who} may hold no more than {most} leases")]
     TooManyLeases { who: String, most: usize },
     /// The last holder of the name cannot be reached, and may still serve its leases.
     #[error(

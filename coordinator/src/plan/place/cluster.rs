@@ -277,8 +277,13 @@ impl ClusterModel {
                 }
             };
         }
-        for memory in seen.workers.iter_mut().flat_map(WorkerModel::memories_mut) {
-            memory.presence = Arc::new(Presence::new(work, &memory.constants));
+        for worker in &mut seen.workers {
+            let host = &mut worker.host;
+            host.presence = Arc::new(Presence::new(work, &work.const_bytes, &host.constants));
+            if let Some(own) = &mut worker.device_memory {
+                let bytes = worker.on_device.constant_bytes();
+                own.presence = Arc::new(Presence::new(work, bytes, &own.constants));
+            }
         }
         seen
     }

@@ -161,7 +161,7 @@ impl Eligibility {
             .ok()
             .filter(|at| *at != ANY)
             .ok_or_else(|| {
-                let msg = "more pins and custom ops than a plan can number";
+                let msg = "more pins and kernels that some workers lack than a plan can number";
                 Error::new(Code::InvalidGraph, msg)
             })
     }

@@ -91,7 +91,8 @@ pub struct Presence {
 }
 
 impl Presence {
-    pub fn new(work: &Work, there: &PresentConstants) -> Presence {
+    /// Finds which constants of `work` are there; `bytes_each` are the bytes that each of all takes in the memory.
+    pub fn new(work: &Work, bytes_each: &[u64], there: &PresentConstants) -> Presence {
         if there.all.is_empty() {
             return Presence::default();
         }
@@ -103,7 +104,7 @@ impl Presence {
             .map(|id| (is(&there.all, id), is(&there.own, id)))
             .collect();
         let mut bytes = [0u64; 2];
-        for ((here, own), size) in of.iter().zip(&work.const_bytes) {
+        for ((here, own), size) in of.iter().zip(bytes_each) {
             let [all, mine] = &mut bytes;
             *all = all.saturating_add(if *here { *size } else { 0 });
             *mine = mine.saturating_add(if *own { *size } else { 0 });

@@ -104,7 +104,8 @@ impl Placement {
     pub fn usage_after(&self, parts: &[PartsUsage], in_flight: u32) -> Vec<(Usage, u64)> {
         let mut team = self.team.clone();
         for (worker, i) in team.workers.iter_mut().zip(&self.team.indices) {
-            worker.host.presence = Arc::new(Presence::new(&self.work, &parts[*i].constants));
+            let presence = Presence::new(&self.work, &self.work.const_bytes, &parts[*i].constants);
+            worker.host.presence = Arc::new(presence);
         }
         let (work, participant) = (&self.work, &self.participant);
         let order = &self.schedule.order;

@@ -157,11 +157,17 @@ pub fn pinned_advice(
         if own.is_empty() {
             continue;
         }
+        // A device that runs none of them reserves nothing.
+        let on_device = own.iter().any(|p| worker.on_device.runs(*p as usize));
         let least = least_memory(&Scale::new(work, own, in_flight, Charge::Everything), 1);
-        let least = least.saturating_add(worker.unfilled());
-        if least > worker.free() {
+        let (free, unfilled) = match on_device {
+            true => (worker.free(), worker.unfilled()),
+            false => (worker.host.usable(), 0),
+        };
+        let least = least.saturating_add(unfilled);
+        if least > free {
             told.push(format!("{} {}", worker.name, human(least)));
-            short.push(worker);
+            short.push(on_device && worker.is_short_of_device_memory());
         }
     }
     (!told.is_empty()).then(|| {
@@ -173,11 +179,11 @@ pub fn pinned_advice(
     })
 }
 
-/// The flag that gives these workers more of the memory that they are short of.
-fn flag<'w>(workers: impl IntoIterator<Item = &'w WorkerModel>) -> &'static str {
+/// The flag that gives workers more of the memory that they are short of. For each worker it is given whether that is the
+/// memory of its device.
+fn flag(workers: impl IntoIterator<Item = bool>) -> &'static str {
     let (mut host, mut own) = (false, false);
-    for worker in workers {
-        let short = worker.is_short_of_device_memory();
+    for short in workers {
         host |= !short;
         own |= short;
     }
@@ -224,7 +230,11 @@ fn advice(scale: &Scale<'_>, unread: u64, cluster: &ClusterModel, count: usize) 
     let high = least_memory(scale, u32::try_from(count.max(1)).unwrap_or(u32::MAX));
     let high = high.saturating_add(unread);
     // Mention the memory that a process takes for itself only where the offer is small; there it explains the offer.
-    let flag = flag(&cluster.workers);
+    let workers_short = cluster
+        .workers
+        .iter()
+        .map(WorkerModel::is_short_of_device_memory);
+    let flag = flag(workers_short);
     let own = match largest < TOLD_BELOW && flag == "--memory" {
         true => ", of which a worker process takes 30 to 40 MiB for itself",
         false => "",
@@ -273,7 +283,11 @@ mod tests {
             for (worker, own) in all.workers.iter_mut().zip(devices) {
                 worker.device_memory = own.map(MemoryModel::idle);
             }
-            assert_eq!(flag(&all.workers), want, "{devices:?}");
+            let short = all
+                .workers
+                .iter()
+                .map(WorkerModel::is_short_of_device_memory);
+            assert_eq!(flag(short), want, "{devices:?}");
         };
         check(&[], "--memory");
         check(&[None, None], "--memory");

@@ -229,13 +229,18 @@ async fn who_lost_its_name_to_another_gets_no_certificate_for_it() {
     let registered = rig.connect(&former).await.unwrap();
     registered.register(1).await.unwrap();
     registered.connection.close(0u32.into(), b"leaves");
-    let holder = loop {
-        // The name is free once the coordinator has noticed that its holder left.
-        match rig.join(&token, Role::Worker, "w").await {
-            Ok(holder) => break holder,
-            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+    let taken = async {
+        loop {
+            // The name is free once the coordinator has noticed that its holder left.
+            match rig.join(&token, Role::Worker, "w").await {
+                Ok(holder) => break holder,
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
         }
     };
+    let holder = tokio::time::timeout(Duration::from_secs(60), taken)
+        .await
+        .unwrap();
     let error = renew(&rig, &idle).await.unwrap_err();
     check(error, Code::Unauthorized, "does not hold that name");
     // Its certificate does not take the name back from the newcomer that was just given it.

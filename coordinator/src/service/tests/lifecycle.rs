@@ -100,9 +100,14 @@ async fn who_was_given_a_forgotten_name_keeps_it_over_a_restart() {
     let first = rig.connect(&first).await.unwrap();
     first.register(1).await.unwrap();
     first.connection.close(0u32.into(), b"leaves");
-    while rig.running.known().await.unwrap().0[0].state != MemberState::Lost {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    let lost = async {
+        while rig.running.known().await.unwrap().0[0].state != MemberState::Lost {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), lost)
+        .await
+        .unwrap();
     let mut forgetting = Box::pin(rig.running.forget("w0"));
     assert!(futures::poll!(&mut forgetting).is_pending());
     // The name is free before whoever forgot it is told so.

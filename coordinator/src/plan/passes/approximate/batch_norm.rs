@@ -59,7 +59,7 @@ fn fold(e: &mut Edit, bn: usize) -> Option<()> {
     let name = node.name.clone();
     let out = node.outputs[0];
 
-    // All stands where the normalisation stood, since init nodes before it may come after the convolution and compute its
+    // All new nodes stand where the normalisation stood, since init nodes before it may come after the convolution and compute its
     // operands.
     let at = bn;
     let label = |what: &str| format!("{name}:{what}");

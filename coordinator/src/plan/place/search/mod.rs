@@ -73,7 +73,7 @@ pub struct Search<'a> {
     /// The worker that each position is pinned to, or [`UNPINNED`].
     pinned: &'a [u16],
     able: &'a Eligibility,
-    /// The workers that pins name, followed by those that are also needed for custom ops.
+    /// The workers that pins name, followed by those that are also needed for kernels which not all workers have.
     needed: Vec<usize>,
     /// How many of the needed workers are named by pins.
     named: usize,
@@ -199,7 +199,7 @@ impl<'a> Search<'a> {
             let msg = match self.needed.len() - self.named {
                 0 => format!("pins name {} workers, but the plan may use {n}", self.named),
                 _ => format!(
-                    "the nodes' custom ops and pins need {} workers, but the plan may use {n}",
+                    "the pins and the nodes' kernels need {} workers, but the plan may use {n}",
                     self.needed.len()
                 ),
             };
@@ -212,8 +212,8 @@ impl<'a> Search<'a> {
         found.ok_or_else(|| self.refusal(n))
     }
 
-    /// Returns how many workers can have something to run at most, which the number of nodes, the pins and the custom
-    /// ops bound.
+    /// Returns how many workers can have something to run at most, which the number of nodes, the pins and the kernels
+    /// bound.
     fn most_used(&self) -> usize {
         let workers = 0..self.cluster.workers.len();
         let free = |p: &usize| self.pinned[*p] == UNPINNED;
@@ -406,8 +406,8 @@ impl<'a> Search<'a> {
         match self.needed.is_empty() {
             true => e,
             false => {
-                let what =
-                    ["pins", "pins and custom ops"][usize::from(self.needed.len() > self.named)];
+                let what = ["pins", "pins and kernels that some workers lack"]
+                    [usize::from(self.needed.len() > self.named)];
                 let advice = format!("{}; {what} may be in the way", e.advice);
                 e.advise(advice)
             }
@@ -428,7 +428,8 @@ fn better(a: Option<Candidate>, b: Option<Candidate>) -> Option<Candidate> {
     }
 }
 
-/// Returns the participant that each constant result comes from: one that holds it anyway, else the one with most memory.
+/// Returns the participant that each constant result comes from: one that holds it anyway, else the one whose host has most
+/// memory, since results are kept there.
 fn homes(work: &Work, team: &Team, participant: &[u16]) -> Vec<u16> {
     let mut home = vec![UNPINNED; work.const_value.len()];
     if !work.const_results.is_empty() {
@@ -441,7 +442,7 @@ fn homes(work: &Work, team: &Team, participant: &[u16]) -> Vec<u16> {
     }
     let largest = (0..team.size())
         .rev()
-        .max_by_key(|m| team.workers[*m].reach())
+        .max_by_key(|m| team.workers[*m].host.reach())
         .unwrap_or(0) as u16;
     let of = |c: &u32| match home[*c as usize] {
         UNPINNED => largest,

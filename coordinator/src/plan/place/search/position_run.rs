@@ -133,6 +133,8 @@ struct MemoryRun<'a> {
     nodes: Option<&'a DeviceNodes>,
     start: usize,
     end: usize,
+    /// How many positions of the run, and of the fixed ones, use this memory.
+    users: usize,
     /// For each constant the number of positions of the run that read it.
     readers: Vec<u32>,
     weights: u64,
@@ -159,6 +161,7 @@ impl<'a> MemoryRun<'a> {
             nodes,
             start: 0,
             end: 0,
+            users: 0,
             readers: vec![0; scale.work.const_value.len()],
             weights: 0,
             present: 0,
@@ -167,15 +170,20 @@ impl<'a> MemoryRun<'a> {
             largest: VecDeque::new(),
         };
         for p in fixed {
-            run.add_weights(*p as usize);
+            run.add_position(*p as usize);
             run.fixed_slack = run.fixed_slack.max(slack[*p as usize]);
         }
         run
     }
 
+    /// Returns whether a position uses this memory.
+    fn uses(&self, position: usize) -> bool {
+        self.nodes.is_none_or(|nodes| nodes.runs(position))
+    }
+
     /// Returns the constants that a position keeps in this memory.
     fn kept(&self, position: usize) -> &'a [u32] {
-        match self.nodes.is_none_or(|nodes| nodes.runs(position)) {
+        match self.uses(position) {
             true => self.scale.work.weights.row(position),
             false => &[],
         }
@@ -187,7 +195,8 @@ impl<'a> MemoryRun<'a> {
         nodes.unwrap_or(&self.scale.work.const_bytes)
     }
 
-    fn add_weights(&mut self, position: usize) {
+    fn add_position(&mut self, position: usize) {
+        self.users += usize::from(self.uses(position));
         let (bytes, presence) = (self.bytes_each(), &self.memory.presence);
         for c in self.kept(position).iter().map(|c| *c as usize) {
             if self.readers[c] == 0 {
@@ -209,7 +218,7 @@ impl<'a> MemoryRun<'a> {
     }
 
     fn grow(&mut self) {
-        self.add_weights(self.scale.positions[self.end] as usize);
+        self.add_position(self.scale.positions[self.end] as usize);
         while self
             .largest
             .back()
@@ -224,6 +233,7 @@ impl<'a> MemoryRun<'a> {
     fn shrink(&mut self) {
         let (bytes, presence) = (self.bytes_each(), &self.memory.presence);
         let position = self.scale.positions[self.start] as usize;
+        self.users -= usize::from(self.uses(position));
         for c in self.kept(position).iter().map(|c| *c as usize) {
             self.readers[c] -= 1;
             if self.readers[c] == 0 {
@@ -255,6 +265,10 @@ impl<'a> MemoryRun<'a> {
     }
 
     fn fits(&self) -> bool {
+        // A device that runs none of the positions reserves nothing.
+        if self.users == 0 {
+            return true;
+        }
         let beyond =
             |present: u64| (self.weights - present.min(self.weights)).saturating_add(self.slack());
         self.memory.holds(&Need {

@@ -72,6 +72,23 @@ fn what_a_device_has_no_kernel_for_takes_none_of_its_memory() {
     assert_eq!(placed.usage[0].device.needed, 0);
     let constants = placed.device_constants();
     assert!(constants[0].is_empty() && !placed.constants()[0].is_empty());
+    // Devices that are too small for anything are in nobody's way.
+    let tiny = without_products(with_devices(7 * MIB, &[Some(4096); 2]));
+    let placed = check(&f, &tiny, &options(&f, WorkerCount::Exactly(2)));
+    assert_eq!(placed.team.size(), 2);
+}
+
+#[test]
+fn results_that_no_step_makes_are_kept_where_hosts_have_room() {
+    let text = "param x0: f32[4, 128]\nweight w: f32[128, 128]\nweight kept: f32[2048, 1024]\n\
+                x1 = MatMul(x0, w)\nx2 = MatMul(x1, w)\nresult x2\nresult kept";
+    let f = parse(text);
+    let mut all = cluster(2, 100 * MIB);
+    all.workers[0].device_memory = Some(MemoryModel::idle(MIB));
+    all.workers[1].host = MemoryModel::idle(5 * MIB);
+    // The host of the small device has room for the result; the other host has not.
+    let placed = check(&f, &all, &options(&f, WorkerCount::Exactly(2)));
+    assert_eq!(placed.team.size(), 2);
 }
 
 #[test]
