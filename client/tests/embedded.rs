@@ -262,12 +262,12 @@ async fn an_axis_follows_from_an_expression() {
         (
             5,
             7,
-            "input 'x' is f32[5], which f32[2*n] is for no lengths",
+            "input 'x' is f32[5], a shape that f32[2*n] has for no axis lengths",
         ),
         (
             6,
             5,
-            "input 'y' is f32[5], which f32[m+2*n] is for no lengths with n = 3",
+            "input 'y' is f32[5], a shape that f32[m+2*n] has for no axis lengths with n = 3",
         ),
     ] {
         let e = model.call(given(x, y)).await.unwrap_err();

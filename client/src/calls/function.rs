@@ -278,7 +278,7 @@ impl Inner {
         let bound = bound_text(ty, bindings);
         Err(match unsolved {
             Unsolved::Differs(_) => {
-                format!("input '{name}' is {is}, which {ty} is for no lengths{bound}")
+                format!("input '{name}' is {is}, a shape that {ty} has for no axis lengths{bound}")
             }
             Unsolved::Open(_) => format!(
                 "input '{name}' is {is}, from which the lengths in {ty} do not follow{bound}: a length of its own has to be an \
@@ -308,8 +308,9 @@ impl Inner {
             };
             let wanted = size.saturating_add(room).max(1);
             let bound = bounds.entry(symbol.to_string()).or_insert(wanted);
-            if *bound < *size {
-                *bound = wanted;
+            let given = self.bounds.get(symbol.as_ref());
+            if given.is_none_or(|given| given < size) {
+                *bound = (*bound).max(wanted);
             }
         }
         bounds

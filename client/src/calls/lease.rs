@@ -264,7 +264,7 @@ impl Inner {
             let own = self.bounds_for(bindings, growth, former).into_iter();
             let bounds_of = own.map(|(s, b)| (s.into(), b)).collect();
             let axes = Axes { bounds: bounds_of };
-            if bounds.last() != Some(&axes) {
+            if !bounds.contains(&axes) {
                 bounds.push(axes);
             }
         }

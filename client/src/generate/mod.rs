@@ -128,11 +128,12 @@ struct Position {
 impl Model {
     /// Makes a decoder of a language model: of one that was exported with caches of keys and values, or without any.
     ///
-    /// The model's inputs are known by their names: `input_ids`, and where it has them `attention_mask` and
-    /// `position_ids`. Each other input that begins with `past` is a cache, which goes on in the output of the same
-    /// name with `present` for `past` or `past_key_values`. An input `use_cache_branch` is whether the caches hold
-    /// anything: some exports have two branches, one for the first step and one for the others, and choose by it. The
-    /// output `logits`, or the only one that is no cache, has a row for each token. Batches are of one sequence.
+    /// The model's inputs are known by their names: `input_ids`, and where it has them `attention_mask`, `position_ids`, and
+    /// `num_logits_to_keep` or `logits_to_keep`, which is given the number 1. Each other input that begins with `past` is
+    /// a cache, which goes on in the output of the same name with `present` for `past` or `past_key_values`. An input
+    /// `use_cache_branch` is whether the caches hold anything: some exports have two branches, one for the first step and
+    /// one for the others, and choose by it. The output `logits`, or the only one that is no cache, has a row for each
+    /// token. Batches are of one sequence.
     ///
     /// A model without caches computes the whole sequence for each new token.
     ///
