@@ -52,9 +52,11 @@ async fn read(cluster: &Cluster, history: &History) -> Option<ClusterStatus> {
     Some(status)
 }
 
-/// A client that loads, calls and unloads models, and reads the status in between.
-async fn client(cluster: Cluster, history: History, number: u64) {
+/// A client that loads, calls and unloads models, and reads the status in between. Returns how many leases a status listed
+/// while the client had them.
+async fn client(cluster: Cluster, history: History, number: u64) -> usize {
     let mut draw = Draw::new(number).fork("client");
+    let mut listed = 0;
     for load in 0..LOADS {
         let model = format!("model-{number}-{load}");
         let mut function = tanh_chain(&[4], 3);
@@ -66,6 +68,7 @@ async fn client(cluster: Cluster, history: History, number: u64) {
         if let Some(status) = read(&cluster, &history).await {
             for lease in status.leases.iter().filter(|l| l.model == model) {
                 note_grant(&history, lease.lease, &lease.driver);
+                listed += 1;
             }
         }
         let x = Tensor::from_slice(&[4], &[0.5f32; 4]).unwrap();
@@ -80,6 +83,7 @@ async fn client(cluster: Cluster, history: History, number: u64) {
         }
         read(&cluster, &history).await;
     }
+    listed
 }
 
 /// Notes that a client has a lease, which the status lists as this driver's. The client ends with the test.
@@ -251,9 +255,11 @@ async fn what_the_coordinator_answers_has_an_order() {
         }
         read(&watcher, &history).await;
     }
+    let mut leases = 0;
     for client in clients {
-        client.await.unwrap();
+        leases += client.await.unwrap();
     }
+    assert!(leases > 0, "no status listed a lease");
     operator.await.unwrap();
     settle(&mut rig, &watcher).await;
     read(&watcher, &history).await.unwrap();

@@ -35,7 +35,7 @@ pub const ROWS: u64 = 200;
 /// The least share of calls that have to succeed. Nearly three quarters of them do.
 const LEAST_OK: f64 = 0.6;
 
-/// The same for the calls of swarms by themselves. Of ten swarms, 65 to 85 in a hundred do.
+/// The least share of the calls of swarms that have to succeed. Of the calls of ten swarms, 65 to 85 % do.
 const LEAST_OK_OF_SWARMS: f64 = 0.5;
 
 /// The number of calls of swarms from which their share is judged. About eight swarms make as many.

@@ -304,9 +304,10 @@ impl Injector {
         self.tally.count(row, &mut met, &states, steps, running);
         let now = cluster.elapsed();
         let other = self.other(fault.harm);
-        // A lease is none of the coordinator's business: what befalls it alone, or its links, ends none.
+        // A lease is none of the coordinator's business: what befalls it alone, or its links, ends none; nor does a mild
+        // fault.
         let ends = [Some(host), other].into_iter().flatten();
-        if ends.clone().all(|end| end != Host::Coordinator) {
+        if !fault.harm.is_mild() && ends.clone().all(|end| end != Host::Coordinator) {
             ends.for_each(|end| cluster.trace().history().trouble(&end.name()));
         }
         self.injured.push(Injury {

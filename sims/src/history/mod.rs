@@ -6,8 +6,9 @@
 //! ```
 //!
 //! Invariants
-//! 1. A request without an answer may have taken effect at any time since, or never; where the coordinator's process has
-//!    ended meanwhile, not after that.
+//! 1. A request without an answer may have taken effect once, at any time since, or never; a request that was made again
+//!    without an answer, any number of times. A request of an operator takes no effect after the end of the coordinator's
+//!    process that was asked; registrations, departures and releases may, because who makes them repeats them.
 //! 2. A status is read in one moment for all registers, so each register is checked by itself: linearizability is local.
 //! 3. What the faults of a run do not excuse is a violation, and what they may excuse is none.
 

@@ -11,7 +11,7 @@ use super::member::Answer;
 /// What was asked, or what happened.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Request {
-    /// A process is started that will be the member of this name. It is answered by the process's registration.
+    /// A process is started that will be the member of this name. It is never answered: a registration ends it.
     Start {
         name: String,
     },
@@ -50,7 +50,7 @@ pub enum Request {
     Release {
         lease: LeaseId,
     },
-    /// A client releases whatever lease it has of this model.
+    /// The client whose model this is releases whatever lease it has of it. No other client has a model of this name.
     Unload {
         model: String,
     },

@@ -80,7 +80,7 @@ fn told(entry: &Entry) -> Answer {
 pub(super) fn members(noted: &Entries) -> BTreeMap<String, Vec<Operation<MemberOp>>> {
     let mut registers: BTreeMap<String, Vec<Operation<MemberOp>>> = BTreeMap::new();
     let once = noted.entries.iter().filter_map(|e| once(noted, e));
-    for (name, operation) in once.chain(repeated(noted)) {
+    for (name, operation) in once.chain(unanswered(noted)) {
         let register = registers.entry(name.clone()).or_default();
         register.push(operation);
     }
@@ -102,7 +102,7 @@ pub(super) fn members(noted: &Entries) -> BTreeMap<String, Vec<Operation<MemberO
     registers
 }
 
-/// The operation on a name that a request with an answer is.
+/// The operation on a name that a request with an answer stands for, with the name.
 fn once<'a>(noted: &Entries, entry: &'a Entry) -> Option<(&'a String, Operation<MemberOp>)> {
     entry.answered.as_ref()?;
     let (name, op) = match &entry.request {
@@ -115,46 +115,59 @@ fn once<'a>(noted: &Entries, entry: &'a Entry) -> Option<(&'a String, Operation<
     Some((name, noted.operation(entry, op)))
 }
 
-/// The operations on names that are tried again and again, each from its first try on: requests without an answer,
-/// departures, and the certificate that a process asks for when it starts, unless it has one.
-fn repeated(noted: &Entries) -> Vec<(&String, Operation<MemberOp>)> {
-    let mut repeated: Vec<(&String, Operation<MemberOp>)> = vec![];
+/// The operations on names by requests without an answer. What a process asks for again and again until it is heard takes
+/// effect any number of times: its certificate when it starts, unless it has one, its registration once it has lost the
+/// coordinator, and its departure. So does a request that was made more than once, from the first time on.
+fn unanswered(noted: &Entries) -> Vec<(&String, Operation<MemberOp>)> {
+    let mut unanswered: Vec<(&String, Operation<MemberOp>)> = vec![];
     for entry in &noted.entries {
-        let (name, op, end) = match &entry.request {
+        let (name, op, end, repeats) = match &entry.request {
             Request::Start { name } => {
                 let registered = registered(noted, entry, name);
                 let end = registered.map_or(End::Never, End::Expires);
-                (name, MemberOp::Join, end)
+                (name, MemberOp::Join, end, true)
             }
             Request::Register { name, incarnation } if entry.answered.is_none() => {
-                (name, MemberOp::Register(*incarnation), End::Never)
+                (name, MemberOp::Register(*incarnation), End::Never, false)
             }
             Request::Stay { name, incarnation } => {
-                (name, MemberOp::Register(*incarnation), End::Never)
+                (name, MemberOp::Register(*incarnation), End::Never, true)
             }
             Request::Drain { name } if entry.answered.is_none() => {
-                (name, MemberOp::Drain(Answer::Unknown), noted.end(entry))
+                let op = MemberOp::Drain(Answer::Unknown);
+                (name, op, noted.end(entry), false)
             }
             Request::Undrain { name } if entry.answered.is_none() => {
-                (name, MemberOp::Undrain(Answer::Unknown), noted.end(entry))
+                let op = MemberOp::Undrain(Answer::Unknown);
+                (name, op, noted.end(entry), false)
             }
             Request::Forget { name } if entry.answered.is_none() => {
-                (name, MemberOp::Forget(Answer::Unknown), noted.end(entry))
+                let op = MemberOp::Forget(Answer::Unknown);
+                (name, op, noted.end(entry), false)
             }
             Request::Leave { name, incarnation } => {
-                (name, MemberOp::Leave(*incarnation), End::Never)
+                (name, MemberOp::Leave(*incarnation), End::Never, true)
             }
             _ => continue,
         };
-        let mut known = repeated.iter();
-        if !known.any(|(of, o)| *of == name && o.op == op && o.end == end) {
-            repeated.push((name, again(op, entry.begun, end)));
+        let mut known = unanswered.iter_mut();
+        match known.find(|(of, o)| *of == name && o.op == op && o.end == end) {
+            Some((_, known)) => known.repeats = true,
+            None => {
+                let operation = Operation {
+                    op,
+                    begun: entry.begun,
+                    end,
+                    repeats,
+                };
+                unanswered.push((name, operation));
+            }
         }
     }
-    repeated
+    unanswered
 }
 
-/// When a process of this name was registered that this one is, or that was started after it.
+/// When this process, or another one of this name that was started after it, was registered.
 fn registered(noted: &Entries, started: &Entry, name: &str) -> Option<u64> {
     let registered = noted.entries.iter().filter_map(|e| match &e.request {
         Request::Register { name: of, .. } if of == name => Some(e.answered.as_ref()?.0),
@@ -216,6 +229,7 @@ pub(super) fn leases(noted: &Entries) -> BTreeMap<LeaseId, Vec<Operation<LeaseOp
 }
 
 fn operations(noted: &Entries, lease: LeaseId, known: &KnownLease<'_>) -> Vec<Operation<LeaseOp>> {
+    let since = |e: &Entry| e.answered.as_ref().is_none_or(|(at, _)| *at >= known.first);
     let asked = noted
         .entries
         .iter()
@@ -230,7 +244,8 @@ fn operations(noted: &Entries, lease: LeaseId, known: &KnownLease<'_>) -> Vec<Op
             Request::Release { lease: of } if *of == lease => {
                 Some(lasting(entry, LeaseOp::Release))
             }
-            Request::Unload { model } if known.model == Some(model) => {
+            // An unload that was answered before the lease was heard of gave up another one of this model.
+            Request::Unload { model } if known.model == Some(model) && since(entry) => {
                 Some(lasting(entry, LeaseOp::Release))
             }
             _ => None,
@@ -253,11 +268,6 @@ fn operations(noted: &Entries, lease: LeaseId, known: &KnownLease<'_>) -> Vec<Op
         }
     }
     // A status from before says nothing of the lease.
-    let since = |e: &Entry| {
-        e.answered
-            .as_ref()
-            .is_some_and(|(at, _)| *at >= known.first)
-    };
     let listings = noted.listings().filter(|(entry, _)| since(entry));
     operations.extend(listings.map(|(entry, listing)| {
         let found = listing.leases.iter().find(|l| l.lease == lease);

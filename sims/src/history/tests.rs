@@ -152,6 +152,25 @@ fn a_worker_is_a_member_once_it_is_registered() {
 }
 
 #[test]
+fn what_was_asked_once_happens_once() {
+    let lost = |told: Told| {
+        told.reads(&[(1, ALIVE)])
+            .reads(&[(1, LOST)])
+            .reads(&[(1, ALIVE)])
+    };
+    let once = || Told::default().unanswered(register(1));
+    lost(once()).check(Some("w: Read"));
+    lost(once().unanswered(register(1))).check(None);
+    let drained = |told: Told| {
+        let undrained = told.then(undrain(), done(true)).reads(&[(1, DRAINED)]);
+        undrained.then(undrain(), done(true)).reads(&[(1, DRAINED)])
+    };
+    let once = || member().unanswered(drain());
+    drained(once()).check(Some("w: "));
+    drained(once().unanswered(drain())).check(None);
+}
+
+#[test]
 fn a_member_is_lost_and_comes_back() {
     member().reads(&[(1, LOST)]).check(None);
     let back = member().reads(&[(1, LOST)]).reads(&[(1, ALIVE)]);
@@ -335,6 +354,8 @@ fn an_unloaded_model_has_no_lease() {
     let granted = || Told::default().granted("c").reads_lease(Some("c"));
     let unloaded = granted().then(unload("m"), Reply::Made);
     unloaded.reads_lease(Some("c")).check(Some("lease-7: Read"));
+    let loaded_again = Told::default().then(unload("m"), Reply::Made).granted("c");
+    loaded_again.reads_lease(Some("c")).check(None);
     let other = granted().then(unload("n"), Reply::Made);
     other.reads_lease(Some("c")).check(None);
 }
