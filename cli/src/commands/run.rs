@@ -334,7 +334,8 @@ async fn steps(
     let (mut first, time) = step(0).await?;
     let mut times = vec![time];
     if args.steps > 1 {
-        // The results of a worker in this process lie in the memory of its steps, where the others would go round them.
+        // The results of a worker in this process lie in the memory of its steps. They are copied, so that each later step
+        // finds the memory as the first one did.
         for (_, tensor) in &mut first.outputs.0 {
             let copied = Tensor::from_bytes(tensor.dtype(), tensor.shape(), tensor.bytes());
             *tensor = copied.map_err(Error::from)?;

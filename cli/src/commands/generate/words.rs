@@ -250,7 +250,7 @@ impl<'t> GrowingText<'t> {
         self.tokens.push(token);
         let part = self.rest()?;
         let held = self.tokens.len() - self.shown;
-        if part.is_empty() || part.ends_with(NO_CHARACTER) && held < MOST_HELD {
+        if (part.is_empty() || part.ends_with(NO_CHARACTER)) && held < MOST_HELD {
             return Ok(String::new());
         }
         self.tokens.drain(..self.shown);
