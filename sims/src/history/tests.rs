@@ -163,7 +163,9 @@ fn what_was_asked_once_happens_once() {
     lost(once().unanswered(register(1))).check(None);
     let drained = |told: Told| {
         let undrained = told.then(undrain(), done(true)).reads(&[(1, DRAINED)]);
-        undrained.then(undrain(), done(true)).reads(&[(1, DRAINED)])
+        undrained
+            .then(undrain(), done(false))
+            .reads(&[(1, DRAINED)])
     };
     let once = || member().unanswered(drain());
     drained(once()).check(Some("w: "));

@@ -3,6 +3,8 @@
 //! ```text
 //! X, offsets, mask ── sampled columns, for as many outputs as the scratch holds ── W · columns ── + bias ── Y
 //! ```
+//!
+//! In a plane, which elements a filter element reads and their weights are found once for all channels that share offsets.
 
 use crate::Exec;
 use crate::compiled::compiled;
@@ -11,12 +13,16 @@ use crate::gemm::{Batch, ChainElement, Epilogue, Lhs, Rhs, Strided, gemm_batched
 use crate::math::Real;
 use crate::multiversion::multiversion;
 use crate::split::{tiles, units_per_tile};
+use std::ops::Range;
 
 /// The most elements of columns that are kept at a time, where one output does not need more.
 const COLUMNS: usize = 1 << 20;
 
-/// Places between two checks of the cancel flag.
-const PLACES: usize = 1 << 14;
+/// Places that are sampled at a time, between two checks of the cancel flag.
+const PLACES: usize = 128;
+
+/// The fewest channels of a tile, if there are as many: they share what is found of their places.
+const CHANNELS: usize = 16;
 
 /// The sizes and attributes of a call. X is `[batch, channels, spatial..]`. Where there are fewer than three spatial axes, those
 /// in front have the length 1, no padding, and steps of 1.
@@ -180,15 +186,22 @@ fn deform_any<W: DeformElement>(
             for first in (0..places).step_by(chunk) {
                 let n = chunk.min(places - first);
                 let columns = &mut columns[..depth * n];
-                tiles(exec, columns, n, units_per_tile(n), |rows, part| {
-                    for (row, out) in rows.zip(part.chunks_exact_mut(n)) {
-                        let line = line(s, x, operands, (image, group, row));
-                        for (i, out) in out.chunks_mut(PLACES).enumerate() {
-                            if exec.check().is_err() {
-                                return;
-                            }
-                            sample(s, line, first + i * PLACES, out);
+                let grain = units_per_tile(n).max(CHANNELS * taps);
+                tiles(exec, columns, n, grain, |rows, part| {
+                    for start in (0..n).step_by(PLACES) {
+                        if exec.check().is_err() {
+                            return;
                         }
+                        let block = start..n.min(start + PLACES);
+                        sample_rows(
+                            s,
+                            x,
+                            operands,
+                            (image, group),
+                            (first, n),
+                            (rows.clone(), block),
+                            part,
+                        );
                     }
                 })?;
                 exec.check()?;
@@ -215,9 +228,24 @@ struct Line<'a, W> {
     x: &'a [W],
     /// The coordinates of the filter element.
     tap: [usize; 3],
+    /// The number of the filter element among those of all groups of offsets of all images.
+    of_tap: usize,
     /// The offsets along each axis and the mask have one element for each place. An axis that does not exist has none.
     offsets: [&'a [W]; 3],
     mask: Option<&'a [W]>,
+}
+
+impl<W: DeformElement> Line<'_, W> {
+    /// Returns the coordinate along an axis at which the filter element reads for an output: its index along the axis
+    /// and its number among all are given.
+    #[inline(always)]
+    fn at(&self, s: &Deform, axis: usize, (index, place): (usize, usize)) -> W {
+        let base = base::<W>(s, axis, index, self.tap[axis]);
+        match self.offsets[axis].get(place) {
+            Some(offset) => base + *offset,
+            None => base,
+        }
+    }
 }
 
 /// Returns the operands that row `row` of the columns is made of.
@@ -242,6 +270,7 @@ fn line<'a, W: DeformElement>(
     Line {
         x,
         tap: [tap / (height * width), tap / width % height, tap % width],
+        of_tap,
         offsets: [along(0), along(1), along(2)],
         mask: operands.mask.map(|mask| &mask[of_tap * all..][..all]),
     }
@@ -254,26 +283,51 @@ fn base<W: DeformElement>(s: &Deform, axis: usize, place: usize, tap: usize) -> 
     W::from_f64(at - s.pads[axis] as f64)
 }
 
+/// Computes the places `block` of some rows of the columns, each of which has `n` places; the first is number `first` of the
+/// output. `columns` begins with the first of the rows.
+#[inline(always)]
+fn sample_rows<W: DeformElement>(
+    s: &Deform,
+    x: &[W],
+    operands: &DeformOperands<'_, W>,
+    (image, group): (usize, usize),
+    (first, n): (usize, usize),
+    (rows, block): (Range<usize>, Range<usize>),
+    columns: &mut [W],
+) {
+    let taps = s.taps();
+    let mut reads = [Reads::<W>::NONE; PLACES];
+    let reads = &mut reads[..block.len()];
+    for start in rows.start..rows.end.min(rows.start + taps) {
+        // Rows of one filter element, among which those that share offsets follow each other.
+        let mut found = None;
+        for row in (start..rows.end).step_by(taps) {
+            let line = line(s, x, operands, (image, group, row));
+            let out = &mut columns[(row - rows.start) * n..][block.clone()];
+            let place = first + block.start;
+            if s.axes == 3 {
+                sample(s, line, place, out);
+                continue;
+            }
+            if found != Some(line.of_tap) {
+                find(s, line, place, reads);
+                found = Some(line.of_tap);
+            }
+            let mask = line.mask.map(|mask| &mask[place..][..out.len()]);
+            mix(reads, line.x, mask, out);
+        }
+    }
+}
+
 multiversion! {
-    /// Computes what a filter element reads of a channel for the places from `first` on.
+    /// Computes what a filter element reads of a channel with three spatial axes for the places from `first` on.
     fn sample<W: DeformElement>(s: &Deform, line: Line<'_, W>, first: usize, out: &mut [W]) {
         for i in 0..out.len() {
             let place = first + i;
             let (row, col) = (place / s.output[2], place % s.output[2]);
-            // A division is not needed where there is one plane.
-            let (plane, row) = match s.axes {
-                3 => (row / s.output[1], row % s.output[1]),
-                _ => (0, row),
-            };
-            let at = |axis: usize, index: usize| {
-                let base = base::<W>(s, axis, index, line.tap[axis]);
-                line.offsets[axis].get(place).map_or(base, |offset| base + *offset)
-            };
-            let (v, h) = (at(1, row), at(2, col));
-            let sampled = match s.axes {
-                3 => trilinear(line.x, s.map, at(0, plane), (v, h)),
-                _ => bilinear(line.x, [s.map[1], s.map[2]], v, h),
-            };
+            let (plane, row) = (row / s.output[1], row % s.output[1]);
+            let (v, h) = (line.at(s, 1, (row, place)), line.at(s, 2, (col, place)));
+            let sampled = trilinear(line.x, s.map, line.at(s, 0, (plane, place)), (v, h));
             out[i] = match line.mask {
                 Some(mask) => sampled * mask[place],
                 None => sampled,
@@ -282,30 +336,87 @@ multiversion! {
     }
 }
 
-/// The element of a map at a place between its elements; what lies outside is zero.
-#[inline(always)]
-fn bilinear<W: DeformElement>(x: &[W], [height, width]: [usize; 2], v: W, h: W) -> W {
-    let zero = <W as Real>::ZERO;
-    let one = <W as Real>::ONE;
-    let (bottom, right) = (W::from_usize(height), W::from_usize(width));
-    // A place that is NaN lies outside.
-    let inside = v > -one && v < bottom && h > -one && h < right;
-    if !inside {
-        return zero;
-    }
-    let (top, left) = (v.floor(), h.floor());
-    let (down, across) = (v - top, h - left);
-    let (top, left) = (Real::to_f64(top) as i64, Real::to_f64(left) as i64);
-    let mut sum = zero;
-    for (row, weight_v) in [(top, one - down), (top + 1, down)] {
-        for (col, weight_h) in [(left, one - across), (left + 1, across)] {
-            if row >= 0 && row < height as i64 && col >= 0 && col < width as i64 {
-                let at = row as usize * width + col as usize;
-                sum = Real::mul_add(weight_v * weight_h, x[at], sum);
-            }
+multiversion! {
+    /// Finds what a filter element reads of a channel in a plane for the places from `first` on.
+    fn find<W: DeformElement>(s: &Deform, line: Line<'_, W>, first: usize, reads: &mut [Reads<W>]) {
+        let map = [s.map[1], s.map[2]];
+        for i in 0..reads.len() {
+            let place = first + i;
+            let (row, col) = (place / s.output[2], place % s.output[2]);
+            reads[i] = Reads::new(map, line.at(s, 1, (row, place)), line.at(s, 2, (col, place)));
         }
     }
-    sum
+}
+
+multiversion! {
+    /// Computes what a filter element reads of the channel `x` in a plane.
+    fn mix<W: DeformElement>(reads: &[Reads<W>], x: &[W], mask: Option<&[W]>, out: &mut [W]) {
+        for i in 0..out.len() {
+            let sampled = reads[i].mix(x);
+            out[i] = match mask {
+                Some(mask) => sampled * mask[i],
+                None => sampled,
+            };
+        }
+    }
+}
+
+/// The elements of a plane around a place between them, of which the first `count` lie inside, with their weights.
+#[derive(Clone, Copy)]
+struct Reads<W> {
+    count: usize,
+    at: [usize; 4],
+    weight: [W; 4],
+}
+
+impl<W: DeformElement> Reads<W> {
+    const NONE: Reads<W> = Reads {
+        count: 0,
+        at: [0; 4],
+        weight: [<W as Real>::ZERO; 4],
+    };
+
+    /// Finds the elements of a map around the place `v`, `h`.
+    #[inline(always)]
+    fn new([height, width]: [usize; 2], v: W, h: W) -> Reads<W> {
+        let one = <W as Real>::ONE;
+        let mut reads = Reads::NONE;
+        let (bottom, right) = (W::from_usize(height), W::from_usize(width));
+        // A place that is NaN lies outside.
+        let inside = v > -one && v < bottom && h > -one && h < right;
+        if !inside {
+            return reads;
+        }
+        let (top, left) = (v.floor(), h.floor());
+        let (down, across) = (v - top, h - left);
+        let (top, left) = (Real::to_f64(top) as i64, Real::to_f64(left) as i64);
+        for (row, weight_v) in [(top, one - down), (top + 1, down)] {
+            for (col, weight_h) in [(left, one - across), (left + 1, across)] {
+                if row >= 0 && row < height as i64 && col >= 0 && col < width as i64 {
+                    reads.at[reads.count] = row as usize * width + col as usize;
+                    reads.weight[reads.count] = weight_v * weight_h;
+                    reads.count += 1;
+                }
+            }
+        }
+        reads
+    }
+
+    /// The element of the map at the place; what lies outside is zero.
+    #[inline(always)]
+    fn mix(&self, x: &[W]) -> W {
+        let mut sum = <W as Real>::ZERO;
+        if self.count == 4 {
+            for t in 0..4 {
+                sum = Real::mul_add(self.weight[t], x[self.at[t]], sum);
+            }
+        } else {
+            for t in 0..self.count {
+                sum = Real::mul_add(self.weight[t], x[self.at[t]], sum);
+            }
+        }
+        sum
+    }
 }
 
 /// The element of planes at a place between their elements; what lies outside is zero.
@@ -330,7 +441,7 @@ fn trilinear<W: DeformElement>(
     for (plane, weight) in [(front, one - behind), (front + 1, behind)] {
         if plane >= 0 && plane < planes as i64 {
             let x = &x[plane as usize * height * width..][..height * width];
-            sum = Real::mul_add(weight, bilinear(x, [height, width], v, h), sum);
+            sum = Real::mul_add(weight, Reads::new([height, width], v, h).mix(x), sum);
         }
     }
     sum
