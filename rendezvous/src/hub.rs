@@ -10,6 +10,8 @@
 //! 3. A refused frame changes nothing but a counter; except that a step which can no longer succeed, since its tensor
 //!    was refused or its lease is gone, is ended and not left waiting.
 
+mod links;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -25,6 +27,7 @@ use convoke_graph::ids::ParticipantIx;
 use convoke_graph::segment::SegmentLoan;
 use dashmap::DashMap;
 
+use self::links::Links;
 use crate::eager::{DirectSession, EagerService};
 use crate::frame::{Frame, TensorHeader};
 use crate::lease::{Lease, Peer};
@@ -110,13 +113,11 @@ impl From<FillFailure> for FrameRefusal {
 pub struct Hub {
     pub me: Peer,
     leases: DashMap<LeaseId, Arc<Lease>>,
-    /// The links by the peer's name, the newest last: if both sides dialled, there are two.
-    links: DashMap<String, Vec<Arc<Link>>>,
+    links: Links,
     refused: Mutex<BTreeMap<FrameRefusal, u64>>,
     /// How often steps of leases were aborted here. It is one counter, which the leases' tables share, because a lease
     /// may end while its step is aborted.
     aborts: Arc<AtomicU64>,
-    link_added: tokio::sync::Notify,
     eager: OnceLock<Weak<dyn EagerService>>,
 }
 
@@ -146,10 +147,9 @@ impl Hub {
         Arc::new(Hub {
             me,
             leases: DashMap::new(),
-            links: DashMap::new(),
+            links: Links::new(),
             refused: Mutex::default(),
             aborts: Arc::default(),
-            link_added: tokio::sync::Notify::new(),
             eager: OnceLock::new(),
         })
     }
@@ -258,67 +258,29 @@ impl Hub {
     /// of another token.
     #[must_use]
     pub fn add_link(&self, link: Arc<Link>) -> bool {
-        let peer = link.peer().clone();
-        let former = {
-            let mut links = self.links.entry(peer.name.clone()).or_default();
-            let other = |l: &Arc<Link>| l.token() != link.token();
-            if links
-                .iter()
-                .any(|l| l.peer() == &peer && other(l) && !l.is_closed())
-            {
-                return false;
-            }
-            let former =
-                |l: &mut Arc<Link>| l.peer() != &peer && l.peer().role == peer.role && !other(l);
-            let former: Vec<_> = links.extract_if(.., former).collect();
-            links.push(link.clone());
-            former
-        };
-        for old in former {
-            old.close("replaced by a newer incarnation");
-        }
-        self.link_added.notify_waiters();
-        true
+        self.links.add(link)
     }
 
     /// The newest open link to this very incarnation of `peer`.
     pub fn link(&self, peer: &Peer) -> Option<Arc<Link>> {
-        let links = self.links.get(&peer.name)?;
-        let up = |l: &&Arc<Link>| l.peer() == peer && !l.is_closed();
-        links.iter().rev().find(up).cloned()
+        self.links.newest(peer)
     }
 
     /// Waits until `peer` has linked itself to this process, for at most `bound`.
     pub async fn await_link(&self, peer: &Peer, bound: Duration) -> Option<Arc<Link>> {
-        let wait = async {
-            loop {
-                let added = self.link_added.notified();
-                tokio::pin!(added);
-                // The waiter is registered before the lookup, so that a link that is added in between is not missed.
-                added.as_mut().enable();
-                if let Some(l) = self.link(peer) {
-                    return l;
-                }
-                added.await;
-            }
-        };
-        tokio::time::timeout(bound, wait).await.ok()
+        let link = self.links.awaited(peer);
+        tokio::time::timeout(bound, link).await.ok()
     }
 
     /// All links, sorted by the peer's name.
     pub fn links(&self) -> Vec<Arc<Link>> {
-        let mut all: Vec<_> = self.links.iter().flat_map(|l| l.value().clone()).collect();
-        all.sort_by(|a, b| a.peer().name.cmp(&b.peer().name));
-        all
+        self.links.all()
     }
 
     /// Reports the end of a link to eager work, and to every lease in which the peer takes part.
     pub fn link_lost(&self, link: &Arc<Link>, why: &str) {
         let peer = link.peer();
-        self.links.remove_if_mut(&peer.name, |_, links| {
-            links.retain(|l| !Arc::ptr_eq(l, link));
-            links.is_empty()
-        });
+        self.links.remove(link);
         let error = Error::lost(&peer.name, why);
         if let Some(eager) = self.eager() {
             eager.lost(peer, &link.refusal().unwrap_or_else(|| error.clone()));

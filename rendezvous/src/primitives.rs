@@ -1,7 +1,11 @@
-//! The atomics and cells that slots are built from. A model checker compiles `slot.rs` with primitives of its own.
+//! The atomics, cells and locks of the modules that a model checker compiles with primitives of its own: `slot.rs`,
+//! `table.rs`, `hub/links.rs`, `link/batches.rs`, `link/remote/queue.rs` and `sharing/{lending,loan,staging}.rs`; see `tests/models`.
 
 pub(crate) use std::hint::spin_loop;
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use std::sync::{Mutex, MutexGuard};
+
+pub(crate) use tokio::sync::Notify;
 
 /// A cell whose user must exclude concurrent access.
 pub(crate) struct Cell<T>(std::cell::UnsafeCell<T>);

@@ -500,7 +500,7 @@ const MUTANTS: [Mutant; 54] = [
         "a staging buffer stays lent when its tensor is refused during the copy",
         &[],
         Shows::UnitTest(
-            "rendezvous/src/sharing/staging/tests.rs",
+            "rendezvous/src/sharing/staging_tests.rs",
             "a_buffer_whose_tensor_is_refused_during_the_copy_is_free_again",
         ),
     ),

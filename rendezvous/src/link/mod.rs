@@ -7,10 +7,10 @@
 //! 2. Nothing that is sent on a closed link arrives; the hub tells the sender of that, not the call.
 //! 3. `sent` runs once, when the link no longer holds the tensor: written, copied, refused, reset, or returned.
 
+mod batches;
 pub mod remote;
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use convoke_common::error::Error;
 use convoke_common::identity::{PeerIdentity, TokenId};
@@ -25,6 +25,8 @@ use crate::hub::Hub;
 use crate::lease::Peer;
 use crate::remote::Remote;
 use crate::sharing::LinkSharing;
+
+pub use batches::LocalBatches;
 
 /// Called when the link has released a tensor.
 pub type SentCallback = Box<dyn FnOnce() + Send>;
@@ -44,18 +46,11 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// Releases the tensor, and reports that.
-    pub(crate) fn let_go(self) {
+    pub fn let_go(self) {
         let Outgoing { tensor, sent, .. } = self;
         drop(tensor);
         sent();
     }
-}
-
-/// The waiting batches of a local link: one thread at a time delivers for all, which keeps the batches in order.
-#[derive(Default)]
-pub struct LocalBatches {
-    waiting: VecDeque<Arc<dyn Batches>>,
-    delivering: bool,
 }
 
 /// The way to one peer.
@@ -66,7 +61,7 @@ pub enum Link {
         peer: Peer,
         hub: Weak<Hub>,
         closed: CancellationToken,
-        batches: Mutex<LocalBatches>,
+        batches: LocalBatches,
     },
     /// A link to another process.
     Remote(Remote),
@@ -83,7 +78,7 @@ impl Link {
                 peer: to.me.clone(),
                 hub: Arc::downgrade(to),
                 closed: closed.clone(),
-                batches: Mutex::default(),
+                batches: LocalBatches::default(),
             }));
         }
     }
@@ -95,7 +90,7 @@ impl Link {
             peer: hub.me.clone(),
             hub: Arc::downgrade(hub),
             closed: CancellationToken::new(),
-            batches: Mutex::default(),
+            batches: LocalBatches::default(),
         })
     }
 
@@ -144,16 +139,7 @@ impl Link {
                 batches,
                 ..
             } => {
-                let queue = || batches.lock().unwrap_or_else(PoisonError::into_inner);
-                let mut batching = queue();
-                batching.waiting.push_back(source.clone());
-                if std::mem::replace(&mut batching.delivering, true) {
-                    return;
-                }
-                // The lock is not held during delivery: handling a batch may call this function again, on this very
-                // thread.
-                while let Some(source) = batching.waiting.pop_front() {
-                    drop(batching);
+                batches.announce(source, |source| {
                     let mut frames = Vec::new();
                     source.take(&mut frames);
                     let there = hub.upgrade().filter(|_| !closed.is_cancelled());
@@ -164,9 +150,7 @@ impl Link {
                             closed.cancel();
                         }
                     }
-                    batching = queue();
-                }
-                batching.delivering = false;
+                });
             }
             Link::Remote(r) => r.ready(source.clone()),
         }

@@ -11,8 +11,9 @@ use convoke_graph::block::Block;
 use convoke_graph::{DType, Tensor};
 use tokio_util::sync::CancellationToken;
 
+use super::LinkSharing;
+use super::lending::Reach;
 use super::staging::SLOTS;
-use super::{LinkSharing, Reach};
 use crate::frame::SharingFrame;
 use crate::fuzzing::{LEASE, frames, hub, peer};
 use crate::hub::{FrameRefusal, Hub};
@@ -31,7 +32,7 @@ struct Lender {
 fn lender() -> Option<Lender> {
     let roles = [0, 1].map(|ix| peer(ix).role);
     let shared = LinkSharing::new(Arc::default(), roles, Arc::default())?;
-    shared.reach.send_replace(Reach::Together);
+    shared.lending.reach.send_replace(Reach::Together);
     let sent = Arc::<AtomicUsize>::default();
     let tensor = Tensor::from_block(DType::U8, &[64], Block::shared(64)?);
     for slot in 0..LENT as u32 {
@@ -49,7 +50,7 @@ fn lender() -> Option<Lender> {
         });
         assert!(waits.is_none(), "lent before it was given");
     }
-    let given = shared.given(tensor.segment()?.0.number());
+    let given = shared.lending.given(tensor.segment()?.0.number());
     (given.len() == LENT).then_some(Lender { shared, sent })
 }
 

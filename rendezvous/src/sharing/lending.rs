@@ -1,19 +1,30 @@
 //! The loans of one end of a link: tensors that lie in segments of this process, and buffers of the staging segment.
+//!
+//! Invariants
+//! 1. A tensor is lent, is sent over the wire, or waits for its segment; none waits once the peer takes no more segments
+//!    or the link has ended.
+//! 2. A loan ends once: when the peer returns it, or with the link.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use convoke_common::error::Result;
-use convoke_common::identity::Role;
-use convoke_graph::DType;
-use convoke_graph::block::ALIGN;
 use convoke_graph::segment::Segment;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::staging::StagingBuffer;
-use super::{CarryResult, LinkSharing, broken, locked};
+use super::{CarryResult, broken};
 use crate::frame::{Frame, SharingFrame, TensorHeader};
 use crate::link::Outgoing;
+use crate::primitives::{Mutex, MutexGuard};
+
+/// Whether the peer can read this end's segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    Unknown,
+    Apart,
+    Together,
+}
 
 /// News about a segment for the peer.
 pub(super) enum SegmentUpdate {
@@ -37,8 +48,15 @@ enum OpenLoan {
 }
 
 /// The loans of this end: tensors and staging buffers.
+pub(super) struct Lending {
+    pub reach: watch::Sender<Reach>,
+    state: Mutex<LendingState>,
+    /// Tells the peer of segments.
+    changes: mpsc::UnboundedSender<SegmentUpdate>,
+}
+
 #[derive(Default)]
-pub(super) struct LendingState {
+struct LendingState {
     /// The segments that were given to the peer, by number.
     segments: HashMap<u64, SegmentDelivery>,
     loans: HashMap<u64, OpenLoan>,
@@ -67,44 +85,35 @@ impl LendingState {
     }
 }
 
-impl LinkSharing {
-    /// Passes a tensor through memory if possible: lends it if it lies in a segment, and stages it otherwise. Returns
-    /// `None` if the tensor waits.
-    pub(crate) fn lend(&self, out: Outgoing) -> Option<CarryResult> {
-        if !self.reaches() || out.cancel.is_cancelled() {
-            return Some(Err(out));
-        }
-        let place = out.tensor.segment();
-        let place = place.map(|(segment, offset)| (segment.clone(), offset));
-        let aligned = |(_, offset): &(_, u64)| offset.is_multiple_of(ALIGN as u64);
-        // A client may change a tensor after sending it, so a client lends nothing. A session's tensor must not be held
-        // up by the peer that reads it. The driver of a partitioned body holds results beyond the step that made them,
-        // which cannot retire before the loan ends, so that the next step would not begin. The offsets that divide a
-        // text into strings are checked once and must not change after that, so strings are never lent.
-        let fixed = out.tensor.dtype() != DType::Str;
-        let lease = out.key.lease;
-        let held = lease.is_session() || lease.is_at_driver();
-        let may = fixed && self.me == Role::Worker && !held;
-        match place.filter(|p| may && aligned(p)) {
-            Some((segment, offset)) => self.lend_in(segment, offset, out),
-            None => self.stage.add(out).map(Err),
+impl Lending {
+    /// No loans, until it is known whether the peer reads this end's segments; `changes` tells it of them.
+    pub fn new(changes: mpsc::UnboundedSender<SegmentUpdate>) -> Lending {
+        Lending {
+            reach: watch::Sender::new(Reach::Unknown),
+            state: Mutex::default(),
+            changes,
         }
     }
 
-    pub(super) fn lend_in(
-        &self,
-        segment: Arc<Segment>,
-        offset: u64,
-        out: Outgoing,
-    ) -> Option<CarryResult> {
+    fn state(&self) -> MutexGuard<'_, LendingState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the peer reads this end's segments.
+    pub fn reaches(&self) -> bool {
+        *self.reach.borrow() == Reach::Together
+    }
+
+    /// Lends a tensor that lies in a segment. Returns `None` if it waits until the peer has the segment.
+    pub fn lend(&self, segment: Arc<Segment>, offset: u64, out: Outgoing) -> Option<CarryResult> {
         let number = segment.number();
-        let mut lending = locked(&self.lending);
+        let mut state = self.state();
         // The peer may have parted since the caller asked: nobody sends a tensor that begins to wait after that.
-        if lending.over || !self.reaches() {
+        if state.over || !self.reaches() {
             return Some(Err(out));
         }
-        match lending.segments.get_mut(&number) {
-            Some(SegmentDelivery::There) => Some(Ok(lending.lend(number, offset, out))),
+        match state.segments.get_mut(&number) {
+            Some(SegmentDelivery::There) => Some(Ok(state.lend(number, offset, out))),
             Some(SegmentDelivery::Underway(waiting)) => {
                 waiting.push(out);
                 None
@@ -117,43 +126,52 @@ impl LinkSharing {
                     return Some(Err(out));
                 }
                 let underway = SegmentDelivery::Underway(vec![out]);
-                lending.segments.insert(number, underway);
+                state.segments.insert(number, underway);
                 None
             }
         }
     }
 
+    /// Tells the peer of the staging segment. Returns once the peer has it, `None` if it never will.
+    pub async fn stage(&self, segment: Arc<Segment>) -> Option<()> {
+        let (tell, told) = oneshot::channel();
+        let change = SegmentUpdate::Stage(segment, tell);
+        self.changes.send(change).ok()?;
+        told.await.ok()
+    }
+
     /// Records that a staging buffer is lent to the peer, and returns the number of the loan.
-    pub(super) fn lend_slot(&self, slot: StagingBuffer) -> u64 {
-        locked(&self.lending).note(OpenLoan::Slot(slot))
+    pub fn lend_slot(&self, slot: StagingBuffer) -> u64 {
+        self.state().note(OpenLoan::Slot(slot))
     }
 
     /// Records that the peer has a segment: the tensors that waited for it are lent.
-    pub(super) fn given(&self, number: u64) -> Vec<CarryResult> {
-        let mut lending = locked(&self.lending);
-        let waited = lending.segments.insert(number, SegmentDelivery::There);
+    pub fn given(&self, number: u64) -> Vec<CarryResult> {
+        let mut state = self.state();
+        let waited = state.segments.insert(number, SegmentDelivery::There);
         let Some(SegmentDelivery::Underway(waiting)) = waited else {
             return vec![];
         };
         let waiting = waiting.into_iter();
         waiting
             .map(|out| match out.tensor.segment() {
-                Some((_, offset)) if !lending.over => Ok(lending.lend(number, offset, out)),
+                Some((_, offset)) if !state.over => Ok(state.lend(number, offset, out)),
                 _ => Err(out),
             })
             .collect()
     }
 
-    pub(super) fn forgotten(&self, number: u64) {
-        locked(&self.lending).segments.remove(&number);
+    /// Records that a segment has ended.
+    pub fn forgotten(&self, number: u64) {
+        self.state().segments.remove(&number);
     }
 
     /// Records that the peer takes no more segments: returns the tensors that waited for one, to be sent over the wire.
-    pub(super) fn part(&self) -> Vec<CarryResult> {
-        self.apart();
-        let mut lending = locked(&self.lending);
+    pub fn part(&self) -> Vec<CarryResult> {
+        self.reach.send_replace(Reach::Apart);
+        let mut state = self.state();
         let mut back = vec![];
-        for standing in lending.segments.values_mut() {
+        for standing in state.segments.values_mut() {
             if let SegmentDelivery::Underway(waiting) = standing {
                 back.extend(waiting.drain(..).map(Err));
             }
@@ -161,23 +179,26 @@ impl LinkSharing {
         back
     }
 
-    pub(super) fn returned(&self, loan: u64) -> Result<()> {
-        let loaned = locked(&self.lending).loans.remove(&loan);
+    /// Ends the loan of a tensor, or of the staging buffer that this returns.
+    pub fn returned(&self, loan: u64) -> Result<Option<StagingBuffer>> {
+        let loaned = self.state().loans.remove(&loan);
         match loaned.ok_or_else(|| broken("nothing is lent so"))? {
-            OpenLoan::Tensor(out) => out.let_go(),
-            OpenLoan::Slot(slot) => self.stage.free(slot),
+            OpenLoan::Tensor(out) => {
+                out.let_go();
+                Ok(None)
+            }
+            OpenLoan::Slot(slot) => Ok(Some(slot)),
         }
-        Ok(())
     }
 
     /// Ends all loans: nothing is returned any more.
-    pub(super) fn end_lending(&self) {
+    pub fn end(&self) {
         let (loans, segments) = {
-            let mut lending = locked(&self.lending);
-            lending.over = true;
+            let mut state = self.state();
+            state.over = true;
             (
-                std::mem::take(&mut lending.loans),
-                std::mem::take(&mut lending.segments),
+                std::mem::take(&mut state.loans),
+                std::mem::take(&mut state.segments),
             )
         };
         let loans = loans.into_values().filter_map(|l| match l {

@@ -13,9 +13,9 @@ use convoke_common::identity::Role;
 use convoke_common::world::{Giver, Nonce, SegmentNotice, Taker, World};
 use convoke_graph::segment::PeerSegment;
 
-use super::lending::SegmentUpdate;
+use super::lending::{Reach, SegmentUpdate};
 use super::staging::{SLOT, SLOTS};
-use super::{CarryResult, LinkSharing, Reach, locked};
+use super::{CarryResult, LinkSharing, locked};
 use crate::frame::{Frame, SharingFrame};
 use crate::lease::Peer;
 use crate::link::Link;
@@ -58,7 +58,7 @@ impl LinkSharing {
     }
 
     async fn unless_apart<T>(&self, met: impl Future<Output = Option<T>>) -> Option<T> {
-        let mut reach = self.reach.subscribe();
+        let mut reach = self.lending.reach.subscribe();
         tokio::select! {
             biased;
             met = met => met,
@@ -71,7 +71,7 @@ impl LinkSharing {
         let Some(mut changes) = locked(&self.giving).take() else {
             return;
         };
-        self.reach.send_replace(Reach::Together);
+        self.lending.reach.send_replace(Reach::Together);
         let tell = async {
             while let Some(change) = changes.recv().await {
                 let carried = match self.tell(&mut giver, change).await {
@@ -79,13 +79,13 @@ impl LinkSharing {
                     Err(e) => {
                         tracing::warn!(peer = remote.peer().name, "it takes no shared memory: {e}");
                         changes.close();
-                        self.part()
+                        self.lending.part()
                     }
                 };
                 carried.into_iter().for_each(|c| remote.carry(c));
             }
         };
-        tokio::join!(tell, self.stage(remote));
+        tokio::join!(tell, self.stage.run(&self.lending, remote));
     }
 
     async fn tell(
@@ -96,7 +96,7 @@ impl LinkSharing {
         match change {
             SegmentUpdate::Give(segment) => {
                 giver.give(&segment).await?;
-                Ok(self.given(segment.number()))
+                Ok(self.lending.given(segment.number()))
             }
             SegmentUpdate::Stage(segment, then) => {
                 giver.give(&segment).await?;
@@ -105,7 +105,7 @@ impl LinkSharing {
                 Ok(vec![])
             }
             SegmentUpdate::Forget(number) => {
-                self.forgotten(number);
+                self.lending.forgotten(number);
                 giver.forget(number).await?;
                 Ok(vec![])
             }

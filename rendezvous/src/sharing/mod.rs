@@ -25,39 +25,37 @@
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod lending;
+mod loan;
 mod meeting;
 mod receiving;
 mod staging;
+// These are no module of `staging.rs`, since the models of `tests/models` compile that file.
+#[cfg(test)]
+mod staging_tests;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::Role;
 use convoke_common::world::{SharedMemory, World};
 use convoke_graph::DType;
+use convoke_graph::block::ALIGN;
 use convoke_graph::segment::{PeerSegment, SegmentLoan};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use crate::frame::{Frame, SharingFrame, TensorHeader};
 use crate::hub::Hub;
 use crate::link::{Link, Outgoing};
 
-use lending::{LendingState, SegmentUpdate};
+use lending::{Lending, Reach, SegmentUpdate};
+use loan::Loan;
 use meeting::{bring, meet};
 use receiving::{IncomingTensor, StagingReceiver};
 use staging::Stage;
-
-/// Whether the peer can read this end's segments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
-    Unknown,
-    Apart,
-    Together,
-}
 
 /// How a tensor travels: a frame that lends it, or the tensor itself, to be sent over the wire.
 pub(crate) type CarryResult = std::result::Result<Frame, Outgoing>;
@@ -67,11 +65,9 @@ pub(crate) struct LinkSharing {
     memory: Arc<SharedMemory>,
     me: Role,
     peer: Role,
-    reach: watch::Sender<Reach>,
-    lending: Mutex<LendingState>,
+    lending: Lending,
     stage: Stage,
-    changes: mpsc::UnboundedSender<SegmentUpdate>,
-    /// The receiver of `changes`, for the one task that tells the peer about segments.
+    /// News about the segments of `lending`, for the one task that tells the peer about segments.
     giving: Mutex<Option<mpsc::UnboundedReceiver<SegmentUpdate>>>,
     /// Whether the peer has sent [`SharingFrame::Meet`]; `asked` says the same of [`SharingFrame::Bring`].
     told: AtomicBool,
@@ -108,10 +104,8 @@ impl LinkSharing {
             memory,
             me,
             peer,
-            reach: watch::Sender::new(Reach::Unknown),
-            lending: Mutex::default(),
+            lending: Lending::new(changes),
             stage: Stage::default(),
-            changes,
             giving: Mutex::new(Some(giving)),
             told: AtomicBool::new(false),
             asked: AtomicBool::new(false),
@@ -123,14 +117,37 @@ impl LinkSharing {
 
     /// Whether the peer reads this end's segments.
     pub(crate) fn reaches(&self) -> bool {
-        *self.reach.borrow() == Reach::Together
+        self.lending.reaches()
     }
 
     /// Like [`LinkSharing::reaches`], but waits until the answer is known.
     pub(crate) async fn settled(&self) -> bool {
-        let mut reach = self.reach.subscribe();
+        let mut reach = self.lending.reach.subscribe();
         let known = reach.wait_for(|r| *r != Reach::Unknown).await;
         known.is_ok_and(|r| *r == Reach::Together)
+    }
+
+    /// Passes a tensor through memory if possible: lends it if it lies in a segment, and stages it otherwise. Returns
+    /// `None` if the tensor waits.
+    pub(crate) fn lend(&self, out: Outgoing) -> Option<CarryResult> {
+        if !self.reaches() || out.cancel.is_cancelled() {
+            return Some(Err(out));
+        }
+        let place = out.tensor.segment();
+        let place = place.map(|(segment, offset)| (segment.clone(), offset));
+        let aligned = |(_, offset): &(_, u64)| offset.is_multiple_of(ALIGN as u64);
+        // A client may change a tensor after sending it, so a client lends nothing. A session's tensor must not be held
+        // up by the peer that reads it. The driver of a partitioned body holds results beyond the step that made them,
+        // which cannot retire before the loan ends, so that the next step would not begin. The offsets that divide a
+        // text into strings are checked once and must not change after that, so strings are never lent.
+        let fixed = out.tensor.dtype() != DType::Str;
+        let lease = out.key.lease;
+        let held = lease.is_session() || lease.is_at_driver();
+        let may = fixed && self.me == Role::Worker && !held;
+        match place.filter(|p| may && aligned(p)) {
+            Some((segment, offset)) => self.lending.lend(segment, offset, out),
+            None => self.stage.add(out).map(Err),
+        }
     }
 
     /// Returns once the peer has copied every tensor that was to be staged.
@@ -139,13 +156,13 @@ impl LinkSharing {
     }
 
     fn apart(&self) {
-        self.reach.send_replace(Reach::Apart);
+        self.lending.reach.send_replace(Reach::Apart);
     }
 
     /// Ends all sharing because the link has ended: the peer returns nothing any more.
     pub(crate) fn end(&self) {
         self.apart();
-        self.end_lending();
+        self.lending.end();
         self.stage.shut().into_iter().for_each(Outgoing::let_go);
         self.receiving.end();
         locked(&self.segments).clear();
@@ -196,7 +213,7 @@ impl LinkSharing {
                 world.spawn(bring(link.clone(), nonce, address));
             }
             SharingFrame::Apart => {
-                self.reach.send_if_modified(|reach| {
+                self.lending.reach.send_if_modified(|reach| {
                     let unknown = *reach == Reach::Unknown;
                     if unknown {
                         *reach = Reach::Apart;
@@ -222,7 +239,10 @@ impl LinkSharing {
                     _ => self.arriving(hub, link, tensor).whole(world, lent),
                 }
             }
-            SharingFrame::Returned { loan } => self.returned(loan)?,
+            SharingFrame::Returned { loan } => {
+                let slot = self.lending.returned(loan)?;
+                slot.into_iter().for_each(|slot| self.stage.free(slot));
+            }
             SharingFrame::Staged { transfer, tensor } => {
                 let arriving = self.arriving(hub, link, tensor);
                 self.receiving.begin(world, transfer, arriving)?;
@@ -234,7 +254,7 @@ impl LinkSharing {
                 len,
                 loan,
             } => {
-                let loan = self.receiving.loan(link, loan)?;
+                let loan = self.receiving.pieces.loan(link, loan)?;
                 let part = self.borrowed(segment, offset, len as usize, loan)?;
                 self.receiving.part(transfer, part)?;
             }
@@ -250,35 +270,6 @@ impl LinkSharing {
         match said.swap(true, Ordering::Relaxed) {
             true => Err(broken("it is met at one place")),
             false => Ok(()),
-        }
-    }
-}
-
-/// A loan of the peer's memory; dropping it tells the peer that the memory is no longer used.
-struct Loan {
-    link: Weak<Link>,
-    loan: u64,
-    /// The count of loans that are not returned, which includes this one until it is dropped.
-    held: Option<Arc<AtomicUsize>>,
-}
-
-impl Loan {
-    fn new(link: &Arc<Link>, loan: u64) -> Loan {
-        Loan {
-            link: Arc::downgrade(link),
-            loan,
-            held: None,
-        }
-    }
-}
-
-impl Drop for Loan {
-    fn drop(&mut self) {
-        if let Some(held) = &self.held {
-            held.fetch_sub(1, Ordering::Relaxed);
-        }
-        if let Some(link) = self.link.upgrade() {
-            link.send(Frame::Sharing(SharingFrame::Returned { loan: self.loan }));
         }
     }
 }

@@ -14,7 +14,7 @@
 //! 3. Each piece is returned once, whatever becomes of its tensor.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use convoke_common::error::Result;
@@ -22,8 +22,9 @@ use convoke_common::world::World;
 use convoke_graph::segment::SegmentLoan;
 use tokio::sync::mpsc;
 
-use super::staging::{OPEN, SLOT, SLOTS};
-use super::{Loan, broken, locked};
+use super::loan::PieceCount;
+use super::staging::{OPEN, SLOT};
+use super::{broken, locked};
 use crate::frame::{Frame, SharingFrame, TensorHeader};
 use crate::hub::{FrameRefusal, Hub};
 use crate::link::Link;
@@ -40,8 +41,7 @@ struct Open {
 #[derive(Default)]
 pub(super) struct StagingReceiver {
     open: Mutex<HashMap<u64, Open>>,
-    /// How many pieces have not been returned.
-    held: Arc<AtomicUsize>,
+    pub pieces: PieceCount,
 }
 
 /// A tensor that is arriving.
@@ -91,20 +91,6 @@ impl StagingReceiver {
             all.remove(&transfer);
         }
         Ok(())
-    }
-
-    /// The loan of a piece; dropping it returns the piece.
-    pub fn loan(&self, link: &Arc<Link>, loan: u64) -> Result<Loan> {
-        let held = self.held.fetch_add(1, Ordering::Relaxed);
-        let loan = Loan {
-            link: Arc::downgrade(link),
-            loan,
-            held: Some(self.held.clone()),
-        };
-        match held < SLOTS {
-            true => Ok(loan),
-            false => Err(broken("more parts than slots")),
-        }
     }
 
     /// Ends a tensor whose remaining pieces will not come.

@@ -13,18 +13,18 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::PoisonError;
 
 use convoke_common::error::Result;
 use convoke_common::mutant;
 use convoke_graph::Tensor;
 use convoke_graph::block::Block;
-use tokio::sync::{Notify, oneshot};
 
-use super::lending::SegmentUpdate;
-use super::{LinkSharing, broken, locked};
+use super::broken;
+use super::lending::Lending;
 use crate::frame::{Frame, SharingFrame, TensorHeader};
 use crate::link::Outgoing;
+use crate::primitives::{Mutex, MutexGuard, Notify};
 use crate::remote::Remote;
 
 /// Bytes of a staging buffer: copying them takes longer than announcing them, and heartbeats wait no longer than that.
@@ -39,11 +39,11 @@ pub(super) const OPEN: usize = 16;
 /// A staging buffer that is lent to the peer.
 pub(super) struct StagingBuffer {
     index: usize,
-    transfer: u64,
+    pub transfer: u64,
 }
 
 /// A tensor that is being staged.
-struct StagedTensor {
+pub(super) struct StagedTensor {
     out: Outgoing,
     /// How many bytes have been put into buffers.
     at: usize,
@@ -54,27 +54,27 @@ struct StagedTensor {
 }
 
 #[derive(Default)]
-struct StagingState {
+pub(super) struct StagingState {
     /// The staged tensors, by the number of the transfer.
     crossing: BTreeMap<u64, StagedTensor>,
     /// The free buffers; the one that was used last is taken first, since it is in the caches.
-    free: Vec<usize>,
+    pub free: Vec<usize>,
     /// How many buffers are lent to the peer.
-    lent: usize,
+    pub lent: usize,
     next: u64,
     /// Whether staging has ended: tensors are sent over the wire.
     shut: bool,
 }
 
 /// The next action of the staging task.
-enum Turn {
+pub(super) enum Turn {
     Copy(TensorPiece),
     /// Drop a transfer that was cancelled, perhaps after its first pieces were announced.
     Cancelled(u64, StagedTensor),
 }
 
 /// A piece of a tensor, and the buffer that it is copied into.
-struct TensorPiece {
+pub(super) struct TensorPiece {
     transfer: u64,
     tensor: Tensor,
     /// The header of the tensor, which precedes its first piece.
@@ -98,7 +98,7 @@ impl StagedTensor {
     }
 
     /// Whether the first piece has been announced, but not the last.
-    fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         self.at > 0 && self.rest() > 0
     }
 
@@ -119,7 +119,7 @@ impl StagingState {
         self.next += 1;
     }
 
-    fn turn(&mut self) -> Option<Turn> {
+    pub fn turn(&mut self) -> Option<Turn> {
         let slot = *self.free.last()?;
         let more = self.crossing.values().filter(|c| c.is_open()).count() < OPEN;
         let all = self.crossing.iter();
@@ -155,15 +155,19 @@ impl StagingState {
             .map(|c| c.out)
     }
 
-    fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.crossing.is_empty() && self.lent == 0
     }
 }
 
 impl Stage {
+    pub fn state(&self) -> MutexGuard<'_, StagingState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Changes the state, and wakes the staging task.
-    fn change<T>(&self, change: impl FnOnce(&mut StagingState) -> T) -> T {
-        let mut state = locked(&self.state);
+    pub fn change<T>(&self, change: impl FnOnce(&mut StagingState) -> T) -> T {
+        let mut state = self.state();
         let changed = change(&mut state);
         let idle = state.is_idle();
         drop(state);
@@ -267,7 +271,7 @@ impl Stage {
             tokio::pin!(idle);
             // The waiter is registered before the state is read, so that no notification is missed.
             idle.as_mut().enable();
-            if locked(&self.state).is_idle() {
+            if self.state().is_idle() {
                 return;
             }
             idle.await;
@@ -276,13 +280,13 @@ impl Stage {
 
     /// Returns when a tensor waits to be staged.
     async fn wanted(&self) {
-        while locked(&self.state).crossing.is_empty() {
+        while self.state().crossing.is_empty() {
             self.changed.notified().await;
         }
     }
 
     /// Announces a piece that is in its buffer, unless its tensor was held meanwhile or the link has ended.
-    fn tell(
+    pub fn tell(
         &self,
         chunk: TensorPiece,
         len: usize,
@@ -313,29 +317,28 @@ impl Stage {
     }
 }
 
-impl LinkSharing {
+impl Stage {
     /// Stages tensors until the link ends, or until no staging segment can be made.
-    pub(super) async fn stage(&self, remote: &Remote) {
-        let stage = &self.stage;
-        stage.wanted().await;
-        let Some((mut block, segment)) = self.slots().await else {
-            let wire = stage.shut().into_iter();
+    pub async fn run(&self, lending: &Lending, remote: &Remote) {
+        self.wanted().await;
+        let Some((mut block, segment)) = slots(lending).await else {
+            let wire = self.shut().into_iter();
             return wire.for_each(|out| remote.carry(Err(out)));
         };
-        stage.change(|state| state.free.extend((0..SLOTS).rev()));
+        self.change(|state| state.free.extend((0..SLOTS).rev()));
         loop {
-            let turn = locked(&stage.state).turn();
+            let turn = self.state().turn();
             match turn {
-                None => stage.changed.notified().await,
+                None => self.changed.notified().await,
                 Some(Turn::Cancelled(transfer, crossing)) => {
                     if crossing.is_open() {
                         remote.send(&Frame::Sharing(SharingFrame::Cut { transfer }));
                     }
                     crossing.out.let_go();
-                    stage.change(|_| {});
+                    self.change(|_| {});
                 }
                 Some(Turn::Copy(chunk)) => {
-                    self.copy(&mut block, segment, chunk, |told| {
+                    self.copy(lending, &mut block, segment, chunk, |told| {
                         remote.send(&Frame::Sharing(told));
                     });
                     // Let the announcement and heartbeats be sent now.
@@ -345,22 +348,10 @@ impl LinkSharing {
         }
     }
 
-    /// Makes the staging segment, and waits until the peer has it.
-    async fn slots(&self) -> Option<(Block, u64)> {
-        let block = Block::shared(SLOTS * SLOT)?;
-        let segment = block.segment()?.0.clone();
-        let number = segment.number();
-        let (tell, told) = oneshot::channel();
-        self.changes
-            .send(SegmentUpdate::Stage(segment, tell))
-            .ok()?;
-        told.await.ok()?;
-        Some((block, number))
-    }
-
     /// Copies a piece into its buffer, and announces it to the peer.
     fn copy(
         &self,
+        lending: &Lending,
         block: &mut Block,
         segment: u64,
         chunk: TensorPiece,
@@ -375,11 +366,17 @@ impl LinkSharing {
             segment,
             offset: start as u64,
             len: len as u32,
-            loan: self.lend_slot(slot),
+            loan: lending.lend_slot(slot),
         };
-        self.stage.tell(chunk, len, part, send);
+        self.tell(chunk, len, part, send);
     }
 }
 
-#[cfg(test)]
-mod tests;
+/// Makes the staging segment, and waits until the peer has it.
+async fn slots(lending: &Lending) -> Option<(Block, u64)> {
+    let block = Block::shared(SLOTS * SLOT)?;
+    let segment = block.segment()?.0.clone();
+    let number = segment.number();
+    lending.stage(segment).await?;
+    Some((block, number))
+}

@@ -270,7 +270,7 @@ async fn a_sender_that_stalls_is_given_up() {
 #[test]
 fn no_tensor_waits_for_a_segment_once_the_peer_takes_no_more() {
     let shared = pair(1).shared;
-    shared.reach.send_replace(Reach::Together);
+    shared.lending.reach.send_replace(Reach::Together);
     let tensor = |len| Tensor::from_block(DType::U8, &[len], Block::shared(len).unwrap());
     let out = |tensor: &Tensor| Outgoing {
         key: StepKey { lease: LEASE, n: 0 },
@@ -285,12 +285,12 @@ fn no_tensor_waits_for_a_segment_once_the_peer_takes_no_more() {
         shared.lend(out(&known)).is_none(),
         "it waits for its segment"
     );
-    let back = shared.part();
+    let back = shared.lending.part();
     assert!(matches!(back[..], [Err(_)]));
     // Both senders found the peer there, and come to the lock after it parted.
     for tensor in [&known, &new] {
         let (segment, offset) = tensor.segment().unwrap();
-        let lent = shared.lend_in(segment.clone(), offset, out(tensor));
+        let lent = shared.lending.lend(segment.clone(), offset, out(tensor));
         assert!(matches!(lent, Some(Err(_))), "it is sent over the wire");
     }
 }

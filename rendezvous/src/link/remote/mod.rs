@@ -23,7 +23,7 @@ mod queue;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -51,7 +51,7 @@ use greeting::lane_error;
 pub use greeting::{accept_lane, dial_lane};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use greeting::{hello_head, hello_peer};
-use queue::{Queue, QueueItem, QueuedTensor};
+use queue::{Queue, QueueItem};
 
 /// How many tensor streams a link writes at once; more would only share the same bandwidth.
 const STREAMS: usize = 16;
@@ -75,7 +75,6 @@ pub struct Remote {
     identity: Option<PeerIdentity>,
     watched: WatchedConnection,
     queue: Arc<Queue>,
-    closed: AtomicBool,
     /// Whether the peer ended the link in an orderly way.
     left: AtomicBool,
     /// Cancelled when the link has ended, for tasks that wait for that.
@@ -120,7 +119,7 @@ impl Remote {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.queue.is_ended()
     }
 
     pub(crate) fn close(&self, why: &str) {
@@ -138,7 +137,7 @@ impl Remote {
         if let Some(shared) = &self.shared {
             self.until_ended(shared.crossed()).await;
         }
-        self.push(QueueItem::End);
+        self.queue.push(QueueItem::End);
         self.ended.cancelled().await;
     }
 
@@ -168,24 +167,6 @@ impl Remote {
         self.ended.run_until_cancelled(task).await;
     }
 
-    fn push(&self, out: QueueItem) {
-        let mut q = self
-            .queue
-            .items
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if self.is_closed() {
-            drop(q);
-            if let QueueItem::Tensor(t) = out {
-                (t.sent)();
-            }
-            return;
-        }
-        q.push_back(out);
-        drop(q);
-        self.queue.filled.notify_one();
-    }
-
     pub(crate) fn send(&self, frame: &Frame) {
         let mut bytes = Vec::with_capacity(128);
         frame.encode(&mut bytes);
@@ -193,22 +174,17 @@ impl Remote {
         if self.queue.frames.fetch_add(more, Ordering::Relaxed) + more > FRAMES_QUEUED {
             self.close("the peer does not read what it is told");
         }
-        self.push(QueueItem::Frame(bytes));
+        self.queue.push(QueueItem::Frame(bytes));
     }
 
     pub(crate) fn ready(&self, source: Arc<dyn Batches>) {
-        self.push(QueueItem::Batches(source));
+        self.queue.push(QueueItem::Batches(source));
     }
 
     pub(crate) fn send_tensor(&self, mut out: Outgoing) {
         let bytes = out.tensor.byte_len();
-        self.queue.tensors.fetch_add(bytes, Ordering::Relaxed);
         // Any task may hold the tensor when the link ends: dropping this value reports the release as well.
-        let told = QueuedTensor {
-            queue: self.queue.clone(),
-            bytes,
-            sent: Some(out.sent),
-        };
+        let told = self.queue.hold(bytes, out.sent);
         out.sent = Box::new(move || drop(told));
         let large = bytes > LANE_LIMIT;
         let carried = match self.shared.as_ref().filter(|_| large) {
@@ -223,7 +199,7 @@ impl Remote {
     pub(crate) fn carry(&self, carried: CarryResult) {
         match carried {
             Ok(frame) => self.send(&frame),
-            Err(out) => self.push(QueueItem::Tensor(out)),
+            Err(out) => self.queue.push(QueueItem::Tensor(out)),
         }
     }
 }
@@ -249,7 +225,6 @@ fn run(
         identity: peer_identity(watched.connection()),
         watched,
         queue: Arc::default(),
-        closed: AtomicBool::new(false),
         left: AtomicBool::new(false),
         ended: CancellationToken::new(),
         refused: OnceLock::new(),
@@ -295,15 +270,7 @@ async fn supervise(
         e = remote.connection().closed() => e.to_string(),
     };
     remote.left.store(why == LEFT, Ordering::Release);
-    let left: Vec<QueueItem> = {
-        let mut q = remote
-            .queue
-            .items
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        remote.closed.store(true, Ordering::Release);
-        q.drain(..).collect()
-    };
+    let unsent = remote.queue.end();
     // If the connection ended, its reason says more than the error of a task that noticed it.
     let why = remote.watched.ended().unwrap_or(why);
     // Closing the connection here replaces the peer's reason.
@@ -313,11 +280,7 @@ async fn supervise(
     remote
         .connection()
         .close(VarInt::from_u32(0), why.as_bytes());
-    for out in left {
-        if let QueueItem::Tensor(t) = out {
-            (t.sent)();
-        }
-    }
+    unsent.let_go();
     if let Some(shared) = &remote.shared {
         shared.end();
     }
@@ -444,18 +407,7 @@ async fn write_lane(world: &World, remote: &Remote, mut send: SendStream) -> Str
     let mut batch: VecDeque<QueueItem> = VecDeque::new();
     let mut bytes = Vec::new();
     loop {
-        {
-            let mut q = remote
-                .queue
-                .items
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            std::mem::swap(&mut *q, &mut batch);
-        }
-        if batch.is_empty() {
-            remote.queue.filled.notified().await;
-            continue;
-        }
+        remote.queue.take(&mut batch).await;
         let mut written = Vec::new();
         let (mut frames, mut last) = (0, false);
         for out in batch.drain(..) {

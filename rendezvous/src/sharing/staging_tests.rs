@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use convoke_common::ids::StepKey;
-use convoke_graph::DType;
+use convoke_graph::{DType, Tensor};
 use tokio_util::sync::CancellationToken;
 
-use super::*;
+use super::staging::{OPEN, SLOT, SLOTS, Stage, StagingBuffer, Turn};
+use crate::frame::SharingFrame;
 use crate::fuzzing::LEASE;
+use crate::link::Outgoing;
 
 fn stage() -> Stage {
     let stage = Stage::default();
@@ -37,7 +39,7 @@ fn add(stage: &Stage, priority: u64, slots: usize) -> (Arc<AtomicUsize>, Cancell
 
 /// Copies and announces the next piece; returns its buffer and the frames.
 fn next(stage: &Stage) -> Option<(StagingBuffer, Vec<SharingFrame>)> {
-    let turn = locked(&stage.state).turn()?;
+    let turn = stage.state().turn()?;
     let Turn::Copy(chunk) = turn else {
         panic!("cancelled");
     };
@@ -107,9 +109,9 @@ fn one_is_sent_once_the_peer_has_begun_and_all_is_told() {
     check(0);
     stage.free(first);
     check(1);
-    assert!(!locked(&stage.state).is_idle());
+    assert!(!stage.state().is_idle());
     stage.free(last);
-    assert!(locked(&stage.state).is_idle());
+    assert!(stage.state().is_idle());
     stage.shut();
     check(1);
 }
@@ -148,7 +150,7 @@ fn one_that_is_cancelled_takes_no_slot() {
     let (_, cancel) = add(&stage, 0, 2);
     check_next(&stage, 0, true);
     cancel.cancel();
-    let turn = locked(&stage.state).turn();
+    let turn = stage.state().turn();
     let Some(Turn::Cancelled(0, crossing)) = turn else {
         panic!("it goes on");
     };
@@ -169,7 +171,7 @@ fn one_that_is_refused_goes_no_further() {
     assert_eq!(sent.load(Ordering::Relaxed), 1);
     assert!(next(&stage).is_none());
     stage.free(slot);
-    assert!(locked(&stage.state).is_idle());
+    assert!(stage.state().is_idle());
     // A frame about a transfer that is over is still allowed.
     unwanted(0).unwrap();
     assert_eq!(said.take(), []);
@@ -180,14 +182,14 @@ fn a_buffer_whose_tensor_is_refused_during_the_copy_is_free_again() {
     let stage = stage();
     add(&stage, 0, 2);
     let first = check_next(&stage, 0, true);
-    let turn = locked(&stage.state).turn();
+    let turn = stage.state().turn();
     let Some(Turn::Copy(chunk)) = turn else {
         panic!("it does not go on");
     };
     stage.unwanted(0, drop).unwrap();
     stage.tell(chunk, SLOT, |_| panic!("told"), |_| panic!("told"));
     stage.free(first);
-    assert!(locked(&stage.state).is_idle());
+    assert!(stage.state().is_idle());
     add(&stage, 0, SLOTS);
     for at in 0..SLOTS {
         check_next(&stage, 1, at == 0);
