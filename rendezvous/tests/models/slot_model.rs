@@ -1,80 +1,12 @@
-//! A model checker runs every interleaving of a slot's transitions, reuse included: it compiles `slot.rs` itself over
-//! the checker's atomics and cells.
-
-#![allow(clippy::unwrap_used)]
-
-/// The checker's primitives, under the names that `slot.rs` uses.
-mod primitives {
-    pub(crate) use loom::sync::atomic::Ordering;
-
-    /// Whether loads are made as read-modify-writes that never match. The checker reorders a load with a later write of
-    /// another thread only if nobody loaded in between, but it tries every order of read-modify-writes.
-    pub(crate) static EVERY_ORDER: std::sync::atomic::AtomicBool =
-        std::sync::atomic::AtomicBool::new(false);
-    /// A value that no word ever has.
-    const NEVER: u64 = u64::MAX;
-
-    pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
-
-    impl AtomicU64 {
-        pub(crate) fn new(value: u64) -> AtomicU64 {
-            AtomicU64(loom::sync::atomic::AtomicU64::new(value))
-        }
-
-        pub(crate) fn load(&self, order: Ordering) -> u64 {
-            match EVERY_ORDER.load(Ordering::SeqCst) {
-                true => match self.0.compare_exchange(NEVER, NEVER, order, order) {
-                    Ok(value) | Err(value) => value,
-                },
-                false => self.0.load(order),
-            }
-        }
-
-        pub(crate) fn store(&self, value: u64, order: Ordering) {
-            self.0.store(value, order);
-        }
-
-        pub(crate) fn compare_exchange(
-            &self,
-            current: u64,
-            new: u64,
-            success: Ordering,
-            failure: Ordering,
-        ) -> Result<u64, u64> {
-            self.0.compare_exchange(current, new, success, failure)
-        }
-    }
-
-    /// A spinning thread has no effect, so the schedule in which it runs later stands for this one.
-    pub(crate) fn spin_loop() {
-        loom::skip_branch();
-        loom::hint::spin_loop();
-    }
-
-    pub(crate) struct Cell<T>(loom::cell::UnsafeCell<T>);
-
-    impl<T> Cell<T> {
-        pub(crate) fn new(value: T) -> Cell<T> {
-            Cell(loom::cell::UnsafeCell::new(value))
-        }
-
-        pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
-            self.0.with_mut(f)
-        }
-    }
-}
-
-// Only the table needs the largest step number.
-#[allow(dead_code)]
-#[path = "../src/slot.rs"]
-mod slot;
+//! A slot's transitions, reuse included.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use loom::sync::Arc;
 use loom::thread;
 
-use slot::{FillFailure, PublishOutcome, RegisterOutcome, Slot};
+use crate::model;
+use crate::slot::{FillFailure, PublishOutcome, RegisterOutcome, Slot};
 
 /// The number of living values, counted outside the model.
 #[derive(Clone, Default)]
@@ -125,23 +57,6 @@ fn fill(slot: &Slot<Value>, n: u64, alive: &Alive) -> Fill {
                 Fill::Refused
             }
         },
-    }
-}
-
-/// Runs `check` under every interleaving with at most three forced switches.
-fn model(check: impl Fn() + Sync + Send + 'static) {
-    // One model runs at a time, since the kind of loads is a setting of all threads.
-    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _turn = TURN
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    let check = std::sync::Arc::new(check);
-    for every_order in [true, false] {
-        primitives::EVERY_ORDER.store(every_order, Ordering::SeqCst);
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(3);
-        let check = check.clone();
-        builder.check(move || check());
     }
 }
 
