@@ -28,6 +28,7 @@ mod generate;
 mod host;
 mod model;
 mod prepare;
+mod primitives;
 mod tensor;
 mod trace;
 

@@ -24,6 +24,8 @@ use convoke_rendezvous::eager::wire::{Holding, MOST_HANDLES};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::told::ToldHandle;
+
 /// How many sets of remembered ops there are, and how many ops a set has at most. The line that issues an op, and the
 /// op, choose the set.
 const SETS: usize = 128;
@@ -67,8 +69,7 @@ pub(crate) struct RememberedOp {
 pub(crate) struct UnsentValue {
     tensor: HostTensor,
     place: Arc<IssueSite>,
-    /// The value's handle, once the worker was told of the value.
-    told: Mutex<Option<u64>>,
+    told: ToldHandle,
 }
 
 /// The direct way to a worker's session.
@@ -279,7 +280,7 @@ impl Line {
         UnsentValue {
             tensor,
             place,
-            told: Mutex::new(None),
+            told: ToldHandle::default(),
         }
     }
 
@@ -312,24 +313,21 @@ impl UnsentValue {
 
     /// Returns the handle by which the worker knows the value. The first time, `tell` tells the worker of the value.
     pub fn told(&self, tell: impl FnOnce(&HostTensor) -> Result<u64, Error>) -> Result<u64, Error> {
-        let mut told = locked(&self.told);
-        if let Some(id) = *told {
-            return Ok(id);
-        }
-        let id = tell(&self.tensor)?;
-        *told = Some(id);
-        self.uncount();
-        Ok(id)
+        self.told.told(|| {
+            let id = tell(&self.tensor)?;
+            self.uncount();
+            Ok(id)
+        })
     }
 
-    /// The handle by which the worker knows the value, if it does.
-    pub fn id(&self) -> Option<u64> {
-        *locked(&self.told)
+    /// Takes the handle by which the worker knows the value, to free it, if nobody has taken it.
+    pub fn take_id(&self) -> Option<u64> {
+        self.told.take()
     }
 
-    /// Like [`UnsentValue::id`], for a value that nobody else has, so that no lock is taken.
-    pub fn last_id(&mut self) -> Option<u64> {
-        *self.told.get_mut().unwrap_or_else(PoisonError::into_inner)
+    /// Whether the worker was told of the value, which nobody else has.
+    pub fn was_told(&mut self) -> bool {
+        self.told.was_told()
     }
 
     fn uncount(&self) {
@@ -341,7 +339,7 @@ impl UnsentValue {
 
 impl Drop for UnsentValue {
     fn drop(&mut self) {
-        if self.last_id().is_none() {
+        if !self.was_told() {
             self.uncount();
         }
     }

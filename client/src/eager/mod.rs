@@ -11,7 +11,9 @@
 
 pub(crate) mod direct;
 mod prepared;
+mod room;
 mod session;
+pub(crate) mod told;
 
 use std::any::Any;
 use std::collections::BTreeMap;

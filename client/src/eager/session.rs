@@ -17,8 +17,7 @@ mod transfers;
 
 use std::fmt;
 use std::panic::Location;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use convoke_common::device_spec::DeviceId;
 use convoke_common::error::{Code, Error, Result};
@@ -32,13 +31,14 @@ use convoke_rendezvous::eager::wire::{
 };
 use convoke_rendezvous::eager::{Batch, Batches};
 use convoke_rendezvous::{Link, Peer};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use self::state::{DialState, SessionState};
 use self::transfers::{MOVES, PUTTING};
 use super::direct::Line;
 use super::prepared::{Key, RememberedPlace};
+use super::room::Room;
 use super::{Sessions, shut};
 
 /// How many ops may be issued and not resolved.
@@ -60,10 +60,7 @@ pub(crate) struct WorkerSession {
     me: Weak<WorkerSession>,
     sessions: Weak<Sessions>,
     state: Mutex<SessionState>,
-    putting: Arc<AtomicU64>,
-    /// Notified when there may be room again: `room` wakes tasks, and `freed` wakes threads.
-    room: Notify,
-    freed: Condvar,
+    room: Room,
     /// Cancelled when the session is lost, which ends the sending of tensors.
     sending: CancellationToken,
     /// The direct way to the worker once it is linked, where it is in this process.
@@ -145,9 +142,7 @@ impl WorkerSession {
             me: me.clone(),
             sessions,
             state: Mutex::new(SessionState::new(batch, transfers, first)),
-            putting: Arc::default(),
-            room: Notify::new(),
-            freed: Condvar::new(),
+            room: Room::default(),
             sending: CancellationToken::new(),
             line: OnceLock::new(),
         })
@@ -217,7 +212,7 @@ impl WorkerSession {
     fn full(&self, state: &SessionState, need: RoomRequest<'_>, some: bool) -> Option<String> {
         let most = |most: u64| if some { most - most / 8 } else { most };
         let (ops, waiting) = (state.unresolved, state.batch.len());
-        let (moves, putting) = (state.moves.len(), self.putting.load(Ordering::Relaxed));
+        let (moves, putting) = (state.moves.len(), self.room.putting());
         if ops >= most(WINDOW) {
             return Some(format!("{ops} ops"));
         }
@@ -247,8 +242,7 @@ impl WorkerSession {
             drop(state);
             let mut state = self.usable()?;
             while self.full(&state, need, true).is_some() {
-                let woken = self.freed.wait(state);
-                state = woken.unwrap_or_else(PoisonError::into_inner);
+                state = self.room.wait(state);
                 if let DialState::Lost(error) = &state.way {
                     return Err(error.clone());
                 }
@@ -398,29 +392,18 @@ impl WorkerSession {
     /// Returns once at most `most` ops, and half of what may wait to be sent, are on their way. Fails where the session
     /// is lost.
     pub async fn room(&self, most: u64) -> Result<()> {
-        loop {
-            let room = self.room.notified();
-            tokio::pin!(room);
-            // Registered before looking, so that nothing in between is missed.
-            room.as_mut().enable();
-            if self.has_room(most)? {
-                return Ok(());
-            }
-            room.await;
-        }
+        let look = || match self.has_room(most) {
+            Ok(room) => room.then_some(Ok(())),
+            Err(error) => Some(Err(error)),
+        };
+        self.room.until(look).await
     }
 
     fn has_room(&self, most: u64) -> Result<bool> {
         let state = self.usable()?;
-        let putting = self.putting.load(Ordering::Relaxed);
+        let putting = self.room.putting();
         let few = state.unresolved <= most && state.batch.len() <= WAITING / 2;
         Ok(few && state.moves.len() <= MOVES / 2 && putting <= PUTTING / 2)
-    }
-
-    /// Wakes everybody who waits for room.
-    fn tell_room(&self) {
-        self.room.notify_waiters();
-        self.freed.notify_all();
     }
 
     /// Half of the window: enough for bulk issue to go on while it fills.
@@ -494,7 +477,7 @@ impl WorkerSession {
         self.line().into_iter().for_each(Line::end);
         // The closures that wait for a link never run.
         drop(way);
-        self.tell_room();
+        self.room.tell();
         if let Ok(sessions) = self.sessions() {
             sessions.ended(&self.peer, error);
         }
@@ -514,7 +497,7 @@ impl WorkerSession {
             Report::Resolved(count) => {
                 state.unresolved = state.unresolved.saturating_sub(count);
                 drop(state);
-                self.tell_room();
+                self.room.tell();
             }
             Report::Failed { error, .. } => {
                 tracing::warn!(target: "convoke::eager", "{error}");
@@ -531,7 +514,7 @@ impl WorkerSession {
             Report::Took { transfer } => {
                 state.moves.remove(&transfer);
                 drop(state);
-                self.tell_room();
+                self.room.tell();
             }
             Report::Accounted { request, held } => {
                 if let Some(reply) = state.accounts.remove(&request) {
@@ -550,7 +533,7 @@ impl Batches for WorkerSession {
         state.told = false;
         state.batch.take(out);
         drop(state);
-        self.tell_room();
+        self.room.tell();
     }
 }
 

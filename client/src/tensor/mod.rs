@@ -8,6 +8,7 @@ mod apply;
 mod args;
 mod call;
 mod display;
+mod donation;
 mod index;
 mod operators;
 mod ops;
@@ -16,8 +17,8 @@ mod sugar;
 
 use std::fmt;
 use std::panic::Location;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_graph::Tensor as HostTensor;
@@ -38,6 +39,8 @@ use crate::eager::direct::UnsentValue;
 use crate::eager::{LateShape, PendingFetch, SessionOwner, shut};
 use crate::host::FromHost;
 use crate::trace::SymbolicTensor;
+
+use donation::Donation;
 
 /// Why a tensor lives where it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,12 +81,7 @@ struct Handle {
     value: TensorValue,
     placed: PlacedBy,
     origin: &'static Location<'static>,
-    /// Whether a call has the tensor, or is promised it.
-    promised: AtomicBool,
-    /// The line of the call that the tensor was donated to.
-    donated: OnceLock<&'static Location<'static>>,
-    /// Whether the worker was told that the tensor is not needed any more.
-    freed: AtomicBool,
+    donation: Donation,
 }
 
 enum TensorValue {
@@ -97,6 +95,19 @@ struct RemoteValue {
     id: u64,
     dtype: DType,
     dims: Dims,
+    /// Whether the worker was told that the tensor is not needed any more.
+    freed: AtomicBool,
+}
+
+impl RemoteValue {
+    fn new(id: u64, dtype: DType, dims: Dims) -> RemoteValue {
+        RemoteValue {
+            id,
+            dtype,
+            dims,
+            freed: AtomicBool::new(false),
+        }
+    }
 }
 
 enum Dims {
@@ -143,12 +154,14 @@ impl Handle {
     }
 
     fn free(&self) {
-        if !self.freed.swap(true, Ordering::AcqRel)
-            && let Some(id) = match &self.value {
-                TensorValue::There(there) => Some(there.id),
-                TensorValue::Here(here) => here.id(),
+        let id = match &self.value {
+            TensorValue::There(there) => {
+                let freed = there.freed.swap(true, Ordering::AcqRel);
+                (!freed).then_some(there.id)
             }
-        {
+            TensorValue::Here(here) => here.take_id(),
+        };
+        if let Some(id) = id {
             self.worker.free(id);
         }
     }
@@ -188,27 +201,24 @@ impl PendingTensor {
 
     /// Lets the call take the tensor, which is gone for everybody else.
     pub(crate) fn give(&self, at: &'static Location<'static>) {
-        // Nobody else has the promise. Where the call runs again, the tensor was given before.
-        let _ = self.0.donated.set(at);
+        self.0.donation.give(at);
     }
 }
 
 impl Drop for PendingTensor {
     fn drop(&mut self) {
-        if self.0.donated.get().is_none() {
-            self.0.promised.store(false, Ordering::Release);
-        }
+        self.0.donation.withdraw();
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         // The worker knows nothing of most values in this process, so they need not be freed there.
-        let untold = match &mut self.value {
-            TensorValue::Here(here) => here.last_id().is_none(),
-            TensorValue::There(_) => false,
+        let told = match &mut self.value {
+            TensorValue::Here(here) => here.was_told(),
+            TensorValue::There(_) => true,
         };
-        if !untold {
+        if told {
             self.free();
         }
     }
@@ -224,7 +234,7 @@ impl Tensor {
         origin: &'static Location<'static>,
     ) -> Tensor {
         let dims = Dims::Known(shape);
-        let value = TensorValue::There(RemoteValue { id, dtype, dims });
+        let value = TensorValue::There(RemoteValue::new(id, dtype, dims));
         Tensor::handle_of(worker, value, placed, origin)
     }
 
@@ -239,7 +249,7 @@ impl Tensor {
     ) -> Tensor {
         let dtype = declared.dtype;
         let dims = Dims::Late(Box::new((declared, shape)));
-        let value = TensorValue::There(RemoteValue { id, dtype, dims });
+        let value = TensorValue::There(RemoteValue::new(id, dtype, dims));
         Tensor::handle_of(worker, value, placed, origin)
     }
 
@@ -266,9 +276,7 @@ impl Tensor {
             value,
             placed,
             origin,
-            promised: AtomicBool::new(false),
-            donated: OnceLock::new(),
-            freed: AtomicBool::new(false),
+            donation: Donation::none(),
         })))
     }
 
@@ -295,7 +303,7 @@ impl Tensor {
     /// Returns the handle, for a use that is not possible inside a trace. `what` names the use in errors.
     fn remote_for(&self, what: &str) -> Result<&Shared<Handle>> {
         match &self.0 {
-            Repr::Remote(handle) => match handle.donated.get() {
+            Repr::Remote(handle) => match handle.donation.given() {
                 None => Ok(handle),
                 Some(at) => {
                     let to = format!("{}:{}", at.file(), at.line());
@@ -324,7 +332,7 @@ impl Tensor {
     /// Promises the tensor to a call. If two calls take it at once, the second one fails.
     pub(crate) fn promise(&self) -> Result<PendingTensor> {
         let handle = self.remote_for("donated")?;
-        if !handle.promised.swap(true, Ordering::AcqRel) {
+        if handle.donation.promise() {
             return Ok(PendingTensor(handle.clone()));
         }
         self.remote_for("donated")?;
@@ -356,7 +364,7 @@ impl Tensor {
 
     /// Returns the value where it belongs to this worker, is in this process, and is there already.
     pub(crate) fn here_on(&self, worker: &Arc<SessionOwner>) -> Option<LocalTensor<'_>> {
-        let of = |h: &&Handle| Arc::ptr_eq(&h.worker, worker) && h.donated.get().is_none();
+        let of = |h: &&Handle| Arc::ptr_eq(&h.worker, worker) && h.donation.given().is_none();
         let h = self.handle().filter(of)?;
         match &h.value {
             TensorValue::Here(here) => Some(LocalTensor::Here(here.tensor())),

@@ -2,7 +2,6 @@
 
 use std::panic::Location;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use convoke_common::error::{Error, Result};
 use convoke_common::ids::{LeaseId, StepKey};
@@ -35,12 +34,12 @@ impl WorkerSession {
             state.command(&Command::Literal { tensor, origin })?;
         } else {
             let transfer = state.take(0, tensor.dtype(), Some(tensor.shape().into()), origin)?;
-            self.putting.fetch_add(bytes, Ordering::Relaxed);
+            self.room.put(bytes);
             let key = StepKey {
                 lease: LeaseId::of_session(owner),
                 n: transfer,
             };
-            let (putting, me) = (self.putting.clone(), self.me.clone());
+            let me = self.me.clone();
             let out = Outgoing {
                 key,
                 slot: 0,
@@ -48,11 +47,8 @@ impl WorkerSession {
                 priority: 0,
                 cancel: self.sending.clone(),
                 sent: Box::new(move || {
-                    putting.fetch_sub(bytes, Ordering::Relaxed);
                     if let Some(me) = me.upgrade() {
-                        // With the lock taken once, a thread that saw no room waits by now, and is woken.
-                        drop(me.state());
-                        me.tell_room();
+                        me.room.put_ended(bytes, &me.state);
                     }
                 }),
             };
