@@ -14,7 +14,7 @@ pub const CALL_BOUND: Duration = Duration::from_secs(60);
 /// one at a time.
 const UNDISTURBED: Duration = Duration::from_secs(20);
 
-/// How much longer a load may take that asks for a number of workers where one of them joins late: it waits for them.
+/// How much longer a load may take that asks for a number of workers, while fewer are there: it waits for them.
 const WORKERS_BOUND: Duration = Duration::from_secs(30);
 
 /// How long after the last fault all processes are back.
@@ -51,7 +51,7 @@ impl Invariant for Progress {
             let healed = healed.unwrap_or_default().saturating_sub(view.zero);
             let bound = if faulty || !view.injured.is_empty() {
                 CALL_BOUND
-            } else if r.call.is_none() && may_wait_for_workers(view, r) {
+            } else if r.call.is_none() && asks_for_workers(view, r) {
                 UNDISTURBED + WORKERS_BOUND
             } else {
                 UNDISTURBED
@@ -73,10 +73,9 @@ impl Invariant for Progress {
     }
 }
 
-/// Whether a load asks for a number of workers, of which one may not be there yet.
-fn may_wait_for_workers(view: &View<'_>, load: &Record) -> bool {
+/// Whether a load asks for a number of workers.
+fn asks_for_workers(view: &View<'_>, load: &Record) -> bool {
     let client = view.scenario.clients.get(load.client);
     let model = client.and_then(|c| c.models.get(load.model));
-    let joins_late = view.scenario.workers.iter().any(|w| w.joins > 0);
-    joins_late && model.is_some_and(|m| m.workers.is_some())
+    model.is_some_and(|m| m.workers.is_some())
 }
