@@ -487,6 +487,45 @@ impl DeviceQueue for BrittleQueue {
     }
 }
 
+/// Waits until these workers live and the others have ended.
+async fn check_alive(cluster: &Cluster, want: &[bool]) {
+    let states = async || -> Vec<bool> {
+        let members = cluster.status().await.unwrap().members;
+        let alive = |m: MemberStatus| m.state == MemberState::Alive;
+        members.into_iter().map(alive).collect()
+    };
+    let ended = async { while states().await != want {} };
+    let bound = Duration::from_secs(30);
+    tokio::time::timeout(bound, ended).await.unwrap();
+}
+
+#[tokio::test]
+async fn handles_of_a_device_that_fails_for_good_say_so() {
+    let broken = Arc::<AtomicBool>::default();
+    let shared = broken.clone();
+    let kind = DeviceKind::new("frail", NUMERICS_PROFILE, move |context| {
+        Ok(Arc::new(Brittle {
+            whole: Arc::new(SimGpu::new(context.compute.clone())),
+            broken: shared.clone(),
+        }))
+    });
+    convoke::devices::register(kind).unwrap();
+    let cluster = cluster(2, &["frail", "cpu"]).await;
+    let (frail, other) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
+    let x = frail.put(vec![1f32; 1 << 15]).unwrap();
+    let y = x.neg().unwrap();
+    frail.synchronize().await.unwrap();
+    broken.store(true, Ordering::Relaxed);
+    let e = y.fetch::<Vec<f32>>().await.unwrap_err();
+    assert_eq!(e.code, Code::Wedged, "{e}");
+    let want = "worker w0 is wedged: its device frail:0 failed: it fell off the bus";
+    assert!(e.message.contains(want), "{e}");
+    check_alive(&cluster, &[false, true]).await;
+    let sum = other.put([1f32, 2.]).unwrap().neg().unwrap();
+    assert_eq!(sum.fetch::<Vec<f32>>().await.unwrap(), [-1., -2.]);
+    cluster.shutdown().await;
+}
+
 #[tokio::test]
 async fn a_device_that_fails_for_good_takes_its_worker_along_and_nothing_else() {
     let broken: [Arc<AtomicBool>; 2] = Default::default();
@@ -521,13 +560,6 @@ async fn a_device_that_fails_for_good_takes_its_worker_along_and_nothing_else() 
     let want =
         format!("worker w{at} is wedged: its device brittle:{at} failed: it fell off the bus");
     assert!(told.len() == 1 && told[0].contains(&want), "{told:?}");
-    let states = async || -> Vec<bool> {
-        let members = cluster.status().await.unwrap().members;
-        let alive = |m: MemberStatus| m.state == MemberState::Alive;
-        members.into_iter().map(alive).collect()
-    };
-    let ended = async { while states().await != [at != 0, at != 1] {} };
-    let bound = Duration::from_secs(30);
-    tokio::time::timeout(bound, ended).await.unwrap();
+    check_alive(&cluster, &[at != 0, at != 1]).await;
     cluster.shutdown().await;
 }

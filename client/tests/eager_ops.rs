@@ -3,13 +3,20 @@
 #![allow(clippy::unwrap_used)]
 
 use convoke::{
-    Cluster, Code, DType, Device, Element, Embedded, Index, Result, Tensor, display, options,
-    with_device,
+    Cluster, Code, DType, Device, DeviceId, Element, Embedded, Index, Result, Tensor, display,
+    options, with_device,
 };
 use ndarray::{Array2, ArrayD, Axis, array, s};
 
+/// The device of the workers: `eager_devices.rs` runs the same tests on one with memory of its own.
+fn device() -> DeviceId {
+    let with_memory = module_path!().starts_with("eager_devices");
+    ["cpu", "simgpu"][usize::from(with_memory)].parse().unwrap()
+}
+
 async fn cluster() -> (Cluster, Device, Device) {
-    let cluster = Embedded::new(2).threads(1).start().await.unwrap();
+    let embedded = Embedded::new(2).threads(1).devices([device()]);
+    let cluster = embedded.start().await.unwrap();
     let (a, b) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
     (cluster, a, b)
 }
@@ -330,7 +337,7 @@ async fn previews_show_what_display_shows() {
     let x = a.put(array![[1f32, 0.5], [-2., 0.25]]).unwrap();
     let text = "[[ 1.00,  0.50],\n [-2.00,  0.25]]";
     assert_eq!(x.preview().await.unwrap(), text);
-    assert_eq!(format!("{x:?}"), "f32[2, 2] on w0/cpu:0");
+    assert_eq!(format!("{x:?}"), format!("f32[2, 2] on w0/{}", device()));
     cluster.shutdown().await;
 }
 

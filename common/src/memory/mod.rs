@@ -243,6 +243,10 @@ impl Books {
 pub struct Ledger {
     limit: u64,
     name: Arc<str>,
+    /// Whose memory it is, as errors say it.
+    holder: Arc<str>,
+    /// The option of the worker that sets the limit.
+    option: &'static str,
     owner: Option<Arc<Owner>>,
     books: Arc<Mutex<Books>>,
     freed: Arc<Notify>,
@@ -282,12 +286,23 @@ impl Ledger {
         Ledger {
             limit,
             name: name.into(),
+            holder: format!("worker {name}").into(),
+            option: "--memory",
             owner: None,
             books: Arc::default(),
             freed: Arc::default(),
             reclaimer: Arc::default(),
             keeps: 0,
             keeps_some: Arc::default(),
+        }
+    }
+
+    /// Makes a ledger of the memory of a device of the worker `name`.
+    pub fn of_device(name: &str, limit: u64) -> Ledger {
+        Ledger {
+            holder: format!("the device of worker {name}").into(),
+            option: "--device-memory",
+            ..Ledger::new(name, limit)
         }
     }
 
@@ -351,15 +366,17 @@ impl Ledger {
 
     fn full(&self, b: &Books, bytes: u64) -> Error {
         let msg = format!(
-            "worker {} has {} of {} MiB free; {} more MiB are needed{}",
-            self.name,
+            "{} has {} of {} MiB free; {} more MiB are needed{}",
+            self.holder,
             mib(self.limit - b.total),
             mib(self.limit),
             mib(bytes),
             b.largest()
         );
-        Error::new(Code::OutOfMemory, msg)
-            .advise("raise --memory of the worker, add workers, or run smaller inputs")
+        let option = self.option;
+        Error::new(Code::OutOfMemory, msg).advise(format!(
+            "raise {option} of the worker, add workers, or run smaller inputs"
+        ))
     }
 
     /// Bytes that the holders of this ledger's token have for one purpose; 0 where the ledger has no owner.
@@ -501,9 +518,9 @@ mod tests {
 
     /// Frees nothing, and notes for how many bytes it was asked.
     #[derive(Default)]
-    struct Asked(Mutex<Vec<u64>>);
+    struct ReclaimLog(Mutex<Vec<u64>>);
 
-    impl Reclaim for Asked {
+    impl Reclaim for ReclaimLog {
         fn reclaim(&self, bytes: u64) -> bool {
             self.0.lock().unwrap().push(bytes);
             false
@@ -513,7 +530,7 @@ mod tests {
     #[test]
     fn no_more_is_asked_for_than_is_missing() {
         let l = Ledger::new("w0", 100);
-        let asked = Arc::<Asked>::default();
+        let asked = Arc::<ReclaimLog>::default();
         let source: Arc<dyn Reclaim> = asked.clone();
         l.reclaim_from(Arc::downgrade(&source));
         let _held = l.reserve(Purpose::Weights, 60).unwrap();

@@ -198,7 +198,8 @@ pub fn resolve(
     }))
 }
 
-fn is_host(def: &OpDef, operand: usize) -> bool {
+/// Whether an operand of an op is a host operand.
+pub(crate) fn is_host(def: &OpDef, operand: usize) -> bool {
     let variadic = def.operands.last().filter(|o| o.variadic);
     def.operands
         .get(operand)

@@ -26,9 +26,9 @@ pub struct ConstantCopies(Mutex<HashMap<Place, Weak<dyn Any + Send + Sync>>>);
 const IN_FLIGHT: usize = 64 << 20;
 
 /// The watch of work for which no kernel of a step is noted.
-pub(super) struct NoKernels;
+pub(crate) struct UnwatchedKernels;
 
-impl KernelWatch for NoKernels {
+impl KernelWatch for UnwatchedKernels {
     fn around(&self, _: u32, run: &mut dyn FnMut()) {
         run();
     }
@@ -63,7 +63,7 @@ pub(crate) async fn copy_constants(
         .device
         .open(share, &owned.memory, Purpose::Weights, 0)?;
     let cancel = Arc::<AtomicBool>::default();
-    let step = Arc::new(DeviceStep::new(cancel, Arc::new(NoKernels)));
+    let step = Arc::new(DeviceStep::new(cancel, Arc::new(UnwatchedKernels)));
     // Installs copy one after the other, so that none copies what another one is copying.
     let mut copies = owned.constants.0.lock().await;
     let constants = &installed.code.constants;

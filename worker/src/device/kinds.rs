@@ -161,7 +161,7 @@ impl OwnedDevice {
         OwnedDevice {
             device,
             profile: profile.into(),
-            memory: Ledger::new(worker, memory),
+            memory: Ledger::of_device(worker, memory),
             constants: Arc::default(),
         }
     }

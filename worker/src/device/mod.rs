@@ -24,6 +24,7 @@
 mod constants;
 mod kinds;
 mod measure;
+mod side;
 pub mod simgpu;
 mod split;
 pub mod suite;
@@ -43,9 +44,10 @@ use convoke_graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
 pub use constants::ConstantCopies;
-pub(crate) use constants::copy_constants;
+pub(crate) use constants::{UnwatchedKernels, copy_constants};
 pub use kinds::{DeviceContext, DeviceKind, OwnedDevice, open, register};
 pub(crate) use measure::speed;
+pub(crate) use side::{Side, SideFacts, is_arithmetic, read_shape, side};
 pub use split::DeviceNode;
 pub(crate) use split::split;
 

@@ -18,12 +18,14 @@ use std::sync::Arc;
 
 use convoke_common::error::{Error, Result};
 use convoke_graph::DType;
-use convoke_graph::graph::{Attrs, TensorType, Value};
-use convoke_graph::ops::{self, Memory, Op, OpDef, ShapeOp};
+use convoke_graph::graph::{Attrs, Value};
+use convoke_graph::ops;
 use convoke_graph::program::{NO_OPERAND, Program, ProgramNode};
 use smallvec::SmallVec;
 
+use super::side::{Side, SideFacts, is_arithmetic, side};
 use super::{Device, DeviceKernel, DeviceOp};
+use crate::cpu::is_host;
 use crate::program::code::{DeviceInstr, InstrKind};
 
 /// A node that the device runs.
@@ -114,19 +116,6 @@ pub(crate) fn split(
         kinds: s.kinds,
         nodes: s.launched,
     }))
-}
-
-/// Whether operand `i` of an op is a host operand.
-fn is_host(def: &OpDef, i: usize) -> bool {
-    let variadic = def.operands.last().filter(|o| o.variadic);
-    let operand = def.operands.get(i).or(variadic);
-    operand.is_some_and(|o| o.memory == Memory::Host)
-}
-
-/// Whether a value is one that shapes are computed from: integers in at most one dimension.
-fn is_arithmetic(ty: &TensorType) -> bool {
-    let integers = matches!(ty.dtype, DType::I32 | DType::I64 | DType::Bool);
-    integers && ty.shape.len() <= 1
 }
 
 impl Splitter<'_> {
@@ -231,34 +220,21 @@ impl Splitter<'_> {
         let Some(def) = ops::lookup(&node.op) else {
             return InstrKind::Kernel;
         };
-        let is_text = |v: &u32| {
-            let value = self.values.get(*v as usize);
-            value.is_some_and(|value| value.ty.dtype == DType::Str)
-        };
-        // The length of a string is in its tensor, which no device looks into.
-        if node.inputs.iter().chain(&node.outputs).any(is_text) {
-            return InstrKind::Kernel;
-        }
+        let type_of = |v: &u32| self.values.get(*v as usize).map(|value| &value.ty);
+        let is_text = |v: &u32| type_of(v).is_some_and(|ty| ty.dtype == DType::Str);
         let on_host = |v: &u32| *v == NO_OPERAND || self.places[*v as usize].host.is_some();
-        if matches!(def.op, Op::Shape(ShapeOp::Shape | ShapeOp::Size)) {
-            let there = node.inputs.iter().all(on_host);
-            return match there {
-                true => InstrKind::Kernel,
-                false => InstrKind::Device(DeviceInstr::Shape),
-            };
-        }
-        let mut made = node.outputs.iter().map(|v| &self.values[*v as usize].ty);
-        if made.all(is_arithmetic) && node.inputs.iter().all(on_host) {
-            return InstrKind::Kernel;
-        }
-        // Sizes that only a kernel can tell are not known when it is enqueued.
-        if def.sized_by_data {
-            return InstrKind::Kernel;
-        }
-        let dtype = |v: &u32| {
-            let value = self.values.get(*v as usize);
-            value.map(|value| value.ty.dtype)
+        let mut made = node.outputs.iter().filter_map(type_of);
+        let facts = SideFacts {
+            text: node.inputs.iter().chain(&node.outputs).any(is_text),
+            on_host: node.inputs.iter().all(on_host),
+            arithmetic: made.all(|ty| is_arithmetic(ty.dtype, ty.shape.len())),
         };
+        match side(def, &facts) {
+            Side::Host => return InstrKind::Kernel,
+            Side::Shape => return InstrKind::Device(DeviceInstr::Shape),
+            Side::Device => {}
+        }
+        let dtype = |v: &u32| type_of(v).map(|ty| ty.dtype);
         let operands: Vec<Option<DType>> = node.inputs.iter().map(dtype).collect();
         let kernel = self.device.resolve(&DeviceOp {
             def,

@@ -15,6 +15,7 @@
 //! 5. Transfers that arrive without having been announced are bounded, in number and by the size of tensors that travel
 //!    on a lane.
 
+mod device;
 mod failure;
 mod transfers;
 
@@ -31,9 +32,10 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 use smallvec::SmallVec;
 
-pub(super) use self::failure::{Counted, Failure};
+pub(super) use self::failure::{CountedBytes, Failure};
 use self::transfers::{EarlyTransfer, ExpectedTransfer};
 use super::prepared::{PreparedOp, ShapeFacts};
+use super::value::{DeviceValue, Value};
 use crate::cpu::{Inputs, Outputs};
 
 /// Most transfers that may come before they are announced: as many as a client may have under way.
@@ -62,7 +64,7 @@ enum HandleState {
         waiters: SmallVec<[Waiter; 1]>,
         dropped: bool,
     },
-    Ready(Tensor),
+    Ready(Value),
     Failed(Arc<Failure>),
 }
 
@@ -98,6 +100,9 @@ struct WaitingRun {
 pub(super) struct Run {
     pub prepared: Arc<PreparedOp>,
     pub inputs: Inputs,
+    /// Where the worker has a device, the operands that are values of handles; each of the others, and each that was copied
+    /// to the host for this op, is in `inputs`. It may be shorter than those.
+    pub values: Vec<Option<Arc<DeviceValue>>>,
     /// The number of the op's first output.
     pub first: Id,
     /// Bytes that the op takes until it is handed out.
@@ -105,7 +110,23 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The predicted time and the sizes of the op with these operands.
+    /// Bytes that the op takes until it is handed out.
+    pub fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// Sets an operand to a handle's value.
+    fn set(&mut self, operand: usize, value: &Value) {
+        match value {
+            Value::Host(tensor) => self.inputs[operand] = Some(tensor.clone()),
+            Value::Device(value) => {
+                self.values.resize(self.inputs.len(), None);
+                self.values[operand] = Some(value.clone());
+            }
+        }
+    }
+
+    /// The predicted time and the sizes of the op with these operands, which all are in `inputs`.
     pub fn seen(&self) -> Arc<ShapeFacts> {
         let inputs: SmallVec<[Option<&Tensor>; 4]> =
             self.inputs.iter().map(Option::as_ref).collect();
@@ -135,9 +156,9 @@ pub(super) enum Effect {
     Send {
         peer: u32,
         transfer: u64,
-        tensor: Tensor,
+        value: Value,
         /// Counts the tensor's place in queues, until the link has let go of it.
-        counted: Counted,
+        counted: CountedBytes,
     },
     Abort {
         peer: u32,
@@ -145,13 +166,15 @@ pub(super) enum Effect {
         error: Arc<Failure>,
     },
     /// A step that waited for a handle goes on.
-    Step(TensorCallback, HandleOutcome),
+    Step(TensorCallback, Result<Value, Arc<Error>>),
 }
 
 /// The handles, ops and transfers of a session.
 #[derive(Default)]
 pub(super) struct Core {
     handles: FxHashMap<Id, Handle>,
+    /// Whether the worker has a device with memory of its own.
+    has_device: bool,
     next: Id,
     waiting: Slab<WaitingRun>,
     ready: BinaryHeap<Reverse<Run>>,
@@ -187,9 +210,25 @@ enum HandleUse {
 pub(crate) type HandleOutcome = Result<Tensor, Arc<Error>>;
 
 /// The same for what the session keeps.
-pub(super) type Settled = Result<Tensor, Arc<Failure>>;
+pub(super) type HandleResult = Result<Value, Arc<Failure>>;
 
 impl Core {
+    /// The core of a session at a worker that has a device with memory of its own, or none.
+    pub fn new(has_device: bool) -> Core {
+        Core {
+            has_device,
+            ..Core::default()
+        }
+    }
+
+    /// The value of a handle whose tensor came to the host, or was made there.
+    fn value_of(&self, tensor: Tensor) -> Value {
+        match self.has_device {
+            false => Value::Host(tensor),
+            true => Value::Device(Arc::new(DeviceValue::of_host(tensor))),
+        }
+    }
+
     /// The number of the next handle.
     pub fn next(&self) -> Id {
         self.next
@@ -216,8 +255,8 @@ impl Core {
     }
 
     /// Counts a tensor that is on its way to a peer, until what this returns is dropped.
-    pub fn on_its_way(&self) -> Counted {
-        Counted::new(TRANSFER, &self.counted)
+    pub fn on_its_way(&self) -> CountedBytes {
+        CountedBytes::new(TRANSFER, &self.counted)
     }
 
     fn make(&mut self, origin: u32, count: usize) -> Id {
@@ -304,13 +343,20 @@ impl Core {
         };
         let kept = OP + operands.iter().map(value).sum::<u64>();
         let (mut inputs, mut missing) = (Inputs::new(), 0);
+        let mut values = Vec::new();
+        let count = operands.len();
         for (operand, given) in operands.into_iter().enumerate() {
             inputs.push(match given {
                 Operand::Absent => None,
                 Operand::Value(t) => Some(t),
                 Operand::Borrowed(t) => Some(t.clone()),
                 Operand::Handle(id) => match self.handles.get_mut(&id).map(|h| &mut h.state) {
-                    Some(HandleState::Ready(t)) => Some(t.clone()),
+                    Some(HandleState::Ready(Value::Host(t))) => Some(t.clone()),
+                    Some(HandleState::Ready(Value::Device(v))) => {
+                        values.resize(count, None);
+                        values[operand] = Some(v.clone());
+                        None
+                    }
                     Some(HandleState::Pending { waiters, .. }) => {
                         waiters.push(Waiter::Run { op, first, operand });
                         missing += 1;
@@ -323,6 +369,7 @@ impl Core {
         let run = Run {
             prepared,
             inputs,
+            values,
             first,
             kept,
         };
@@ -357,7 +404,8 @@ impl Core {
                         let shape = t.shape().into();
                         self.report(Report::Shape { handle, shape });
                     }
-                    self.settle(handle, Ok(t));
+                    let value = self.value_of(t);
+                    self.settle(handle, Ok(value));
                 }
             }
             Err(error) => self.failed(first, prepared.outputs, self.failure(error)),
@@ -394,7 +442,8 @@ impl Core {
         Err(Error::new(Code::ProtocolViolation, msg))
     }
 
-    fn fail_outputs(&mut self, first: Id, outputs: usize, error: Arc<Failure>) {
+    /// Fails the outputs of an op whose operand has failed.
+    pub fn fail_outputs(&mut self, first: Id, outputs: usize, error: Arc<Failure>) {
         self.resolved += 1;
         for id in first..first + outputs as u64 {
             self.settle(id, Err(error.clone()));
@@ -402,14 +451,14 @@ impl Core {
     }
 
     /// Resolves a handle, and all that fails with it. There is no recursion, since chains are long.
-    fn settle(&mut self, id: Id, settled: Settled) {
-        let mut todo: Vec<(Id, Settled)> = vec![(id, settled)];
+    fn settle(&mut self, id: Id, settled: HandleResult) {
+        let mut todo: Vec<(Id, HandleResult)> = vec![(id, settled)];
         while let Some((id, settled)) = todo.pop() {
             let Some(handle) = self.handles.get_mut(&id) else {
                 continue;
             };
             let state = match &settled {
-                Ok(t) => HandleState::Ready(t.clone()),
+                Ok(value) => HandleState::Ready(value.clone()),
                 Err(e) => HandleState::Failed(e.clone()),
             };
             let HandleState::Pending { waiters, dropped } =
@@ -425,10 +474,10 @@ impl Core {
                     Waiter::Give { peer, transfer } => {
                         self.kept -= GIVE;
                         let effect = match &settled {
-                            Ok(tensor) => Effect::Send {
+                            Ok(value) => Effect::Send {
                                 peer,
                                 transfer,
-                                tensor: tensor.clone(),
+                                value: value.clone(),
                                 counted: self.on_its_way(),
                             },
                             Err(error) => Effect::Abort {
@@ -459,13 +508,13 @@ impl Core {
         &mut self,
         op: usize,
         operand: usize,
-        settled: &Settled,
-        todo: &mut Vec<(Id, Settled)>,
+        settled: &HandleResult,
+        todo: &mut Vec<(Id, HandleResult)>,
     ) {
         match settled {
-            Ok(t) => {
+            Ok(value) => {
                 let waiting = &mut self.waiting[op];
-                waiting.run.inputs[operand] = Some(t.clone());
+                waiting.run.set(operand, value);
                 waiting.missing -= 1;
                 if waiting.missing == 0 {
                     self.ready.push(Reverse(self.waiting.remove(op).run));
@@ -485,7 +534,8 @@ impl Core {
     pub fn literal(&mut self, tensor: Tensor, origin: u32) {
         let id = self.make(origin, 1);
         self.resolved += 1;
-        self.settle(id, Ok(tensor));
+        let value = self.value_of(tensor);
+        self.settle(id, Ok(value));
     }
 
     /// Drops a handle for the client.
@@ -503,13 +553,13 @@ impl Core {
                 self.kept += GIVE;
                 return waiters.push(Waiter::Give { peer, transfer });
             }
-            Some(HandleState::Ready(tensor)) => {
-                let tensor = tensor.clone();
+            Some(HandleState::Ready(value)) => {
+                let value = value.clone();
                 let counted = self.on_its_way();
                 return self.effects.push(Effect::Send {
                     peer,
                     transfer,
-                    tensor,
+                    value,
                     counted,
                 });
             }
@@ -549,7 +599,8 @@ impl Core {
             self.resolved += 1;
             let (handle, shape) = (id, tensor.shape().into());
             self.report(Report::Shape { handle, shape });
-            self.settle(id, Ok(tensor));
+            let value = self.value_of(tensor);
+            self.settle(id, Ok(value));
         }
         waits
     }
@@ -569,7 +620,7 @@ impl Core {
                 *dropped |= donate;
                 return waiters.push(Waiter::Step(then));
             }
-            Some(HandleState::Ready(tensor)) => Ok(tensor.clone()),
+            Some(HandleState::Ready(value)) => Ok(value.clone()),
             Some(HandleState::Failed(failure)) => Err(failure.error.clone()),
             None => Err(Arc::new(unknown(id))),
         };
@@ -579,10 +630,11 @@ impl Core {
         self.effects.push(Effect::Step(then, settled));
     }
 
-    /// A handle's tensor, if it is there.
+    /// A handle's tensor, if it is there, and in the host's memory.
     pub fn value(&self, id: Id) -> Option<Tensor> {
         match &self.handles.get(&id)?.state {
-            HandleState::Ready(tensor) => Some(tensor.clone()),
+            HandleState::Ready(Value::Host(tensor)) => Some(tensor.clone()),
+            HandleState::Ready(Value::Device(value)) => value.host(),
             _ => None,
         }
     }
@@ -624,8 +676,8 @@ impl Core {
         for handle in self.handles.values() {
             let entry = held.entry(handle.origin).or_default();
             entry.0 += 1;
-            if let HandleState::Ready(t) = &handle.state {
-                entry.1 += t.byte_len() as u64;
+            if let HandleState::Ready(value) = &handle.state {
+                entry.1 += value.byte_len() as u64;
             }
         }
         held

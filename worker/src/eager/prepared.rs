@@ -9,7 +9,8 @@ use convoke_graph::{DType, Tensor};
 use convoke_rendezvous::eager::wire::Definition;
 use smallvec::SmallVec;
 
-use crate::cpu::{self, Kernel, SizeKey};
+use crate::cpu::{self, Kernel, SizeKey, is_host};
+use crate::device::{Device, DeviceKernel, DeviceOp};
 
 /// Least speed of one core, in operations and in bytes per nanosecond. It only decides which thread runs a kernel.
 const FLOPS: f64 = 2.0;
@@ -31,6 +32,8 @@ pub(super) struct PreparedOp {
     pub origin: u32,
     /// Whether any operand is declared as one in host memory.
     has_host: bool,
+    /// The kernel of the worker's device, where it has one for the op.
+    pub device: Option<DeviceKernel>,
     /// The facts for the operands that were seen first; most ops see no others.
     first: OnceLock<Arc<ShapeFacts>>,
     /// The facts for the latest operands that differ from the first ones.
@@ -39,7 +42,7 @@ pub(super) struct PreparedOp {
 
 /// Facts that follow from the shapes of operands, and from the values of those in host memory.
 pub(super) struct ShapeFacts {
-    operands: SizeKey,
+    pub operands: SizeKey,
     /// Predicted time of the kernel on one thread; [`Duration::MAX`] where it cannot be predicted.
     pub predicted: Duration,
     /// Dtypes and shapes of the results, if they are known before the run.
@@ -47,8 +50,8 @@ pub(super) struct ShapeFacts {
 }
 
 impl PreparedOp {
-    /// Resolves the kernel of a defined op.
-    pub fn new(d: Definition) -> Result<PreparedOp, ops::OpError> {
+    /// Resolves the kernels of a defined op, at the host and at the worker's device.
+    pub fn new(d: Definition, device: Option<&dyn Device>) -> Result<PreparedOp, ops::OpError> {
         let unknown = || ops::OpError::Unknown { op: d.op.clone() };
         let op = ops::lookup(&d.op).ok_or_else(unknown)?;
         let outputs = usize::from(d.outputs);
@@ -57,7 +60,16 @@ impl PreparedOp {
             let reason = format!("has {least} to {most} outputs, {outputs} asked for");
             return Err(ops::OpError::shape(reason));
         }
+        let device = device.and_then(|device| {
+            device.resolve(&DeviceOp {
+                def: op,
+                attrs: &d.attrs,
+                operands: &d.operands,
+                outputs,
+            })
+        });
         Ok(PreparedOp {
+            device,
             has_host: op.operands.iter().any(|o| o.memory == Memory::Host),
             kernel: cpu::resolve(op.name, &d.attrs, &d.operands, outputs)?,
             op,
@@ -77,10 +89,20 @@ impl PreparedOp {
     }
 
     /// The types of a run's operands, for its error.
-    pub fn signatures(&self, seen: &ShapeFacts) -> Vec<String> {
-        let all = self.dtypes.iter().zip(seen.operands.shapes());
+    pub fn signatures<'s>(&self, shapes: impl Iterator<Item = Option<&'s [usize]>>) -> Vec<String> {
+        let all = self.dtypes.iter().zip(shapes);
         let given = all.filter_map(|(dtype, shape)| dtype.zip(shape));
         given.map(|(d, shape)| format!("{d}{shape:?}")).collect()
+    }
+
+    /// Whether an operand has strings.
+    pub fn has_text(&self) -> bool {
+        self.dtypes.contains(&Some(DType::Str))
+    }
+
+    /// The attributes.
+    pub fn attrs(&self) -> &Attrs {
+        &self.attrs
     }
 
     /// The predicted time and the sizes of a run with these operands.
@@ -115,14 +137,20 @@ impl PreparedOp {
     }
 
     fn look(&self, inputs: &[Option<&Tensor>]) -> ShapeFacts {
-        // The time of a custom op is unknown.
-        let known = !ops::is_custom(self.op.name);
-        let predicted = known.then(|| self.predict(inputs)).flatten();
+        let concrete = self.concrete(inputs);
         ShapeFacts {
             operands: SizeKey::of(self.given(inputs)),
-            predicted: predicted.unwrap_or(Duration::MAX),
-            sizes: self.kernel.sizes(&self.concrete(inputs)),
+            predicted: self.predicted(&concrete),
+            sizes: self.kernel.sizes(&concrete),
         }
+    }
+
+    /// The predicted time of the kernel on one thread of the host; [`Duration::MAX`] where it cannot be predicted.
+    pub fn predicted(&self, operands: &[Option<ConcreteOperand<'_>>]) -> Duration {
+        // The time of a custom op is unknown.
+        let known = !ops::is_custom(self.op.name);
+        let predicted = known.then(|| self.predict(operands)).flatten();
+        predicted.unwrap_or(Duration::MAX)
     }
 
     /// The operands, each with whether its value may decide sizes.
@@ -135,8 +163,8 @@ impl PreparedOp {
     }
 
     /// Whether an operand's value may decide sizes and is small enough to look at.
-    fn decides(&self, operand: usize, t: &Tensor) -> bool {
-        self.has_host && t.elements() <= MOST_HOST && self.in_host_memory(operand)
+    pub fn decides(&self, operand: usize, t: &Tensor) -> bool {
+        self.has_host && t.elements() <= MOST_HOST && is_host(self.op, operand)
     }
 
     /// The operands as shape rules see them. Shape rules see only dtype and shape of large operands in host memory.
@@ -155,24 +183,16 @@ impl PreparedOp {
         inputs.iter().copied().enumerate().map(operand).collect()
     }
 
-    fn in_host_memory(&self, operand: usize) -> bool {
-        let all = self.op.operands;
-        let def = all.get(operand).or(all.last().filter(|o| o.variadic));
-        def.is_some_and(|o| o.memory == Memory::Host)
-    }
-
-    fn predict(&self, inputs: &[Option<&Tensor>]) -> Option<Duration> {
+    fn predict(&self, operands: &[Option<ConcreteOperand<'_>>]) -> Option<Duration> {
         // The time of a loop depends on its data, and that of an op on strings on their lengths.
-        let is_strings = |t: &Option<&Tensor>| t.is_some_and(|t| t.dtype() == DType::Str);
-        if self.attrs.functions().next().is_some() || inputs.iter().any(is_strings) {
+        if self.attrs.functions().next().is_some() || self.has_text() {
             return None;
         }
-        let operands = self.concrete(inputs);
-        let outputs = ops::infer_concrete(self.op, &self.attrs, &operands, self.outputs).ok()?;
+        let outputs = ops::infer_concrete(self.op, &self.attrs, operands, self.outputs).ok()?;
         let fixed = |dtype, shape: &[usize]| TensorType::fixed(dtype, shape);
-        let given: Vec<_> = inputs
-            .iter()
-            .map(|t| t.map(|t| fixed(t.dtype(), t.shape())))
+        let given = operands.iter();
+        let given: Vec<_> = given
+            .map(|t| t.as_ref().map(|t| fixed(t.dtype, t.shape)))
             .collect();
         let made: Vec<_> = outputs.iter().map(|(d, s)| fixed(*d, s)).collect();
         let given: Vec<_> = given.iter().map(Option::as_ref).collect();

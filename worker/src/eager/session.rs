@@ -11,6 +11,7 @@
 //! 2. Ops that run on the thread that delivers commands are brief, also in sum: the rest of a batch goes to the job.
 //! 3. Nothing is sent while the core is locked.
 
+mod device;
 mod direct;
 mod peers;
 
@@ -37,15 +38,17 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use self::device::{DeviceWork, SessionDevice};
 use self::peers::NamedPeer;
 use super::core::{Core, Failure, Id, Run, TensorCallback};
 use super::prepared::{PreparedOp, ShapeFacts};
 use crate::compute::Crew;
 use crate::cpu::{Launch, Operands, Outputs};
+use crate::device::OwnedDevice;
 use crate::executor::Engine;
 use crate::health::wedge::Work;
 use crate::node::holdings::Holdings;
-use crate::node::records::{GrowingRecords, Records, share_of};
+use crate::node::records::{GrowingRecords, Records, account_of, share_of};
 
 /// Most predicted time of the ops of one batch that run on the thread that delivers it.
 const DELIVERY: Duration = Duration::from_micros(200);
@@ -99,6 +102,8 @@ struct SessionState {
     ops: BTreeMap<u32, ChargedEntry<DefinedOp>>,
     origins: BTreeMap<u32, ChargedEntry<Arc<str>>>,
     peers: BTreeMap<u32, NamedPeer>,
+    /// What the worker's device has of the session.
+    work: DeviceWork,
     /// The reservation for handles, waiting ops and reports, until the session ends.
     books: Option<GrowingRecords>,
     runner: Runner,
@@ -111,6 +116,11 @@ struct SessionState {
 }
 
 impl SessionState {
+    /// Whether a thread runs the session's job.
+    fn is_active(&self) -> bool {
+        self.runner == Runner::Active
+    }
+
     /// The name of a place in the client's program, if the client has told it.
     fn origin(&self, index: u32) -> Option<Arc<str>> {
         self.origins.get(&index).map(|place| place.value.clone())
@@ -141,6 +151,8 @@ pub(crate) struct Session {
     share: Share,
     holdings: Weak<Holdings>,
     pool: Pool,
+    /// The worker's device, where it has memory of its own.
+    device: Option<SessionDevice>,
     /// The records of the client's token.
     records: Records,
     state: Mutex<SessionState>,
@@ -166,7 +178,14 @@ impl Session {
         early: Arc<Notify>,
     ) -> Arc<Session> {
         let records = books.records().clone();
+        let device = engine.device.clone().map(|owned| {
+            SessionDevice::new(OwnedDevice {
+                memory: account_of(&owned.memory, Some(&link)),
+                ..owned
+            })
+        });
         let state = SessionState {
+            core: Core::new(device.is_some()),
             books: Some(books),
             ..SessionState::default()
         };
@@ -182,6 +201,7 @@ impl Session {
             engine,
             holdings,
             pool,
+            device,
             records,
             state: Mutex::new(state),
             ended: AtomicBool::new(false),
@@ -360,7 +380,22 @@ impl Session {
             });
             refusal(&asked, state.core.failure(error))
         };
-        PreparedOp::new(d).map_or_else(refused, |p| DefinedOp::Ready(Arc::new(p)))
+        let device = self.device.as_ref().map(SessionDevice::device);
+        let prepared = match PreparedOp::new(d, device) {
+            Ok(prepared) => prepared,
+            Err(error) => return refused(error),
+        };
+        let opened = match prepared.device {
+            Some(_) => self.open_queue(),
+            None => Ok(()),
+        };
+        match opened {
+            Ok(()) => DefinedOp::Ready(Arc::new(prepared)),
+            Err(error) => {
+                let error = self.issued(state, error, &asked.op, asked.origin);
+                refusal(&asked, state.core.failure(error))
+            }
+        }
     }
 
     /// Copies a value that came with a command into counted memory.
@@ -406,6 +441,10 @@ impl Session {
 
     /// Runs ready ops on this thread, as long as they are brief.
     fn run_brief(&self, state: &mut SessionState, left: &mut Duration) {
+        // A device may call back at once, which must not happen under the session's lock.
+        if self.device.is_some() {
+            return;
+        }
         let longest = self.engine.compute.brief();
         while let Some(run) = state.core.peek_ready() {
             let seen = run.seen();
@@ -430,7 +469,8 @@ impl Session {
     /// Acts on a change: sends tensors and reports, and starts a job if an op is ready.
     fn settle(&self, mut state: MutexGuard<'_, SessionState>) {
         let effects = state.core.effects();
-        let start = state.core.peek_ready().is_some() && state.runner == Runner::None;
+        let ready = state.core.peek_ready().is_some() && !state.work.is_full();
+        let start = ready && state.runner == Runner::None;
         if start {
             state.runner = Runner::Queued;
         }
@@ -486,9 +526,19 @@ impl Session {
         let crew = Crew::current();
         for _ in 0..self.engine.compute.slice().min(TURN) {
             let mut state = self.state();
+            if state.work.is_full() {
+                break;
+            }
             let Some(run) = state.core.next_ready() else {
                 break;
             };
+            if let Some(device) = &self.device {
+                drop(state);
+                match self.advance(device, run, crew.as_deref()) {
+                    true => continue,
+                    false => break,
+                }
+            }
             let (first, prepared) = (run.first, run.prepared.clone());
             let seen = run.seen();
             let origin = state.origin(prepared.origin);
@@ -500,9 +550,12 @@ impl Session {
             state.core.finished(first, &prepared, result);
             self.settle(state);
         }
+        if let Some(device) = &self.device {
+            self.mark(device);
+        }
         let mut state = self.state();
         state.runner = Runner::None;
-        if self.ended.load(Ordering::Relaxed) {
+        if self.ended.load(Ordering::Relaxed) && state.work.is_idle() {
             self.engine.watch.quiesced(Work::Session(self.id));
         }
         self.settle(state);
@@ -542,7 +595,7 @@ impl Session {
         let site = || Site {
             op: Some(op.to_owned()),
             origin: origin.as_deref().map(str::to_owned),
-            operands: run.prepared.signatures(seen),
+            operands: run.prepared.signatures(seen.operands.shapes()),
             ..Site::default()
         };
         let (kernel, outputs) = (&*run.prepared.kernel, run.prepared.outputs);
@@ -639,6 +692,9 @@ impl Session {
     /// Makes the running kernel stop.
     pub fn stop(&self) {
         self.ended.store(true, Ordering::Relaxed);
+        if let Some(device) = &self.device {
+            device.stop();
+        }
     }
 
     /// Ends the session, because the client is gone: its memory is freed once a running kernel has ended.
@@ -646,11 +702,14 @@ impl Session {
         self.stop();
         self.sending.cancel();
         let mut state = self.state();
-        if state.runner == Runner::Active {
+        if state.is_active() || !state.work.is_idle() {
             let me = self.me.clone();
             let look = move || {
                 let me = me.upgrade()?;
-                (me.state().runner == Runner::Active).then(|| {
+                let state = me.state();
+                let runs = state.is_active() || state.work.at_work();
+                drop(state);
+                runs.then(|| {
                     let msg = "a kernel of an eager session does not stop";
                     Error::new(Code::Wedged, msg).at(me.engine.place())
                 })
@@ -664,7 +723,11 @@ impl Session {
         state.origins.clear();
         state.peers.clear();
         state.books = None;
+        state.work.forget_counts();
         drop(state);
+        if let Some(device) = &self.device {
+            device.recall();
+        }
         // Steps that wait for a handle end with the link of their driver, the session's owner. It has ended or is replaced.
         drop(core.effects());
         // The tensors are freed without the lock.

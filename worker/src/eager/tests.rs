@@ -1,5 +1,6 @@
 //! Tests of the core by itself: commands and events go in; ready ops, effects and reports come out.
 
+mod device;
 mod links;
 mod random;
 mod transfers;
@@ -17,13 +18,14 @@ use tokio::sync::mpsc;
 
 use super::core::{Core, Effect, HandleOutcome, Id};
 use super::prepared::PreparedOp;
+use super::value::{DeviceValue, Value};
 use crate::cpu::Outputs;
 
 /// The peer that handles are sent to, so that the test learns their values.
 const ASKED: u32 = 9;
 
 fn prepared(op: &str, operands: &[DType], outputs: u8) -> Arc<PreparedOp> {
-    let prepared = PreparedOp::new(Definition {
+    let definition = Definition {
         index: 0,
         op: op.into(),
         attrs: Attrs::default(),
@@ -31,8 +33,8 @@ fn prepared(op: &str, operands: &[DType], outputs: u8) -> Arc<PreparedOp> {
         outputs,
         report: false,
         origin: 3,
-    });
-    Arc::new(prepared.unwrap())
+    };
+    Arc::new(PreparedOp::new(definition, None).unwrap())
 }
 
 fn peer(name: &str) -> Peer {
@@ -49,6 +51,14 @@ fn tensor(value: f32) -> Tensor {
 
 fn boom() -> Error {
     Error::new(Code::KernelFailed, "boom")
+}
+
+/// The tensor of a value in the host's memory.
+fn on_host(value: Value) -> Tensor {
+    match value {
+        Value::Host(tensor) => tensor,
+        Value::Device(value) => value.host().unwrap(),
+    }
 }
 
 /// A core, and prepared ops with one and two operands.
@@ -111,13 +121,13 @@ impl Bench {
         let effects = self.core.effects().into_iter();
         let told = effects.filter_map(|e| match e {
             Effect::Send {
-                transfer, tensor, ..
-            } => Some((transfer, Ok(tensor))),
+                transfer, value, ..
+            } => Some((transfer, Ok(on_host(value)))),
             Effect::Abort {
                 transfer, error, ..
             } => Some((transfer, Err(error.error.clone()))),
             Effect::Step(then, settled) => {
-                then(settled);
+                then(settled.map(on_host));
                 None
             }
         });
@@ -387,7 +397,7 @@ fn two_steps_may_want_a_handle_that_is_not_made_yet() {
         let Effect::Step(then, settled) = effect else {
             panic!("not a step's");
         };
-        then(settled);
+        then(settled.map(on_host));
     }
     drop(tell);
     assert_eq!(told.iter().collect::<Vec<_>>(), [true, true]);
@@ -410,7 +420,7 @@ fn numbers_of_a_lost_session_are_nobodys() {
         let Effect::Step(then, settled) = effect else {
             panic!("not a step's");
         };
-        then(settled);
+        then(settled.map(on_host));
     }
     drop(tell);
     assert_eq!(told.iter().collect::<Vec<_>>(), [(3, false), (5, true)]);

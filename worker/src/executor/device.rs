@@ -7,22 +7,23 @@
 use std::sync::Arc;
 
 use convoke_common::error::{Code, Error};
-use convoke_graph::ops::{ConcreteOperand, ConcreteOutputs, Op, ShapeOp, lookup};
-use convoke_graph::{DType, Tensor};
+use convoke_graph::Tensor;
+use convoke_graph::ops::{ConcreteOperand, ConcreteOutputs, lookup};
 use smallvec::SmallVec;
 
 use super::partial::is_of_node;
 use super::run::{Flow, FollowUp, Phase, Runner};
 use super::{Engine, Executor};
-use crate::cpu::{KernelFailure, OperandPlace, Outputs, shape_between, shape_range};
+use crate::cpu::{KernelFailure, OperandPlace, Outputs};
 use crate::device::{
     DeviceFailure, DeviceLaunch, DeviceOperand, DeviceQueue, DeviceStep, DeviceTensor, KernelWatch,
+    read_shape,
 };
 use crate::program::code::DeviceInstr;
 use crate::program::installed::{InstalledProgram, declared, site};
 
 /// The most work that is enqueued ahead of the device, in predicted nanoseconds. A single launch may take longer.
-pub(super) const AHEAD: u64 = 20_000_000;
+pub(crate) const AHEAD: u64 = 20_000_000;
 
 /// The results of an instruction that concerns the device.
 pub(super) enum InstrResults {
@@ -160,32 +161,11 @@ impl Executor {
             DeviceInstr::Shape => {
                 let tensor = only.and_then(|place| self.on_device(place, flow));
                 let shape = &tensor.ok_or_else(missing)?.shape;
-                let made = self.shape(node, shape)?;
+                let node = &self.installed.nodes()[node as usize];
+                let made = read_shape(lookup(&node.op), &node.attrs, shape, &self.pool)?;
                 Ok(InstrResults::OnHost(Outputs::from(made)))
             }
         }
-    }
-
-    /// The result of a node that reads the shape of a device tensor.
-    fn shape(&self, node: u32, shape: &[usize]) -> Result<Tensor, KernelFailure> {
-        let node = &self.installed.nodes()[node as usize];
-        let def = lookup(&node.op);
-        let (dims, elements);
-        let (made, values): (&[usize], &[i64]) = match def.map(|def| def.op) {
-            Some(Op::Shape(ShapeOp::Size)) => {
-                elements = [shape.iter().product::<usize>() as i64];
-                (&[], &elements)
-            }
-            _ => {
-                dims = shape_between(shape_range(&node.attrs), shape);
-                (&[dims.len()], &dims)
-            }
-        };
-        let mut tensor = self.pool.tensor(DType::I64, made)?;
-        let elements = tensor.as_mut_slice();
-        let elements = elements.ok_or_else(|| Error::internal("a new tensor is shared"))?;
-        elements.copy_from_slice(values);
-        Ok(tensor)
     }
 
     fn on_host<'f>(&'f self, place: OperandPlace, flow: &'f Flow) -> Option<&'f Tensor> {

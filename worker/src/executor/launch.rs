@@ -33,7 +33,7 @@ impl Engine {
         Err(Some(self.placed(error, site())))
     }
 
-    pub(super) fn placed(&self, error: Error, site: Site) -> Error {
+    pub(crate) fn placed(&self, error: Error, site: Site) -> Error {
         error.at(Site {
             node: site.node,
             op: site.op,

@@ -52,6 +52,7 @@ use convoke_rendezvous::step_events::checksum;
 use convoke_rendezvous::{Lease, Link, Outgoing, step_event};
 
 pub use self::bodies::{DrivenBodies, DrivenBody};
+pub(crate) use self::device::AHEAD;
 pub use self::engine::Engine;
 pub(crate) use self::engine::NO_FUNCTION;
 pub use self::failures::Failures;

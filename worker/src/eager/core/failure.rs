@@ -14,14 +14,14 @@ const ERROR: u64 = 512;
 /// The error of one op or transfer that failed by itself. It counts as long as any handle has it.
 pub(in crate::eager) struct Failure {
     pub error: Arc<Error>,
-    _counted: Counted,
+    _counted: CountedBytes,
 }
 
 impl Failure {
     pub fn new(error: Error, total: &Arc<AtomicU64>) -> Arc<Failure> {
         let error = error.shortened(LONGEST);
         Arc::new(Failure {
-            _counted: Counted::new(footprint(&error), total),
+            _counted: CountedBytes::new(footprint(&error), total),
             error: Arc::new(error),
         })
     }
@@ -41,20 +41,20 @@ pub(super) fn footprint(error: &Error) -> u64 {
 }
 
 /// Bytes that are part of a total until this is dropped.
-pub(in crate::eager) struct Counted {
+pub(in crate::eager) struct CountedBytes {
     bytes: u64,
     total: Arc<AtomicU64>,
 }
 
-impl Counted {
-    pub fn new(bytes: u64, total: &Arc<AtomicU64>) -> Counted {
+impl CountedBytes {
+    pub fn new(bytes: u64, total: &Arc<AtomicU64>) -> CountedBytes {
         total.fetch_add(bytes, Ordering::Relaxed);
         let total = total.clone();
-        Counted { bytes, total }
+        CountedBytes { bytes, total }
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedBytes {
     fn drop(&mut self) {
         self.total.fetch_sub(self.bytes, Ordering::Relaxed);
     }

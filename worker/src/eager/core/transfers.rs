@@ -10,7 +10,7 @@ use convoke_rendezvous::frame::TensorHeader;
 use convoke_rendezvous::hub::FrameRefusal;
 use tokio::sync::oneshot;
 
-use super::{Core, Failure, Id, MOST_EARLY, Settled};
+use super::{Core, Failure, HandleResult, Id, MOST_EARLY};
 
 /// A transfer that was announced and has not ended.
 pub(super) struct ExpectedTransfer {
@@ -59,7 +59,8 @@ impl Core {
             Some((_, EarlyTransfer::Here(t, _))) => {
                 let fits = expected.check(t.dtype(), t.shape());
                 let fits = fits.map_err(|e| self.failure(e));
-                self.took(transfer, id, fits.map(|()| t));
+                let value = self.value_of(t);
+                self.took(transfer, id, fits.map(|()| value));
             }
             Some((_, EarlyTransfer::Failed(error))) => self.took(transfer, id, Err(error)),
             Some((_, EarlyTransfer::Claimed(dtype, shape))) => {
@@ -82,7 +83,7 @@ impl Core {
         }
     }
 
-    fn took(&mut self, transfer: u64, id: Id, result: Settled) {
+    fn took(&mut self, transfer: u64, id: Id, result: HandleResult) {
         self.resolved += 1;
         self.report(Report::Took { transfer });
         match &result {
@@ -172,11 +173,12 @@ impl Core {
         self.ended(from, transfer, settled);
     }
 
-    fn ended(&mut self, from: &Peer, transfer: u64, result: Settled) {
+    fn ended(&mut self, from: &Peer, transfer: u64, result: Result<Tensor, Arc<Failure>>) {
         match self.expected.get(&transfer) {
             Some(expected) if expected.from == *from => {
                 let id = expected.id;
                 self.expected.remove(&transfer);
+                let result = result.map(|tensor| self.value_of(tensor));
                 self.took(transfer, id, result);
             }
             Some(_) => {}

@@ -35,8 +35,8 @@ impl DirectSession for Session {
         operands: &[Option<DType>],
         outputs: u8,
     ) -> Option<Arc<dyn DirectOp>> {
-        // The time of a custom op or of a loop is unknown.
-        if ops::is_custom(op) || attrs.functions().next().is_some() {
+        // The time of a custom op or of a loop is unknown, and a device runs its ops itself.
+        if self.device.is_some() || ops::is_custom(op) || attrs.functions().next().is_some() {
             return None;
         }
         let definition = Definition {
@@ -50,7 +50,7 @@ impl DirectSession for Session {
         };
         Some(Arc::new(Op {
             session: self.me.clone(),
-            prepared: PreparedOp::new(definition).ok()?,
+            prepared: PreparedOp::new(definition, None).ok()?,
         }))
     }
 
@@ -59,7 +59,7 @@ impl DirectSession for Session {
     }
 
     fn own(&self, value: &Tensor) -> Option<Tensor> {
-        match self.serves() {
+        match self.device.is_none() && self.serves() {
             true => Session::own(self, value).ok(),
             false => None,
         }

@@ -15,7 +15,7 @@ use convoke_rendezvous::eager::wire::Report;
 use convoke_rendezvous::frame::Frame;
 use convoke_rendezvous::{Link, Outgoing, Peer};
 
-use super::super::core::{Counted, Effect, MOST_EARLY};
+use super::super::core::{CountedBytes, Effect, MOST_EARLY};
 use super::{Session, SessionState};
 
 /// A peer that the client has announced to the session.
@@ -33,7 +33,7 @@ pub(super) struct NamedPeer {
 struct Delivery {
     transfer: u64,
     tensor: convoke_graph::Tensor,
-    counted: Counted,
+    counted: CountedBytes,
 }
 
 impl Session {
@@ -50,31 +50,45 @@ impl Session {
             Effect::Send {
                 peer,
                 transfer,
-                tensor,
+                value,
                 counted,
-            } => {
-                let delivery = Delivery {
+            } => self.bring(value, move |me, brought| match brought {
+                Ok(tensor) => me.deliver(
+                    peer,
+                    Delivery {
+                        transfer,
+                        tensor,
+                        counted,
+                    },
+                ),
+                Err(error) => me.perform(Effect::Abort {
+                    peer,
                     transfer,
-                    tensor,
-                    counted,
-                };
-                match peer {
-                    0 => self.send(&self.link, delivery),
-                    _ => self.send_to(peer, delivery),
-                }
-            }
+                    error,
+                }),
+            }),
             Effect::Abort {
                 peer: 0,
                 transfer,
                 error,
             } => self.abort(&self.link, transfer, &error),
-            Effect::Step(then, settled) => then(settled),
+            Effect::Step(then, Ok(value)) => self.bring(value, |_, brought| {
+                then(brought.map_err(|failure| failure.error.clone()));
+            }),
+            Effect::Step(then, Err(error)) => then(Err(error)),
             // The client passes the error on: it may not have announced the transfer to the peer yet.
             Effect::Abort {
                 peer,
                 transfer,
                 error,
             } => self.undelivered(self.state(), peer, &[transfer], &error),
+        }
+    }
+
+    fn deliver(&self, peer: u32, delivery: Delivery) {
+        match peer {
+            0 => self.send(&self.link, delivery),
+            _ => self.send_to(peer, delivery),
         }
     }
 

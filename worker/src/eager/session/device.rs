@@ -1,0 +1,631 @@
+//! Ops of a session whose worker has a device with memory of its own.
+//!
+//! ```text
+//! ready op ──runs on the host──> its operands are copied there ──> kernel, as at any worker
+//!    └──────runs on the device─> copies in, launch ──> its handles have values, at once ──┄ event ┄──> it has ended
+//! ```
+//! Invariants
+//! 1. No call into the device's queue is made while the session is locked, since a device may call back at once.
+//! 2. An op counts as resolved only once the device has ended it, so that a client that has seen all of its ops resolved has
+//!    seen their errors.
+//! 3. Work that is enqueued ahead of the device is bounded by its predicted time, as that of steps is.
+//! 4. The gate counts the session as live from a launch until an event behind it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use convoke_common::error::{Error, Result, Site};
+use convoke_common::memory::Purpose;
+use convoke_graph::ops::{ConcreteOperand, ConcreteOutputs};
+use convoke_graph::{Shape, Tensor};
+use smallvec::SmallVec;
+
+use super::super::core::{Failure, Id, Run};
+use super::super::gone;
+use super::super::prepared::PreparedOp;
+use super::super::value::{DeviceValue, Value};
+use super::{Session, SessionState};
+use crate::compute::Crew;
+use crate::cpu::{KernelFailure, Outputs, is_host};
+use crate::device::{
+    DeviceFailure, DeviceLaunch, DeviceOperand, DeviceQueue, DeviceStep, KernelWatch, OwnedDevice,
+    Side, SideFacts, UnwatchedKernels, is_arithmetic, read_shape, side,
+};
+use crate::executor::{AHEAD, Engine, NO_FUNCTION};
+use crate::health::wedge::Work;
+
+/// Most predicted time of work that is enqueued ahead of the device.
+const MOST_AHEAD: Duration = Duration::from_nanos(AHEAD);
+/// The predicted time of enqueued work after which the device is asked to say when it has come so far. It is less than the
+/// most, so that the device has work while the session learns of it.
+const EVENT_AFTER: Duration = Duration::from_nanos(AHEAD / 4);
+
+/// What a session has of its worker's device.
+pub(super) struct SessionDevice {
+    owned: OwnedDevice,
+    /// The session's queue, opened for its first op that the device runs.
+    queue: OnceLock<Arc<dyn DeviceQueue>>,
+    /// Set when the session ends.
+    stopped: Arc<AtomicBool>,
+    /// The work of copying values to the host.
+    copies: Arc<DeviceStep>,
+}
+
+impl SessionDevice {
+    pub fn new(owned: OwnedDevice) -> SessionDevice {
+        let stopped = Arc::<AtomicBool>::default();
+        SessionDevice {
+            owned,
+            queue: OnceLock::new(),
+            copies: Arc::new(DeviceStep::new(stopped.clone(), Arc::new(UnwatchedKernels))),
+            stopped,
+        }
+    }
+
+    /// Ends all work that has not begun.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets work that has not begun end without its turn, after [`SessionDevice::stop`].
+    pub fn recall(&self) {
+        if let Some(queue) = self.queue.get() {
+            queue.recall();
+        }
+    }
+
+    pub fn device(&self) -> &dyn crate::device::Device {
+        &*self.owned.device
+    }
+}
+
+/// An op that the device has.
+struct LaunchedOp {
+    first: Id,
+    prepared: Arc<PreparedOp>,
+    step: Arc<DeviceStep>,
+    /// The shapes of the operands, for errors.
+    shapes: SmallVec<[Option<Shape>; 4]>,
+    /// The values that it makes.
+    made: SmallVec<[Weak<DeviceValue>; 2]>,
+    /// The values that were copied to the device for it.
+    copied: SmallVec<[Weak<DeviceValue>; 2]>,
+    predicted: Duration,
+    /// Bytes that it counts for.
+    kept: u64,
+    /// Its failure, where one of its readers met it before the op was known to have ended.
+    failure: Option<Arc<Failure>>,
+}
+
+/// A launch that has failed, until all launches have ended that may have read its results.
+struct FailedLaunch {
+    number: u64,
+    failure: Arc<Failure>,
+    /// One more than the number of the last launch that may have read its results.
+    until: u64,
+}
+
+/// The work of a session that its worker's device has.
+#[derive(Default)]
+pub(super) struct DeviceWork {
+    /// How many launches and copies have got a number.
+    numbered: u64,
+    launched: BTreeMap<u64, LaunchedOp>,
+    failed: Vec<FailedLaunch>,
+    /// Predicted time of what is launched.
+    ahead: Duration,
+    /// Predicted time of what is launched and has no event behind it.
+    unmarked: Option<Duration>,
+}
+
+impl DeviceWork {
+    /// Whether no further op may be enqueued before some have ended.
+    pub fn is_full(&self) -> bool {
+        self.ahead >= MOST_AHEAD
+    }
+
+    /// Whether the device has no op of the session.
+    pub fn is_idle(&self) -> bool {
+        self.launched.is_empty()
+    }
+
+    /// Whether a kernel of the session runs on the device.
+    pub fn at_work(&self) -> bool {
+        let mut all = self.launched.values();
+        all.any(|op| op.step.at_work().is_some())
+    }
+
+    /// The session has ended: what its ops took is counted no more.
+    pub fn forget_counts(&mut self) {
+        self.launched.values_mut().for_each(|op| op.kept = 0);
+    }
+
+    fn number(&mut self) -> u64 {
+        self.numbered += 1;
+        self.numbered - 1
+    }
+
+    /// The number of the launch or copy that devices know as `node`: the latest one.
+    fn number_of(&self, node: u32) -> Option<u64> {
+        let latest = self.numbered.checked_sub(1)?;
+        let number = latest - latest % NODES + u64::from(node);
+        match number > latest {
+            true => number.checked_sub(NODES),
+            false => Some(number),
+        }
+    }
+}
+
+/// How many launches and copies devices can tell apart.
+const NODES: u64 = u32::MAX as u64;
+
+fn node_of(number: u64) -> u32 {
+    (number % NODES) as u32
+}
+
+/// Notes the kernels of a device that runs them on compute threads, as those of the host are noted.
+struct OpWatch {
+    engine: Arc<Engine>,
+    op: &'static str,
+    origin: Option<Arc<str>>,
+}
+
+impl KernelWatch for OpWatch {
+    fn around(&self, _: u32, run: &mut dyn FnMut()) {
+        let place = self.origin.as_deref().unwrap_or(self.op);
+        let _noted = self.engine.note(&NO_FUNCTION, place);
+        self.engine.compute.launching(&NO_FUNCTION, self.op);
+        run();
+    }
+}
+
+impl Run {
+    /// The value of an operand that is a handle's.
+    fn value(&self, operand: usize) -> Option<&Arc<DeviceValue>> {
+        self.values.get(operand)?.as_ref()
+    }
+
+    /// The tensor of an operand in the host's memory, if it is there.
+    fn on_host(&self, operand: usize) -> Option<Tensor> {
+        let given = self.inputs[operand].clone();
+        given.or_else(|| self.value(operand)?.host())
+    }
+
+    /// Whether an operand is given, and not in the host's memory.
+    fn is_elsewhere(&self, operand: usize) -> bool {
+        self.inputs[operand].is_none() && self.value(operand).is_some_and(|v| v.host().is_none())
+    }
+
+    fn shape(&self, operand: usize) -> Option<&[usize]> {
+        let given = self.inputs[operand].as_ref().map(Tensor::shape);
+        given.or_else(|| self.value(operand).map(|v| &v.shape[..]))
+    }
+
+    /// Why an operand has no value.
+    fn failure(&self) -> Option<Arc<Failure>> {
+        let mut values = self.values.iter().flatten();
+        values.find_map(|value| value.failure())
+    }
+}
+
+impl Session {
+    /// Opens the session's queue at the device, where it has none.
+    pub(super) fn open_queue(&self) -> Result<()> {
+        let Some(device) = self.device.as_ref().filter(|d| d.queue.get().is_none()) else {
+            return Ok(());
+        };
+        let owned = &device.owned;
+        let opened = owned
+            .device
+            .open(&self.share, &owned.memory, Purpose::Handles, 0);
+        let _ = device
+            .queue
+            .set(opened.map_err(|e| self.engine.device_failed(e))?);
+        Ok(())
+    }
+
+    /// Does what is next for a ready op: lets it wait for copies of its operands, launches it on the device, or runs it on
+    /// the host. Returns false where the session has ended.
+    pub(super) fn advance(&self, device: &SessionDevice, run: Run, crew: Option<&Crew>) -> bool {
+        if self.ended.load(Ordering::Relaxed) {
+            return false;
+        }
+        let prepared = run.prepared.clone();
+        if let Some(failure) = run.failure() {
+            let mut state = self.state();
+            state
+                .core
+                .fail_outputs(run.first, prepared.outputs, failure);
+            self.settle(state);
+            return true;
+        }
+        let all = 0..run.inputs.len();
+        let mut facts = SideFacts {
+            text: prepared.has_text(),
+            on_host: !all.clone().any(|i| run.is_elsewhere(i)),
+            arithmetic: false,
+        };
+        let mut place = side(prepared.op, &facts);
+        if place == Side::Device && prepared.device.is_none() {
+            place = Side::Host;
+        }
+        if place == Side::Device {
+            let hosts = all.clone().filter(|i| is_host(prepared.op, *i));
+            let missing: SmallVec<[usize; 4]> = hosts.filter(|i| run.is_elsewhere(*i)).collect();
+            if !missing.is_empty() {
+                self.await_copies(device, run, &missing);
+                return true;
+            }
+            let (predicted, sizes) = self.facts(&run);
+            if let Some(sizes) = sizes {
+                let mut made = sizes.iter();
+                facts.arithmetic = made.all(|(dtype, shape)| is_arithmetic(*dtype, shape.len()));
+                if side(prepared.op, &facts) == Side::Device {
+                    self.launch_on(device, run, &sizes, predicted);
+                    return true;
+                }
+            }
+            place = Side::Host;
+        }
+        if place == Side::Shape {
+            let made = self.shape_of(&run);
+            return self.finished(&run, Some(made));
+        }
+        let missing: SmallVec<[usize; 4]> = all.filter(|i| run.is_elsewhere(*i)).collect();
+        if !missing.is_empty() {
+            self.await_copies(device, run, &missing);
+            return true;
+        }
+        let (first, mut run) = (run.first, run);
+        for operand in 0..run.inputs.len() {
+            run.inputs[operand] = run.on_host(operand);
+        }
+        run.values.clear();
+        let seen = run.seen();
+        let origin = self.state().origin(prepared.origin);
+        let result = self.launch(run, origin, crew, &seen);
+        let Some(result) = result else { return false };
+        let mut state = self.state();
+        state.core.finished(first, &prepared, result);
+        self.settle(state);
+        true
+    }
+
+    fn finished(&self, run: &Run, result: Option<Result<Outputs>>) -> bool {
+        let Some(result) = result else { return false };
+        let mut state = self.state();
+        state.core.finished(run.first, &run.prepared, result);
+        self.settle(state);
+        true
+    }
+
+    /// The result of an op that reads nothing but the shape of its operand.
+    fn shape_of(&self, run: &Run) -> Result<Outputs> {
+        let prepared = &run.prepared;
+        let shape = run.shape(0).unwrap_or(&[]);
+        match read_shape(Some(prepared.op), prepared.attrs(), shape, &self.pool) {
+            Ok(made) => Ok(Outputs::from(made)),
+            Err(KernelFailure::Error(error)) => Err(self.located(*error, run)),
+            Err(KernelFailure::Cancelled) => Err(gone()),
+        }
+    }
+
+    /// Adds to an error the op that failed.
+    fn located(&self, error: Error, run: &Run) -> Error {
+        let shapes = (0..run.inputs.len()).map(|i| run.shape(i));
+        let operands = run.prepared.signatures(shapes);
+        let origin = self.state().place(run.prepared.origin);
+        self.engine
+            .placed(error, site(&run.prepared, origin, operands))
+    }
+
+    /// The predicted time of an op, and the dtypes and shapes of its results where they are known before it runs.
+    fn facts(&self, run: &Run) -> (Duration, Option<ConcreteOutputs>) {
+        let prepared = &run.prepared;
+        let hosts =
+            (0..run.inputs.len()).map(|i| run.on_host(i).filter(|_| is_host(prepared.op, i)));
+        let hosts: SmallVec<[Option<Tensor>; 4]> = hosts.collect();
+        let operands = hosts.iter().enumerate().map(|(i, host)| {
+            let dtype = match (&run.inputs[i], run.value(i)) {
+                (Some(given), _) => given.dtype(),
+                (None, Some(value)) => value.dtype,
+                (None, None) => return None,
+            };
+            Some(ConcreteOperand {
+                dtype,
+                shape: run.shape(i)?,
+                host: host.as_ref().filter(|t| prepared.decides(i, t)),
+            })
+        });
+        let operands: SmallVec<[_; 8]> = operands.collect();
+        let sizes = prepared.kernel.sizes(&operands);
+        (prepared.predicted(&operands), sizes)
+    }
+
+    /// Lets an op wait for copies of these operands on the host.
+    fn await_copies(&self, device: &SessionDevice, run: Run, missing: &[usize]) {
+        let first = run.first;
+        let values = missing.iter().map(|i| run.value(*i).cloned());
+        let values: SmallVec<[_; 4]> = values.collect();
+        let op = self.state().core.await_copies(run, missing.len());
+        for (operand, value) in missing.iter().copied().zip(values) {
+            let Some(value) = value else { continue };
+            self.copy_out(device, value, move |me, copied| {
+                let mut state = me.state();
+                state.core.copied(op, first, operand, copied);
+                me.settle(state);
+            });
+        }
+    }
+
+    /// Calls `then` with a value in the host's memory, or with the failure of the launch that should have made it; perhaps
+    /// before this returns.
+    pub(super) fn bring(
+        &self,
+        value: Value,
+        then: impl FnOnce(&Session, Result<Tensor, Arc<Failure>>) + Send + 'static,
+    ) {
+        match (value, &self.device) {
+            (Value::Host(tensor), _) => then(self, Ok(tensor)),
+            (Value::Device(value), Some(device)) => self.copy_out(device, value, then),
+            (Value::Device(_), None) => {}
+        }
+    }
+
+    fn copy_out(
+        &self,
+        device: &SessionDevice,
+        value: Arc<DeviceValue>,
+        then: impl FnOnce(&Session, Result<Tensor, Arc<Failure>>) + Send + 'static,
+    ) {
+        if let Some(failure) = value.failure() {
+            return then(self, Err(failure));
+        }
+        if let Some(tensor) = value.host() {
+            // A step that the tensor is donated to may overwrite it.
+            drop(value);
+            return then(self, Ok(tensor));
+        }
+        let (Some(tensor), Some(queue)) = (value.device(), device.queue.get()) else {
+            let error = Error::internal("a value lies in no memory").at(self.engine.place());
+            let failure = self.state().core.failure(error);
+            return then(self, Err(failure));
+        };
+        let node = node_of(self.state().work.number());
+        let me = self.me.clone();
+        let copied = Box::new(move |copied: Result<Tensor, Arc<DeviceFailure>>| {
+            // A session that has ended hands nothing on, see [`Session::launch`].
+            let serves = |me: &Arc<Session>| !me.ended.load(Ordering::Relaxed);
+            let Some(me) = me.upgrade().filter(serves) else {
+                return;
+            };
+            let copied = copied.map_err(|failed| {
+                let known = value.failure();
+                known.unwrap_or_else(|| me.failure_of(&mut me.state(), &failed))
+            });
+            if let Ok(copy) = &copied {
+                value.copied_out(copy);
+            }
+            drop(value);
+            then(&me, copied);
+        });
+        queue.copy_out(&device.copies, node, tensor, &self.pool, copied);
+    }
+
+    /// Enqueues an op, and hands its results on.
+    fn launch_on(
+        &self,
+        device: &SessionDevice,
+        mut run: Run,
+        sizes: &ConcreteOutputs,
+        predicted: Duration,
+    ) {
+        let prepared = run.prepared.clone();
+        let (Some(kernel), Some(queue)) = (&prepared.device, device.queue.get()) else {
+            let error = Error::internal("an op of a device without its queue");
+            self.finished(&run, Some(Err(self.located(error, &run))));
+            return;
+        };
+        if let Some(refusal) = self.engine.gate.refusal() {
+            self.finished(&run, Some(Err(self.engine.refused(refusal))));
+            return;
+        }
+        let mut state = self.state();
+        // Looked at under the lock under which values fail: what a later number reads has not failed.
+        if let Some(failure) = run.failure() {
+            state
+                .core
+                .fail_outputs(run.first, prepared.outputs, failure);
+            return self.settle(state);
+        }
+        if state.work.launched.is_empty() {
+            self.engine.gate.started();
+        }
+        let (number, first) = (state.work.number(), run.first);
+        let node = node_of(number);
+        let watch = OpWatch {
+            engine: self.engine.clone(),
+            op: prepared.op.name,
+            origin: state.origin(prepared.origin),
+        };
+        let step = Arc::new(DeviceStep::new(device.stopped.clone(), Arc::new(watch)));
+        let shapes = (0..run.inputs.len()).map(|i| run.shape(i).map(Shape::from));
+        let predicted = predicted.min(MOST_AHEAD);
+        let kept = match self.ended.load(Ordering::Relaxed) {
+            true => 0,
+            false => run.kept(),
+        };
+        state.core.keep(kept);
+        state.work.ahead += predicted;
+        *state.work.unmarked.get_or_insert_default() += predicted;
+        let launched = LaunchedOp {
+            first,
+            prepared: prepared.clone(),
+            step: step.clone(),
+            shapes: shapes.collect(),
+            made: SmallVec::new(),
+            copied: SmallVec::new(),
+            predicted,
+            kept,
+            failure: None,
+        };
+        state.work.launched.insert(number, launched);
+        drop(state);
+
+        let mut copied = SmallVec::new();
+        let count = run.inputs.len();
+        let operands = (0..count).map(|i| {
+            if is_host(prepared.op, i) {
+                return run
+                    .on_host(i)
+                    .map_or(DeviceOperand::Nothing, DeviceOperand::Host);
+            }
+            let copy = |tensor: Tensor| queue.copy_in(&step, node, tensor);
+            let value = run.values.get_mut(i).and_then(Option::take);
+            let tensor = match (run.inputs[i].take(), value.map(Arc::try_unwrap)) {
+                (Some(given), _) => Some(copy(given)),
+                (None, Some(Ok(own))) => {
+                    let host = own.host();
+                    own.into_device().or_else(|| host.map(copy))
+                }
+                (None, Some(Err(shared))) => shared.device().or_else(|| {
+                    let there = copy(shared.host()?);
+                    shared.copies_in(there.clone());
+                    copied.push(Arc::downgrade(&shared));
+                    Some(there)
+                }),
+                (None, None) => None,
+            };
+            tensor.map_or(DeviceOperand::Nothing, DeviceOperand::Device)
+        });
+        let operands = operands.collect();
+        let made = queue.launch(DeviceLaunch {
+            kernel,
+            step: &step,
+            node,
+            operands,
+            outputs: sizes,
+        });
+        let made = made.into_iter().map(DeviceValue::of_device).map(Arc::new);
+        let made: SmallVec<[Arc<DeviceValue>; 2]> = made.collect();
+        let mut state = self.state();
+        if let Some(launched) = state.work.launched.get_mut(&number) {
+            launched.made = made.iter().map(Arc::downgrade).collect();
+            launched.copied = copied;
+        }
+        state.core.launched(first, &prepared, &made);
+        let marks = state.work.unmarked.is_some_and(|time| time >= EVENT_AFTER);
+        self.settle(state);
+        // Values whose handles were dropped before are freed here, without the lock.
+        drop(made);
+        if marks {
+            self.mark(device);
+        }
+    }
+
+    /// Asks to be called back once the device has ended what was launched so far, unless that was asked for.
+    pub(super) fn mark(&self, device: &SessionDevice) {
+        let mut state = self.state();
+        let (Some(_), Some(queue)) = (state.work.unmarked.take(), device.queue.get()) else {
+            return;
+        };
+        let until = state.work.numbered;
+        drop(state);
+        // The session stays until its launches have ended: the gate counts them.
+        if let Some(me) = self.me.upgrade() {
+            queue.event(Box::new(move || me.device_came(until)));
+        }
+    }
+
+    /// The device has ended all launches with numbers below `until`.
+    fn device_came(&self, until: u64) {
+        let mut state = self.state();
+        let later = state.work.launched.split_off(&until);
+        let ended = std::mem::replace(&mut state.work.launched, later);
+        let any = !ended.is_empty();
+        for (number, mut op) in ended {
+            state.work.ahead = state.work.ahead.saturating_sub(op.predicted);
+            state.core.release(op.kept);
+            let copied = op.copied.iter().filter_map(Weak::upgrade);
+            let Some(failed) = op.step.failure().cloned() else {
+                copied.for_each(|value| value.copied_in());
+                state.core.launch_ended();
+                continue;
+            };
+            copied.for_each(|value| value.not_copied_in());
+            let is_root = state.work.number_of(failed.node) == Some(number);
+            let failure = match is_root {
+                true => {
+                    let failure = op.failure.take();
+                    let failure = failure.unwrap_or_else(|| self.made(&state, &op, &failed));
+                    let until = state.work.numbered;
+                    state.work.failed.push(FailedLaunch {
+                        number,
+                        failure: failure.clone(),
+                        until,
+                    });
+                    failure
+                }
+                false => self.failure_of(&mut state, &failed),
+            };
+            let made = op.made.iter().filter_map(Weak::upgrade);
+            made.for_each(|value| value.fail(&failure));
+            let outputs = op.prepared.outputs;
+            let core = &mut state.core;
+            core.launch_failed(op.first, outputs, &failure, is_root);
+        }
+        state.work.failed.retain(|failed| failed.until > until);
+        let idle = any && state.work.is_idle();
+        if idle && self.ended.load(Ordering::Relaxed) && !state.is_active() {
+            self.engine.watch.quiesced(Work::Session(self.id));
+        }
+        self.settle(state);
+        if idle {
+            self.engine.gate.quiesced();
+        }
+    }
+
+    /// The failure of the launch that the device says has failed.
+    fn failure_of(&self, state: &mut SessionState, failed: &DeviceFailure) -> Arc<Failure> {
+        let number = state.work.number_of(failed.node);
+        let known = |f: &&FailedLaunch| Some(f.number) == number;
+        if let Some(known) = state.work.failed.iter().find(known) {
+            return known.failure.clone();
+        }
+        let launched = number.and_then(|number| state.work.launched.remove(&number));
+        if let (Some(number), Some(mut op)) = (number, launched) {
+            let failure = op.failure.take();
+            let failure = failure.unwrap_or_else(|| self.made(state, &op, failed));
+            op.failure = Some(failure.clone());
+            state.work.launched.insert(number, op);
+            return failure;
+        }
+        let error = failed.error.clone().map_or_else(gone, |error| {
+            self.engine.device_failed(error).at(self.engine.place())
+        });
+        state.core.failure(error)
+    }
+
+    /// Makes the failure of a launched op.
+    fn made(&self, state: &SessionState, op: &LaunchedOp, failed: &DeviceFailure) -> Arc<Failure> {
+        let Some(error) = failed.error.clone() else {
+            return state.core.failure(gone());
+        };
+        let error = self.engine.device_failed(error);
+        let shapes = op.shapes.iter().map(Option::as_deref);
+        let operands = op.prepared.signatures(shapes);
+        let site = site(&op.prepared, state.place(op.prepared.origin), operands);
+        state.core.failure(self.engine.placed(error, site))
+    }
+}
+
+fn site(prepared: &PreparedOp, origin: Option<String>, operands: Vec<String>) -> Site {
+    Site {
+        op: Some(prepared.op.name.to_owned()),
+        origin,
+        operands,
+        ..Site::default()
+    }
+}
