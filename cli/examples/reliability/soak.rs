@@ -51,7 +51,7 @@ struct Tally {
     violations: Vec<String>,
 }
 
-type Told = Arc<Mutex<Tally>>;
+type SharedTally = Arc<Mutex<Tally>>;
 
 /// Whether a call or a load may end with this code while machines come and go.
 fn is_fault(code: Code) -> bool {
@@ -72,7 +72,7 @@ fn is_fault(code: Code) -> bool {
     )
 }
 
-fn note(told: &Told, code: Result<(), Code>, text: &str) {
+fn note(told: &SharedTally, code: Result<(), Code>, text: &str) {
     let mut tally = told.lock().unwrap();
     let name = code.map_or_else(|c| c.name(), |()| "ok".into());
     *tally.calls.entry(name).or_default() += 1;
@@ -87,7 +87,7 @@ async fn use_model(
     x: &Tensor,
     right: &mut Option<Outputs>,
     draw: &mut Draw,
-    told: &Told,
+    told: &SharedTally,
 ) {
     let options = CallOptions {
         deadline: Some(DEADLINE),
@@ -123,7 +123,7 @@ async fn use_model(
 }
 
 /// Loads and calls a function again and again, until `end` is set.
-async fn caller(cluster: Cluster, f: Function, seed: u64, end: Arc<AtomicBool>, told: Told) {
+async fn caller(cluster: Cluster, f: Function, seed: u64, end: Arc<AtomicBool>, told: SharedTally) {
     let (x, mut right, mut draw) = (input(&f), None, Draw(seed));
     while !end.load(Ordering::Relaxed) {
         let workers = 1 + draw.below(WORKERS as u64 - 1) as u32;
@@ -148,7 +148,7 @@ async fn caller(cluster: Cluster, f: Function, seed: u64, end: Arc<AtomicBool>, 
 }
 
 /// Makes one fault happen, and ends it.
-async fn strike(processes: &mut Processes, draw: &mut Draw, told: &Told) {
+async fn strike(processes: &mut Processes, draw: &mut Draw, told: &SharedTally) {
     let victim = draw.below(WORKERS as u64) as usize;
     let pause = Duration::from_millis(draw.below(4000));
     let what = match draw.below(8) {
@@ -262,7 +262,7 @@ pub async fn run(time: Duration) -> bool {
         product_chain(128, 40),
         product_chain(384, 30),
     ];
-    let (told, end) = (Told::default(), Arc::new(AtomicBool::new(false)));
+    let (told, end) = (SharedTally::default(), Arc::new(AtomicBool::new(false)));
     let callers: Vec<_> = functions
         .into_iter()
         .enumerate()

@@ -97,7 +97,7 @@ struct Figures {
     /// Why the model does not run with these sizes, some of which are assumed; no larger ones were found that it runs
     /// with.
     misfit: Option<String>,
-    splits: Vec<Split>,
+    splits: Vec<SplitSummary>,
     /// The most workers that were asked for.
     #[serde(skip)]
     most_workers: usize,
@@ -105,7 +105,7 @@ struct Figures {
 
 /// The predicted memory of the model on a number of workers of equal speed.
 #[derive(Serialize)]
-struct Split {
+struct SplitSummary {
     workers: usize,
     /// Whether its branches and loops run on several of the workers, which a plan does only where no worker has the
     /// memory for them.
@@ -261,7 +261,7 @@ fn figures(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Fig
     let uncounted_nodes = uncounted.count();
     let single = split(function, 1, &bounds)?;
     let whole = single.parts.iter().map(|p| p.needed_bytes).sum();
-    let mut splits = vec![Split::new(1, &single)];
+    let mut splits = vec![SplitSummary::new(1, &single)];
     for workers in 2..=args.workers as usize {
         let plain = split(function, workers, &bounds).ok();
         let plain = plain.filter(|summary| summary.parts.len() == workers);
@@ -273,7 +273,7 @@ fn figures(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Fig
         let Some(summary) = divided.or(plain) else {
             break;
         };
-        splits.push(Split::new(workers, &summary));
+        splits.push(SplitSummary::new(workers, &summary));
     }
     Ok(Figures {
         nodes: function.nodes.len(),
@@ -291,10 +291,10 @@ fn figures(function: &Function, args: &CheckArgs, arrays: &Arrays) -> Result<Fig
     })
 }
 
-impl Split {
-    fn new(workers: usize, summary: &PlanSummary) -> Split {
+impl SplitSummary {
+    fn new(workers: usize, summary: &PlanSummary) -> SplitSummary {
         let within = summary.bodies.iter().map(|b| cut_bytes(&b.cut_edges));
-        Split {
+        SplitSummary {
             within_bytes: within.fold(0, u64::saturating_add),
             workers,
             divided: !summary.bodies.is_empty(),
@@ -508,7 +508,7 @@ fn text(r: &Report) -> String {
             f.assumed_iterations,
         ));
     }
-    let row = |s: &Split| {
+    let row = |s: &SplitSummary| {
         let needs: Vec<String> = s.needed_bytes.iter().map(|n| needed(*n)).collect();
         let crossing = match s.divided {
             true => format!(
@@ -635,7 +635,7 @@ mod tests {
             let divided = divided(&f, workers, whole, &Axes::default())
                 .unwrap()
                 .unwrap();
-            let made = Split::new(workers, &divided);
+            let made = SplitSummary::new(workers, &divided);
             assert!(made.divided && made.needed_bytes.len() == workers && made.within_bytes > 0);
             assert!(largest(&divided) < whole, "{:?} {whole}", made.needed_bytes);
         }

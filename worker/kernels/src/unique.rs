@@ -22,7 +22,7 @@ pub struct Slices {
 
 /// What is found out about each slice; all have one number for each.
 #[derive(Debug)]
-pub struct Found<'a> {
+pub struct SliceIndex<'a> {
     /// The first occurrence of each different slice, in the order of the result.
     pub first: &'a mut [i64],
     /// The place of each slice in the result.
@@ -47,10 +47,10 @@ fn unique_any<T: Number>(
     s: Slices,
     x: &[T],
     sorted: bool,
-    found: Found<'_>,
+    found: SliceIndex<'_>,
     different: &mut usize,
 ) -> Result {
-    let Found {
+    let SliceIndex {
         first,
         place,
         times,
@@ -129,7 +129,7 @@ compiled_numbers! {
             s: Slices,
             x: &[Self],
             sorted: bool,
-            found: Found<'_>,
+            found: SliceIndex<'_>,
             different: &mut usize,
         ) = unique_any;
     }
@@ -142,7 +142,7 @@ pub fn unique<T: UniqueKernels>(
     s: Slices,
     x: &[T],
     sorted: bool,
-    found: Found<'_>,
+    found: SliceIndex<'_>,
 ) -> Result<usize> {
     let mut different = 0;
     T::different(exec, s, x, sorted, found, &mut different)?;
@@ -158,7 +158,7 @@ mod tests {
     fn found<T: UniqueKernels>(s: Slices, x: &[T], sorted: bool) -> [Vec<i64>; 3] {
         let mut all = [(); 4].map(|()| vec![-1; s.count]);
         let [first, place, times, spare] = &mut all;
-        let found = Found {
+        let found = SliceIndex {
             first,
             place,
             times,
@@ -197,7 +197,7 @@ mod tests {
             check_stops(|exec| {
                 let mut all = [(); 4].map(|()| vec![-1; s.count]);
                 let [first, place, times, spare] = &mut all;
-                let found = Found {
+                let found = SliceIndex {
                     first,
                     place,
                     times,

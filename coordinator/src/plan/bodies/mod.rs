@@ -101,7 +101,7 @@ impl DividedFunction {
         (share, too_small): (u64, &Error),
     ) -> Result<Option<DividedFunction>> {
         let offers = cluster.workers.iter().map(|w| w.offered());
-        let mut dividing = Dividing {
+        let mut dividing = PlacementSearch {
             most: offers.max().unwrap_or(0) / share,
             options,
             too_small,
@@ -291,7 +291,7 @@ struct OutlinedBody {
 }
 
 /// The search for a placement of a function and its partitioned bodies.
-struct Dividing<'a> {
+struct PlacementSearch<'a> {
     /// The bytes beyond which a function of control flow is placed on several workers.
     most: u64,
     options: &'a PlanOptions,
@@ -302,7 +302,7 @@ struct Dividing<'a> {
     parts: Vec<PartsUsage>,
 }
 
-impl Dividing<'_> {
+impl PlacementSearch<'_> {
     /// The nodes of `f` whose functions are placed on several workers.
     fn too_large(&self, f: &Function, axes: &Axes) -> Vec<usize> {
         let nodes = f.nodes.iter().enumerate();

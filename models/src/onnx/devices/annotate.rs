@@ -59,7 +59,7 @@ pub fn annotate(
         Some(stage)
     });
     let stages: Vec<Option<usize>> = stages.collect();
-    let mut rewriting = Rewriting {
+    let mut rewriting = AnnotationWriter {
         reader: Reader::new(&file),
         stages: &stages,
         next: 0,
@@ -220,7 +220,7 @@ impl Message {
     }
 }
 
-struct Rewriting<'a> {
+struct AnnotationWriter<'a> {
     reader: Reader<'a>,
     /// By node of the file, its stage.
     stages: &'a [Option<usize>],
@@ -228,7 +228,7 @@ struct Rewriting<'a> {
     next: usize,
 }
 
-impl Rewriting<'_> {
+impl AnnotationWriter<'_> {
     fn model(&mut self, devices: &[String]) -> Result<Pieces, ModelError> {
         let (end, mut out, mut has_version) = (self.reader.file().len(), Pieces::default(), false);
         while self.reader.pos() < end {

@@ -36,10 +36,10 @@ impl Invariant for OneLife {
 }
 
 /// A kind of event that was seen of a step in this tick, at this host, and whether at its driver's end.
-type Seen = (Key, Host, bool, Kind);
+type EventKey = (Key, Host, bool, Kind);
 
 /// Returns what is wrong with an event, if anything is. `step` is the state after the tick.
-fn wrong(e: &Event, step: &Step, seen: &mut BTreeSet<Seen>) -> Option<&'static str> {
+fn wrong(e: &Event, step: &Step, seen: &mut BTreeSet<EventKey>) -> Option<&'static str> {
     let here = |kind| ((e.lease, e.n), e.host, e.by_driver, kind);
     // Within one tick, events are checked in the order in which the trace recorded them.
     let again = !seen.insert(here(e.kind));

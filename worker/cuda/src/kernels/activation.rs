@@ -25,14 +25,14 @@ const FUNCTIONS: [Activation; 10] = [
 
 /// The function that a launch applies, and its parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Chosen {
+pub struct ActivationCall {
     /// 0 for none.
     pub number: i64,
     pub parameters: [f64; 2],
 }
 
 /// No function.
-pub const NONE: Chosen = Chosen {
+pub const NONE: ActivationCall = ActivationCall {
     number: 0,
     parameters: [0.; 2],
 };
@@ -61,7 +61,7 @@ fn text_of(function: Activation) -> Option<(&'static str, [f64; 2])> {
 }
 
 /// The choice of a function; `None` for one that the device lacks.
-pub fn chosen(function: Option<Activation>) -> Option<Chosen> {
+pub fn chosen(function: Option<Activation>) -> Option<ActivationCall> {
     let Some(function) = function else {
         return Some(NONE);
     };
@@ -69,7 +69,7 @@ pub fn chosen(function: Option<Activation>) -> Option<Chosen> {
         |other: &Activation| std::mem::discriminant(other) == std::mem::discriminant(&function);
     let number = FUNCTIONS.iter().position(same)? as i64 + 1;
     let (_, parameters) = text_of(function)?;
-    Some(Chosen { number, parameters })
+    Some(ActivationCall { number, parameters })
 }
 
 /// The definition of `activated(number, x, p, q)`.

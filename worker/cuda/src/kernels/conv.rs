@@ -13,7 +13,7 @@ use convoke_graph::ops::packing::packed_conv_len;
 use convoke_graph::ops::{ConvOp, FusedOp};
 use convoke_worker::device::DeviceOp;
 
-use super::activation::{self, Chosen};
+use super::activation::{self, ActivationCall};
 use super::args::Arguments;
 use super::product::are_halves;
 use super::tiles::{self, LeftWalk, RightWalk, Tiles};
@@ -244,7 +244,7 @@ struct Convolution {
     attrs: Attrs,
     /// The shape of packed weights.
     packed: Option<Vec<usize>>,
-    activation: Chosen,
+    activation: ActivationCall,
 }
 
 /// The kernel of a convolution.
@@ -276,7 +276,7 @@ pub(super) fn fused(fused: FusedOp, op: &DeviceOp<'_>) -> Option<Box<dyn Templat
 fn made(
     op: &DeviceOp<'_>,
     packed: Option<Vec<usize>>,
-    activation: Chosen,
+    activation: ActivationCall,
 ) -> Option<Box<dyn Template>> {
     let (x, w) = (dtype_of(op, 0)?, dtype_of(op, 1)?);
     let same = |i| dtype_of(op, i).is_none_or(|d| d == x);

@@ -11,7 +11,7 @@ use convoke_graph::ops::packing::{PACK_N, packed_gemm_len};
 use convoke_graph::ops::{FusedOp, MatMulOp};
 use convoke_worker::device::DeviceOp;
 
-use super::activation::{self, Chosen};
+use super::activation::{self, ActivationCall};
 use super::args::{Arguments, broadcast, dense};
 use super::tiles::{self, LeftWalk, RightWalk, Tiles};
 use super::{
@@ -114,7 +114,7 @@ struct Product {
     /// K and N of a packed B.
     packed: Option<(usize, usize)>,
     gemm: Option<GemmAttrs>,
-    activation: Chosen,
+    activation: ActivationCall,
 }
 
 /// The kernel of a product.
@@ -145,7 +145,7 @@ fn made(
     op: &DeviceOp<'_>,
     gemm: Option<GemmAttrs>,
     packed: Option<(usize, usize)>,
-    activation: Chosen,
+    activation: ActivationCall,
 ) -> Option<Box<dyn Template>> {
     let (a, b, addend) = (dtype_of(op, 0)?, dtype_of(op, 1)?, dtype_of(op, 2));
     let computed = [Some(a), Some(b), addend];

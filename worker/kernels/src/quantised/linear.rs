@@ -60,25 +60,25 @@ const ROUNDING: NarrowRounding = NarrowRounding {
 
 /// The scale or zero point of each element of a block: one number, or one for each element.
 #[derive(Clone, Copy)]
-enum Given<'a, T = f32> {
+enum BlockParameter<'a, T = f32> {
     One(T),
     Each(&'a [T]),
 }
 
-fn given<T: Copy>(all: Option<&[T]>, run: Run, n: usize, default: T) -> Given<'_, T> {
+fn given<T: Copy>(all: Option<&[T]>, run: Run, n: usize, default: T) -> BlockParameter<'_, T> {
     match all {
-        None => Given::One(default),
-        Some(all) if run.advances => Given::Each(&all[run.index..run.index + n]),
-        Some(all) => Given::One(all[run.index]),
+        None => BlockParameter::One(default),
+        Some(all) if run.advances => BlockParameter::Each(&all[run.index..run.index + n]),
+        Some(all) => BlockParameter::One(all[run.index]),
     }
 }
 
 /// `given` of each element, in `buffer` where it is one number for all.
 #[inline(always)]
-fn spread<'a>(given: Given<'a>, n: usize, buffer: &'a mut [f32; BLOCK]) -> &'a [f32] {
+fn spread<'a>(given: BlockParameter<'a>, n: usize, buffer: &'a mut [f32; BLOCK]) -> &'a [f32] {
     match given {
-        Given::Each(all) => all,
-        Given::One(x) => {
+        BlockParameter::Each(all) => all,
+        BlockParameter::One(x) => {
             buffer[..n].fill(x);
             &buffer[..n]
         }
@@ -87,10 +87,10 @@ fn spread<'a>(given: Given<'a>, n: usize, buffer: &'a mut [f32; BLOCK]) -> &'a [
 
 multiversion! {
     /// `x = (x - zero) * scale` for each element of a block.
-    fn dequantise_block<>(x: &mut [f32], zeros: Given<'_>, scales: Given<'_>) {
+    fn dequantise_block<>(x: &mut [f32], zeros: BlockParameter<'_>, scales: BlockParameter<'_>) {
         let n = x.len();
         match (zeros, scales) {
-            (Given::One(zero), Given::One(scale)) => {
+            (BlockParameter::One(zero), BlockParameter::One(scale)) => {
                 for i in 0..n {
                     x[i] = canonical_nan((x[i] - zero) * scale);
                 }
@@ -109,16 +109,16 @@ multiversion! {
 
 multiversion! {
     /// `to = x - zero` for each element of a block, rounded once: an f64 holds every difference of two i32.
-    fn difference_block<>(x: &[i32], zeros: Given<'_, i32>, to: &mut [f32]) {
+    fn difference_block<>(x: &[i32], zeros: BlockParameter<'_, i32>, to: &mut [f32]) {
         let n = to.len();
         let x = &x[..n];
         match zeros {
-            Given::One(zero) => {
+            BlockParameter::One(zero) => {
                 for i in 0..n {
                     to[i] = (f64::from(x[i]) - f64::from(zero)) as f32;
                 }
             }
-            Given::Each(zeros) => {
+            BlockParameter::Each(zeros) => {
                 let zeros = &zeros[..n];
                 for i in 0..n {
                     to[i] = (f64::from(x[i]) - f64::from(zeros[i])) as f32;
@@ -139,7 +139,7 @@ fn rounded(x: f32, precision: Precision) -> f32 {
 
 multiversion! {
     /// `x = x / scale`, rounded to `precision`, for each element of a block.
-    fn divide_block<>(x: &mut [f32], scales: Given<'_>, precision: Precision) {
+    fn divide_block<>(x: &mut [f32], scales: BlockParameter<'_>, precision: Precision) {
         let mut buffer = [0.0; BLOCK];
         let n = x.len();
         let scales = &spread(scales, n, &mut buffer)[..n];
@@ -158,7 +158,7 @@ multiversion! {
 
 multiversion! {
     /// `x = x + zero` for each element of a block.
-    fn add_block<>(x: &mut [f32], zeros: Given<'_>) {
+    fn add_block<>(x: &mut [f32], zeros: BlockParameter<'_>) {
         let mut buffer = [0.0; BLOCK];
         let n = x.len();
         let zeros = &spread(zeros, n, &mut buffer)[..n];
@@ -170,7 +170,7 @@ multiversion! {
 
 multiversion! {
     /// The whole number nearest to `x`, plus the zero point, within `low..=high`.
-    fn round_block<>(x: &mut [f32], zeros: Given<'_>, low: f32, high: f32) {
+    fn round_block<>(x: &mut [f32], zeros: BlockParameter<'_>, low: f32, high: f32) {
         let mut buffer = [0.0; BLOCK];
         let n = x.len();
         let zeros = &spread(zeros, n, &mut buffer)[..n];
@@ -258,7 +258,11 @@ pub fn dequantise_i32(
         blocks(units, Take::ALL, layout, |at, place, n, run| {
             let numbers = &mut buffer[..n];
             difference_block(&x[place..], given(Some(zeros), run, n, 0), numbers);
-            dequantise_block(numbers, Given::One(0.0), given(Some(scales), run, n, 1.0));
+            dequantise_block(
+                numbers,
+                BlockParameter::One(0.0),
+                given(Some(scales), run, n, 1.0),
+            );
             write(to, numbers, ROUNDING, &mut part[(at - first) * width..]);
         });
     })?)

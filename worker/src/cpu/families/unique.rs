@@ -4,7 +4,7 @@ use convoke_graph::ops::OpError;
 use convoke_graph::ops::attrs::{axis, flag};
 use convoke_graph::{DType, Element, Tensor};
 use convoke_kernels::movement::gather;
-use convoke_kernels::unique::{Found, Slices, UniqueKernels, unique};
+use convoke_kernels::unique::{SliceIndex, Slices, UniqueKernels, unique};
 
 use super::index::indices;
 use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, bits, body, write, write_bits};
@@ -55,7 +55,7 @@ fn different<T: UniqueKernels>(
     };
     let longs = || call.scratch::<i64>(slices.count);
     let (mut first, mut place, mut times, mut spare) = (longs()?, longs()?, longs()?, longs()?);
-    let found = Found {
+    let found = SliceIndex {
         first: write(&mut first)?,
         place: write(&mut place)?,
         times: write(&mut times)?,

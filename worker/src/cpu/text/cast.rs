@@ -62,13 +62,13 @@ fn through(spec: &Spec<'_>, wide: DType, to: DType) -> FamilyAnswer {
 }
 
 /// A number, and how it is written.
-trait Written: Element {
+trait TextNumber: Element {
     fn write(self, to: &mut String);
 }
 
 macro_rules! written {
     ($($ty:ty: $wide:ty),*) => {$(
-        impl Written for $ty {
+        impl TextNumber for $ty {
             fn write(self, to: &mut String) {
                 // Writing to a string cannot fail.
                 let _ = write!(to, "{}", <$wide>::from(self));
@@ -78,7 +78,7 @@ macro_rules! written {
 }
 macro_rules! written_floats {
     ($($ty:ty: $wide:ty),*) => {$(
-        impl Written for $ty {
+        impl TextNumber for $ty {
             fn write(self, to: &mut String) {
                 let wide = <$wide>::from(self);
                 match (wide.is_nan(), wide.is_infinite(), wide < 0.) {
@@ -96,7 +96,7 @@ written!(i8: i8, i16: i16, i32: i32, i64: i64, u8: u8, u16: u16, u32: u32, u64: 
 written_floats!(f32: f32, f64: f64, f16: f32, bf16: f32);
 
 fn formatted(spec: &Spec<'_>, from: DType) -> Result<KernelBody, OpError> {
-    fn of<T: Written>() -> Result<KernelBody, OpError> {
+    fn of<T: TextNumber>() -> Result<KernelBody, OpError> {
         of_strings(|call| {
             let (exec, pool) = (&call.launch.exec, call.launch.pool);
             let (x, mut text) = (call.slice::<T>(0)?, String::new());

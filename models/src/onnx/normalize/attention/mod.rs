@@ -27,7 +27,7 @@ use super::{ImportFailure, ImportedNode, Outputs, unsupported};
 
 /// The stage of the computation that output `qk_matmul_output` shows.
 #[derive(Clone, Copy, PartialEq)]
-enum Shown {
+enum AttentionStage {
     Product,
     Capped,
     Biased,
@@ -39,7 +39,7 @@ struct AttentionAttrs {
     scale: Option<f32>,
     softcap: f32,
     softmax_precision: Option<DType>,
-    shown: Shown,
+    shown: AttentionStage,
     heads: Option<i64>,
     key_heads: Option<i64>,
     causal: bool,
@@ -50,10 +50,10 @@ struct AttentionAttrs {
 impl AttentionAttrs {
     fn take(c: &mut ImportedNode) -> Result<AttentionAttrs, ImportFailure> {
         let shown = match c.take_int("qk_matmul_output_mode")?.unwrap_or(0) {
-            0 => Shown::Product,
-            1 => Shown::Capped,
-            2 => Shown::Biased,
-            3 => Shown::Softmax,
+            0 => AttentionStage::Product,
+            1 => AttentionStage::Capped,
+            2 => AttentionStage::Biased,
+            3 => AttentionStage::Softmax,
             _ => return Err(c.wrong("qk_matmul_output_mode", "0, 1, 2 or 3").into()),
         };
         let bound = |c: &mut ImportedNode, attr: &str| match c.take_int(attr)? {
@@ -316,13 +316,13 @@ fn attended(
         let bent = e.plain("Tanh", &[scaled])?;
         scores = e.plain("Mul", &[bent, cap])?;
     }
-    if attrs.shown == Shown::Capped {
+    if attrs.shown == AttentionStage::Capped {
         shown = scores;
     }
     if let Some(bias) = &bias {
         scores = e.plain("Add", &[scores, bias.added])?;
     }
-    if attrs.shown == Shown::Biased {
+    if attrs.shown == AttentionStage::Biased {
         shown = scores;
     }
     let precise = attrs.softmax_precision.unwrap_or(dtype);
@@ -337,7 +337,7 @@ fn attended(
         let zero = e.float("zero", dtype, 0.0)?;
         weights = e.plain("Where", &[empty, zero, weights])?;
     }
-    if attrs.shown == Shown::Softmax {
+    if attrs.shown == AttentionStage::Softmax {
         shown = weights;
     }
     let v = e.cast(v, dtype)?;

@@ -305,7 +305,7 @@ fn softmax_of_codes(b: &mut Builder, mut c: ImportedNode) -> Outputs {
 }
 
 /// Operands of a product of codes as numbers: sums, scales of both operands, a bias.
-struct Scaled {
+struct ScaledProduct {
     sums: ValueId,
     scales: [ValueId; 2],
     bias: Option<ValueId>,
@@ -313,7 +313,7 @@ struct Scaled {
 
 /// Adds the last nodes of a product of codes: the sums times both scales, plus the bias. They are f32, which has room
 /// for all sums; the result has the dtype of the right scale.
-fn scaled(b: &mut Builder, c: ImportedNode, of: Scaled) -> Outputs {
+fn scaled(b: &mut Builder, c: ImportedNode, of: ScaledProduct) -> Outputs {
     let [left, right] = of.scales;
     let dtype = b.ty(right).map_or(DType::F32, |ty| ty.dtype);
     let mut e = Expansion { b, c: &c };
@@ -340,7 +340,7 @@ fn matmul_to_float(b: &mut Builder, c: ImportedNode) -> Outputs {
     let sums = c.before(b, "MatMulInteger", Attrs::default(), operands)?;
     let scales = [one_number(b, &c, 2)?, by_column(b, &c, 3, c.need(1)?)?];
     let bias = c.input(6);
-    scaled(b, c, Scaled { sums, scales, bias })
+    scaled(b, c, ScaledProduct { sums, scales, bias })
 }
 
 /// Imports DynamicQuantizeMatMul: the left operand is quantised by its own span.
@@ -362,7 +362,7 @@ fn dynamic_matmul(b: &mut Builder, c: ImportedNode) -> Outputs {
     let operands = vec![Some(codes), Some(weights), Some(zero), c.input(3)];
     let sums = c.before(b, "MatMulInteger", Attrs::default(), operands)?;
     let (scales, bias) = ([own, scale], c.input(4));
-    scaled(b, c, Scaled { sums, scales, bias })
+    scaled(b, c, ScaledProduct { sums, scales, bias })
 }
 
 /// Imports QAttention: a product of codes gives queries, keys and values.
@@ -419,7 +419,7 @@ fn gemm(b: &mut Builder, mut c: ImportedNode) -> Outputs {
             let scale = one_number(b, &c, 7)?;
             own = c.before(b, "Div", Attrs::default(), vec![Some(own), Some(scale)])?;
         }
-        let of = Scaled {
+        let of = ScaledProduct {
             sums,
             scales: [own, other],
             bias: None,

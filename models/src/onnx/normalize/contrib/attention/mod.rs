@@ -48,7 +48,7 @@ struct Heads {
 }
 
 /// What attention computes on the way: [batch, heads, queries, keys].
-struct Shown {
+struct AttentionScores {
     scores: ValueId,
     /// The softmax of the scores.
     weights: ValueId,
@@ -60,7 +60,7 @@ impl Heads {
         &self,
         e: &mut Expansion<'_>,
         shown: bool,
-    ) -> Result<(ValueId, Option<Shown>), ImportFailure> {
+    ) -> Result<(ValueId, Option<AttentionScores>), ImportFailure> {
         let (dtype, size) = (e.ty(self.q)?.dtype, e.shape(self.q)?[3].as_const());
         let size = size.ok_or_else(|| unsupported("heads of a size that is not known"))?;
         let root = || 1.0 / (size.max(1) as f64).sqrt();
@@ -102,7 +102,7 @@ impl Heads {
         let weights = e.op("Softmax", axis_of(-1), &[scores])?;
         let y = e.mixed(weights, v, shared)?;
         let y = e.cast(y, dtype)?;
-        Ok((y, shown.then_some(Shown { scores, weights })))
+        Ok((y, shown.then_some(AttentionScores { scores, weights })))
     }
 }
 

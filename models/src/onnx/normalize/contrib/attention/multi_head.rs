@@ -8,7 +8,9 @@ use super::super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
 use super::mask::Lengths;
 use super::packed::split;
 use super::shared::{Attended, SharedCache};
-use super::{Heads, Shown, added, behind, heads_of, joined_heads, take_heads, take_scale};
+use super::{
+    AttentionScores, Heads, added, behind, heads_of, joined_heads, take_heads, take_scale,
+};
 
 /// Imports MultiHeadAttention.
 pub(in super::super) fn multi_head_attention(b: &mut Builder, mut c: ImportedNode) -> Outputs {
@@ -102,7 +104,7 @@ fn finish(e: &mut Expansion<'_>, attention: &Heads, attended: &Attended) -> Outp
     let (y, shown) = attention.attend(e, shown)?;
     let [key, value] = attended.kept;
     let mut out = vec![joined_heads(e, y)?, key, value];
-    if let Some(Shown { scores, .. }) = shown {
+    if let Some(AttentionScores { scores, .. }) = shown {
         out.push(match attended.tokens {
             None => e.last(3, "Identity", Attrs::default(), &[scores])?,
             Some(keys) => {
