@@ -67,7 +67,6 @@ async fn mixed(device: &str) -> (Vec<f32>, Vec<i64>, Vec<i64>, (u64, u64)) {
         y = op("Tanh", Attrs::default(), &[&y]).unwrap();
         y = op("Add", Attrs::default(), &[&y, &square]).unwrap();
     }
-    let there = on_device(&cluster, 0).await;
     let positive = op("Relu", Attrs::default(), &[&y]).unwrap();
     // Its size depends on data, so that the host runs it.
     let found = op("NonZero", Attrs::default(), &[&positive]).unwrap();

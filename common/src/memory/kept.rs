@@ -121,7 +121,7 @@ impl Ledger {
         let Some(at) = b.kept.find(len, owner.map(|owner| &owner.token)) else {
             return Ok(None);
         };
-        owner.map_or(Ok(()), |o| b.afford(o, bytes, &self.name))?;
+        owner.map_or(Ok(()), |o| b.afford(o, bytes, &self.place.name))?;
         let Some(memory) = b.kept.take(at) else {
             return Ok(None);
         };

@@ -242,11 +242,7 @@ impl Books {
 #[derive(Debug, Clone)]
 pub struct Ledger {
     limit: u64,
-    name: Arc<str>,
-    /// Whose memory it is, as errors say it.
-    holder: Arc<str>,
-    /// The option of the worker that sets the limit.
-    option: &'static str,
+    place: Arc<LedgerPlace>,
     owner: Option<Arc<Owner>>,
     books: Arc<Mutex<Books>>,
     freed: Arc<Notify>,
@@ -255,6 +251,17 @@ pub struct Ledger {
     keeps: u64,
     /// Notified whenever memory is kept.
     keeps_some: Arc<Notify>,
+}
+
+/// Whose memory a ledger counts, for errors.
+#[derive(Debug)]
+struct LedgerPlace {
+    /// The worker or process.
+    name: String,
+    /// The same as part of a sentence.
+    holder: String,
+    /// The option of the worker that sets the limit.
+    option: &'static str,
 }
 
 /// Memory that is kept without need, and freed where a reservation needs it.
@@ -285,9 +292,11 @@ impl Ledger {
     pub fn new(name: &str, limit: u64) -> Ledger {
         Ledger {
             limit,
-            name: name.into(),
-            holder: format!("worker {name}").into(),
-            option: "--memory",
+            place: Arc::new(LedgerPlace {
+                name: name.to_owned(),
+                holder: format!("worker {name}"),
+                option: "--memory",
+            }),
             owner: None,
             books: Arc::default(),
             freed: Arc::default(),
@@ -300,8 +309,11 @@ impl Ledger {
     /// Makes a ledger of the memory of a device of the worker `name`.
     pub fn of_device(name: &str, limit: u64) -> Ledger {
         Ledger {
-            holder: format!("the device of worker {name}").into(),
-            option: "--device-memory",
+            place: Arc::new(LedgerPlace {
+                name: name.to_owned(),
+                holder: format!("the device of worker {name}"),
+                option: "--device-memory",
+            }),
             ..Ledger::new(name, limit)
         }
     }
@@ -341,7 +353,7 @@ impl Ledger {
             let (missing, error) = {
                 let mut b = self.books();
                 let owner = self.owner();
-                owner.map_or(Ok(()), |o| b.afford(o, bytes, &self.name))?;
+                owner.map_or(Ok(()), |o| b.afford(o, bytes, &self.place.name))?;
                 let total = b.total.saturating_add(bytes);
                 if total <= self.limit {
                     b.add(owner, purpose, bytes);
@@ -367,13 +379,13 @@ impl Ledger {
     fn full(&self, b: &Books, bytes: u64) -> Error {
         let msg = format!(
             "{} has {} of {} MiB free; {} more MiB are needed{}",
-            self.holder,
+            self.place.holder,
             mib(self.limit - b.total),
             mib(self.limit),
             mib(bytes),
             b.largest()
         );
-        let option = self.option;
+        let option = self.place.option;
         Error::new(Code::OutOfMemory, msg).advise(format!(
             "raise {option} of the worker, add workers, or run smaller inputs"
         ))

@@ -97,7 +97,7 @@ impl SharedReservation {
             && count == 0
         {
             let mut b = ledger.books();
-            b.afford(owner, bytes, &ledger.name)?;
+            b.afford(owner, bytes, &ledger.place.name)?;
             b.charge(owner, purpose, bytes);
         }
         if state.charges.is_empty() {
