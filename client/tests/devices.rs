@@ -7,7 +7,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ use convoke::devices::{
 };
 use convoke::graph::Function;
 use convoke::{
-    Attr, Attrs, Cluster, Code, DType, DeviceId, Dim, Embedded, HostTensor, Outputs, PlanSummary,
+    Attr, Attrs, Cluster, Code, DType, DeviceId, Dim, Embedded, HostTensor, Operand, Outputs,
+    PlanSummary,
 };
 use convoke_common::rpc::{MemberState, MemberStatus};
 use convoke_worker::device::simgpu::SimGpu;
@@ -406,7 +407,7 @@ async fn devices_are_named_and_chosen_by_their_kind() {
     let model = load.pin("*", "kind:simgpu").dim("n", 8).await.unwrap();
     model.call(given(8, 1)).await.unwrap();
     assert!(device_peak(&cluster).await > 0);
-    // Ops that are issued one by one run on the worker's host.
+    // So do ops that are issued one by one.
     let x = cluster.device("w1").unwrap().put([1f32, -2.]).unwrap();
     assert_eq!(
         x.abs().unwrap().fetch::<Vec<f32>>().await.unwrap(),
@@ -415,15 +416,23 @@ async fn devices_are_named_and_chosen_by_their_kind() {
     cluster.shutdown().await;
 }
 
+/// The state of a device that works until it is broken.
+#[derive(Default)]
+struct BrittleState {
+    broken: AtomicBool,
+    /// How many tensors were copied to the host.
+    copies: AtomicUsize,
+}
+
 /// A device that works until it is broken.
 struct Brittle {
     whole: Arc<dyn Device>,
-    broken: Arc<AtomicBool>,
+    state: Arc<BrittleState>,
 }
 
 struct BrittleQueue {
     whole: Arc<dyn DeviceQueue>,
-    broken: Arc<AtomicBool>,
+    state: Arc<BrittleState>,
 }
 
 impl Device for Brittle {
@@ -448,7 +457,7 @@ impl Device for Brittle {
     ) -> convoke::Result<Arc<dyn DeviceQueue>> {
         Ok(Arc::new(BrittleQueue {
             whole: self.whole.open(share, memory, purpose, bytes)?,
-            broken: self.broken.clone(),
+            state: self.state.clone(),
         }))
     }
 }
@@ -470,7 +479,8 @@ impl DeviceQueue for BrittleQueue {
         pool: &Pool,
         then: CopiedCallback,
     ) {
-        if !self.broken.load(Ordering::Relaxed) {
+        self.state.copies.fetch_add(1, Ordering::Relaxed);
+        if !self.state.broken.load(Ordering::Relaxed) {
             return self.whole.copy_out(step, node, tensor, pool, then);
         }
         let error = convoke::Error::new(Code::Wedged, "it fell off the bus");
@@ -501,12 +511,12 @@ async fn check_alive(cluster: &Cluster, want: &[bool]) {
 
 #[tokio::test]
 async fn handles_of_a_device_that_fails_for_good_say_so() {
-    let broken = Arc::<AtomicBool>::default();
-    let shared = broken.clone();
+    let state = Arc::<BrittleState>::default();
+    let shared = state.clone();
     let kind = DeviceKind::new("frail", NUMERICS_PROFILE, move |context| {
         Ok(Arc::new(Brittle {
             whole: Arc::new(SimGpu::new(context.compute.clone())),
-            broken: shared.clone(),
+            state: shared.clone(),
         }))
     });
     convoke::devices::register(kind).unwrap();
@@ -514,8 +524,17 @@ async fn handles_of_a_device_that_fails_for_good_say_so() {
     let (frail, other) = (cluster.device("w0").unwrap(), cluster.device("w1").unwrap());
     let x = frail.put(vec![1f32; 1 << 15]).unwrap();
     let y = x.neg().unwrap();
+    // The host runs ops whose sizes data decide. They share one copy.
+    let of_host = || convoke::issue("NonZero", Attrs::default(), &[Operand::Tensor(&y)], 1);
+    let found: Vec<_> = (0..8).map(|_| of_host().unwrap().remove(0)).collect();
+    for found in &found {
+        assert_eq!(found.fetch::<Vec<i64>>().await.unwrap().len(), 1 << 15);
+    }
+    assert_eq!(state.copies.load(Ordering::Relaxed), 1);
+    drop(found);
+    let y = x.neg().unwrap();
     frail.synchronize().await.unwrap();
-    broken.store(true, Ordering::Relaxed);
+    state.broken.store(true, Ordering::Relaxed);
     let e = y.fetch::<Vec<f32>>().await.unwrap_err();
     assert_eq!(e.code, Code::Wedged, "{e}");
     let want = "worker w0 is wedged: its device frail:0 failed: it fell off the bus";
@@ -528,12 +547,12 @@ async fn handles_of_a_device_that_fails_for_good_say_so() {
 
 #[tokio::test]
 async fn a_device_that_fails_for_good_takes_its_worker_along_and_nothing_else() {
-    let broken: [Arc<AtomicBool>; 2] = Default::default();
-    let of_number = broken.clone();
+    let states: [Arc<BrittleState>; 2] = Default::default();
+    let of_number = states.clone();
     let kind = DeviceKind::new("brittle", NUMERICS_PROFILE, move |context| {
         Ok(Arc::new(Brittle {
             whole: Arc::new(SimGpu::new(context.compute.clone())),
-            broken: of_number[context.number as usize].clone(),
+            state: of_number[context.number as usize].clone(),
         }))
     });
     convoke::devices::register(kind).unwrap();
@@ -553,7 +572,7 @@ async fn a_device_that_fails_for_good_takes_its_worker_along_and_nothing_else() 
     let whole = model.call(given(8, 2)).await.unwrap();
     let first = part().await;
     let at = usize::from(first == "w1");
-    broken[at].store(true, Ordering::Relaxed);
+    states[at].broken.store(true, Ordering::Relaxed);
     assert_eq!(model.call(given(8, 2)).await.unwrap(), whole);
     assert_ne!(part().await, first);
     let told = reruns.lock().unwrap().clone();

@@ -3,7 +3,8 @@
 //! ```text
 //! values     copies there and back; each op that the device has a kernel for, beside the CPU's kernel
 //! order      a chain of launches in little memory; a copy to the host in the midst of it
-//! failures   memory that runs out, a tensor of another device: they surface late, and reach what depends on them
+//! failures   memory that runs out, a tensor of another device, an index beyond its axis: they surface late, and reach what
+//!            depends on them, also in other steps
 //! ends       cancelled steps, dropped queues: every callback is called once, and all memory is given back
 //! ```
 
@@ -105,6 +106,16 @@ impl Rig {
         })
     }
 
+    /// The same queue, for another step.
+    fn in_new_step(&self) -> Rig {
+        Rig {
+            queue: self.queue.clone(),
+            memory: self.memory.clone(),
+            step: new_step(),
+            host: self.host.clone(),
+        }
+    }
+
     fn put(&self, tensor: &Tensor) -> DeviceTensor {
         self.queue.copy_in(&self.step, 0, tensor.clone())
     }
@@ -177,6 +188,7 @@ pub fn check(device: &dyn Device, comparison: Comparison) -> Result<SuiteReport>
     })?;
     order(device, op, kernel)?;
     failures(device, kernel)?;
+    indices(device, kernel)?;
     cancellation(device, kernel)?;
     ends(device, kernel)?;
     Ok(SuiteReport { ops: compared.ops })
@@ -406,6 +418,56 @@ fn failures(device: &dyn Device, kernel: &DeviceKernel) -> Result<()> {
         ensure(copied.is_err(), "refuses a tensor of another device")?;
     }
     again.settle()
+}
+
+/// A kernel meets an index beyond its axis, and others read what it made: each launch and copy is a step of its own, as those
+/// of ops that are issued one by one are.
+fn indices(device: &dyn Device, kernel: &DeviceKernel) -> Result<()> {
+    let def = ops::lookup("Gather").ok_or_else(|| Error::internal("an op without a definition"))?;
+    let gather = device.resolve(&DeviceOp {
+        def,
+        attrs: &Attrs::default(),
+        operands: &[Some(DType::F32), Some(DType::I64)],
+        outputs: 1,
+    });
+    let Some(gather) = gather else { return Ok(()) };
+    let rig = Rig::new(device, 16 * BYTES, 0)?;
+    let beyond = vec![ELEMENTS as i64; ELEMENTS];
+    let beyond = Tensor::from_slice(&[ELEMENTS], &beyond);
+    let beyond = beyond.map_err(|e| Error::internal(e.to_string()))?;
+    let (x, at) = (rig.put(&large(1.)?), rig.put(&beyond));
+    let taken = one(rig.launch(&gather, 5, &[x.clone(), at], &of_large()))?;
+    let reader = rig.in_new_step();
+    let read = one(reader.launch(kernel, 6, &[taken], &of_large()))?;
+    let copy = rig.in_new_step().begin(7, read.clone());
+    let promise = "calls back with a copy of what depends on an index beyond its axis";
+    let cause = hear(&copy, promise)?.err().map(|f| f.node);
+    let promise = format!("says that node 5 failed, to a copy in another step: {cause:?}");
+    ensure(cause == Some(5), promise)?;
+    rig.settle()?;
+    let late = rig.in_new_step();
+    let read = one(late.launch(kernel, 8, &[read], &of_large()))?;
+    let cause = hear(
+        &late.begin(9, read),
+        "calls back with a copy of what failed before",
+    )?
+    .err();
+    ensure(
+        cause.is_some_and(|f| f.node == 5),
+        "says that node 5 failed, also once that is known",
+    )?;
+    rig.settle()?;
+    for step in [&rig.step, &reader.step, &late.step] {
+        ensure(
+            step.failure().is_some_and(|f| f.node == 5),
+            "notes a failure in the step of each launch that depends on it",
+        )?;
+    }
+    ensure(
+        rig.fetch(x)? == large(1.)?,
+        "keeps what does not depend on a failure",
+    )?;
+    rig.settle()
 }
 
 fn cancellation(device: &dyn Device, kernel: &DeviceKernel) -> Result<()> {

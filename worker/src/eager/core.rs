@@ -47,6 +47,8 @@ const MOST_FAILED: usize = 64;
 
 /// Most bytes that a handle takes besides its tensor: itself, its place in a table, and the list of its waiters.
 const HANDLE: u64 = 256;
+/// Most bytes that a value takes besides its elements where the worker has a device.
+const DEVICE_VALUE: u64 = 384;
 /// Bytes of an op that is issued and not handed out.
 const OP: u64 = 256;
 /// Bytes of an operand besides its value.
@@ -242,7 +244,11 @@ impl Core {
     /// Bytes that handles, ops, transfers and reports take, without the tensors in counted memory.
     pub fn footprint(&self) -> u64 {
         let reports = self.reports.len() * size_of::<Report>();
-        self.handles.len() as u64 * HANDLE
+        let handle = match self.has_device {
+            false => HANDLE,
+            true => HANDLE + DEVICE_VALUE,
+        };
+        self.handles.len() as u64 * handle
             + self.expected.len() as u64 * TRANSFER
             + reports as u64
             + self.counted.load(Ordering::Relaxed)

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use convoke_graph::graph::{Attrs, TensorType};
-use convoke_graph::ops::{self, ConcreteOperand, ConcreteOutputs, Memory, OpDef};
+use convoke_graph::ops::{self, ConcreteOperand, ConcreteOutputs, Cost, Memory, OpDef};
 use convoke_graph::{DType, Tensor};
 use convoke_rendezvous::eager::wire::Definition;
 use smallvec::SmallVec;
@@ -13,8 +13,7 @@ use crate::cpu::{self, Kernel, SizeKey, is_host};
 use crate::device::{Device, DeviceKernel, DeviceOp};
 
 /// Least speed of one core, in operations and in bytes per nanosecond. It only decides which thread runs a kernel.
-const FLOPS: f64 = 2.0;
-const BYTES: f64 = 4.0;
+pub(super) const CORE: (f64, f64) = (2.0, 4.0);
 /// Time of a kernel that does next to nothing.
 const LEAST: Duration = Duration::from_nanos(200);
 
@@ -140,17 +139,25 @@ impl PreparedOp {
         let concrete = self.concrete(inputs);
         ShapeFacts {
             operands: SizeKey::of(self.given(inputs)),
-            predicted: self.predicted(&concrete),
+            predicted: self.predicted(&concrete, CORE),
             sizes: self.kernel.sizes(&concrete),
         }
     }
 
-    /// The predicted time of the kernel on one thread of the host; [`Duration::MAX`] where it cannot be predicted.
-    pub fn predicted(&self, operands: &[Option<ConcreteOperand<'_>>]) -> Duration {
+    /// The predicted time of a kernel of this many operations and bytes per nanosecond; [`Duration::MAX`] where it cannot be
+    /// predicted.
+    pub fn predicted(
+        &self,
+        operands: &[Option<ConcreteOperand<'_>>],
+        (flops, bytes): (f64, f64),
+    ) -> Duration {
         // The time of a custom op is unknown.
         let known = !ops::is_custom(self.op.name);
-        let predicted = known.then(|| self.predict(operands)).flatten();
-        predicted.unwrap_or(Duration::MAX)
+        let Some(cost) = known.then(|| self.cost(operands)).flatten() else {
+            return Duration::MAX;
+        };
+        let nanos = cost.flops / flops + cost.bytes / bytes;
+        LEAST + Duration::from_nanos(nanos.min(1e18) as u64)
     }
 
     /// The operands, each with whether its value may decide sizes.
@@ -183,7 +190,7 @@ impl PreparedOp {
         inputs.iter().copied().enumerate().map(operand).collect()
     }
 
-    fn predict(&self, operands: &[Option<ConcreteOperand<'_>>]) -> Option<Duration> {
+    fn cost(&self, operands: &[Option<ConcreteOperand<'_>>]) -> Option<Cost> {
         // The time of a loop depends on its data, and that of an op on strings on their lengths.
         if self.attrs.functions().next().is_some() || self.has_text() {
             return None;
@@ -197,8 +204,6 @@ impl PreparedOp {
         let made: Vec<_> = outputs.iter().map(|(d, s)| fixed(*d, s)).collect();
         let given: Vec<_> = given.iter().map(Option::as_ref).collect();
         let made: Vec<_> = made.iter().collect();
-        let cost = (self.op.cost)(&self.attrs, &given, &made);
-        let nanos = cost.flops / FLOPS + cost.bytes / BYTES;
-        Some(LEAST + Duration::from_nanos(nanos.min(1e18) as u64))
+        Some((self.op.cost)(&self.attrs, &given, &made))
     }
 }

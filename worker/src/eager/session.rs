@@ -723,8 +723,9 @@ impl Session {
         state.origins.clear();
         state.peers.clear();
         state.books = None;
-        state.work.forget_counts();
+        let copies = state.work.end();
         drop(state);
+        drop(copies);
         if let Some(device) = &self.device {
             device.recall();
         }

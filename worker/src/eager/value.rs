@@ -8,8 +8,8 @@ use convoke_graph::{DType, Shape, Tensor};
 use super::core::Failure;
 use crate::device::DeviceTensor;
 
-/// Most bytes of a value that stays in one memory after it was copied to the other: it is often read from both, as sizes
-/// are, and its second copy takes little.
+/// Most bytes of a value that always stays in one memory after it was copied to the other: it is often read from both, as
+/// sizes are, and its second copy takes little.
 const KEPT_TWICE: usize = 64 << 10;
 
 /// The value of a handle.
@@ -52,6 +52,8 @@ struct Places {
     host: Option<Tensor>,
     device: Option<DeviceTensor>,
     failure: Option<Arc<Failure>>,
+    /// The number of the copy to the host that is under way.
+    copying: Option<u64>,
 }
 
 impl DeviceValue {
@@ -85,6 +87,13 @@ impl DeviceValue {
 
     /// Bytes of the elements.
     pub fn byte_len(&self) -> usize {
+        // Only the tensor knows the lengths of strings, which are never on a device.
+        let host = self.places().host.as_ref().map(Tensor::byte_len);
+        host.unwrap_or_else(|| self.size())
+    }
+
+    /// Bytes of elements that are no strings.
+    fn size(&self) -> usize {
         Tensor::size_of(self.dtype, &self.shape).unwrap_or(usize::MAX)
     }
 
@@ -98,16 +107,28 @@ impl DeviceValue {
         self.places().device.clone()
     }
 
-    /// The tensor on the device, if the value lies there alone.
+    /// The tensor on the device, if the value lies there, without what lies on the host.
     pub fn into_device(self) -> Option<DeviceTensor> {
         let places = self.places.into_inner();
         places.unwrap_or_else(PoisonError::into_inner).device
     }
 
-    /// Notes the copy that was made in the host's memory.
-    pub fn copied_out(&self, copy: &Tensor) {
-        if copy.byte_len() <= KEPT_TWICE {
-            self.places().host = Some(copy.clone());
+    /// The number of the copy to the host that is under way.
+    pub fn copying(&self) -> Option<u64> {
+        self.places().copying
+    }
+
+    /// A copy to the host begins, which has this number.
+    pub fn copies_out(&self, number: u64) {
+        self.places().copying = Some(number);
+    }
+
+    /// The copy to the host has ended. A copy stays where ops on the host read the value, or where it is small.
+    pub fn copied_out(&self, copy: Option<&Tensor>, is_read: bool) {
+        let mut places = self.places();
+        places.copying = None;
+        if let Some(copy) = copy.filter(|copy| is_read || copy.byte_len() <= KEPT_TWICE) {
+            places.host = Some(copy.clone());
         }
     }
 
@@ -119,7 +140,7 @@ impl DeviceValue {
     /// The copy on the device is there.
     pub fn copied_in(&self) {
         let mut places = self.places();
-        if self.byte_len() > KEPT_TWICE && places.device.is_some() {
+        if self.size() > KEPT_TWICE && places.device.is_some() {
             places.host = None;
         }
     }

@@ -1,10 +1,11 @@
 //! The state that all steps of a worker share.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 use convoke_common::device_spec::DeviceId;
 use convoke_common::error::{Code, Error};
+use convoke_common::rpc::Speed;
 use convoke_common::world::Compute;
 use convoke_graph::ids::FunctionId;
 use convoke_graph::program::NUMERICS_PROFILE;
@@ -35,6 +36,8 @@ pub struct Engine {
     pub device: Option<OwnedDevice>,
     /// The kind and number of the device, such as `cpu:0`.
     pub device_name: String,
+    /// FLOP/s of the device and bytes/s of its memory, once they are known.
+    pub device_speed: OnceLock<Speed>,
     /// Whether compute wants to hear of every node that is launched.
     pub(super) hears_launches: bool,
 }
@@ -58,6 +61,7 @@ impl Engine {
             watch: Watch::default(),
             black_box,
             device: None,
+            device_speed: OnceLock::new(),
             device_name: DeviceId::default().to_string(),
         }
     }

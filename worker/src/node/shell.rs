@@ -149,6 +149,7 @@ impl Worker {
             None => [host, host],
             Some(owned) => [host, device::speed(owned, host).await],
         };
+        let _ = engine.device_speed.set(speeds[1]);
         let process = holdings::resident(&world).0.saturating_add(SERVING);
         let base = process / u64::from(config.sharers.max(1));
         let base = ledger.reserve(Purpose::Base, base.min(config.memory))?;

@@ -5,15 +5,15 @@
 //! driver until its event has come.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Weak};
 
 use convoke_common::error::{Code, Error};
 use convoke_common::memory::Pool;
 use convoke_graph::{DType, Shape, Tensor};
 use convoke_worker::device::{CopiedCallback, DeviceFailure, DeviceStep, EventCallback};
 
-use super::faults::FaultWord;
+use super::faults::{Fate, FaultWord, failure_of};
 use super::memory::Lanes;
 use super::staging::StagingBlock;
 use crate::device::Gpu;
@@ -31,6 +31,8 @@ pub(crate) struct Region {
 pub(crate) struct Behind {
     pub regions: Vec<Region>,
     pub faults: Vec<FaultWord>,
+    /// The steps whose launches read what such launches made that were not known to be good.
+    pub readers: Vec<(Arc<DeviceStep>, Vec<Arc<Fate>>)>,
 }
 
 /// A copy to the host.
@@ -41,6 +43,8 @@ pub(crate) struct Copy {
     pub shape: Shape,
     pub pool: Pool,
     pub then: CopiedCallback,
+    /// What is known of the launches that the elements depend on.
+    pub fates: Vec<Arc<Fate>>,
     /// The pinned memory that has the elements, or why there are none.
     pub staged: Result<StagingBlock, Arc<DeviceFailure>>,
 }
@@ -65,31 +69,10 @@ pub(crate) fn failed(node: u32, error: Option<Error>) -> Arc<DeviceFailure> {
     Arc::new(DeviceFailure { node, error })
 }
 
-/// Steps of which a kernel met elements that it cannot use. Any later result of such a step may be wrong.
-#[derive(Default)]
-pub(crate) struct Faulted(Vec<(Weak<DeviceStep>, Arc<DeviceFailure>)>);
-
-impl Faulted {
-    fn note(&mut self, step: &Arc<DeviceStep>, failure: Arc<DeviceFailure>) {
-        step.fail(&failure);
-        if self.failure(step).is_none() {
-            self.0.retain(|(step, _)| step.strong_count() > 0);
-            self.0.push((Arc::downgrade(step), failure));
-        }
-    }
-
-    fn failure(&self, step: &Arc<DeviceStep>) -> Option<Arc<DeviceFailure>> {
-        let step = Arc::downgrade(step);
-        let known = self.0.iter().find(|(known, _)| known.ptr_eq(&step));
-        known.map(|(_, failure)| failure.clone())
-    }
-}
-
 /// Handles completions until the queue and its last work are gone. The lanes are dropped after that.
 pub(crate) fn run(gpu: &Gpu, lanes: Arc<Lanes>, completions: &Receiver<Completion>) {
-    let mut faulted = Faulted::default();
     while let Ok(completion) = completions.recv() {
-        let done = catch_unwind(AssertUnwindSafe(|| completion.complete(gpu, &mut faulted)));
+        let done = catch_unwind(AssertUnwindSafe(|| completion.complete(gpu)));
         if done.is_err() {
             gpu.lose("a callback of its queue panicked");
         }
@@ -100,7 +83,7 @@ pub(crate) fn run(gpu: &Gpu, lanes: Arc<Lanes>, completions: &Receiver<Completio
 
 impl Completion {
     /// Waits for the event and calls back. A GPU that is lost is not waited for.
-    pub fn complete(self, gpu: &Gpu, faulted: &mut Faulted) {
+    pub fn complete(self, gpu: &Gpu) {
         if let Some(event) = self.event {
             if gpu.lost().is_none() {
                 self.behind.work(true);
@@ -116,7 +99,7 @@ impl Completion {
         let lost = gpu.lost();
         match lost {
             Some(lost) => self.behind.lost(lost),
-            None => self.behind.check(faulted),
+            None => self.behind.check(),
         }
         match (self.then, lost) {
             // The copy of a lost GPU may not have ended, so that its pinned memory is never used again.
@@ -125,7 +108,7 @@ impl Completion {
             (Then::Call(then), _) => then(),
             (Then::Copied(copy), Some(lost)) => copy.lost(lost),
             (Then::Copied(copy), None) => {
-                let failure = faulted.failure(&copy.step);
+                let failure = failure_of(&copy.fates);
                 copy.end(failure);
             }
         }
@@ -145,19 +128,32 @@ impl Behind {
         self.faults.iter().for_each(FaultWord::leak);
         for region in &self.regions {
             let mut error = error.clone();
-            error.message = format!(
-                "{}; it was seen behind nodes {} to {}",
-                error.message, region.first, region.last
-            );
+            if region.first < region.last {
+                error.message = format!(
+                    "{}; it was seen behind nodes {} to {}",
+                    error.message, region.first, region.last
+                );
+            }
             region.step.fail(&failed(region.first, Some(error)));
         }
     }
 
-    /// Fails the steps whose kernels met elements that they cannot use.
-    fn check(&self, faulted: &mut Faulted) {
-        for fault in self.faults.iter().filter(|fault| fault.is_set()) {
-            let error = Error::new(Code::KernelFailed, "an index is beyond its axis");
-            faulted.note(&fault.step, failed(fault.node, Some(error)));
+    /// Fails the steps whose kernels met elements that they cannot use, or read what such kernels made.
+    fn check(&self) {
+        for fault in &self.faults {
+            let failure = fault.is_set().then(|| {
+                let error = Error::new(Code::KernelFailed, "an index is beyond its axis");
+                failed(fault.node, Some(error))
+            });
+            if let Some(failure) = &failure {
+                fault.step.fail(failure);
+            }
+            fault.fate.decide(failure);
+        }
+        for (step, fates) in &self.readers {
+            if let Some(failure) = failure_of(fates) {
+                step.fail(&failure);
+            }
         }
     }
 }

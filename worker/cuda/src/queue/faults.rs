@@ -2,9 +2,9 @@
 //!
 //! A word belongs to one launch from its enqueueing until an event behind it has come.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use convoke_worker::device::DeviceStep;
+use convoke_worker::device::{DeviceFailure, DeviceStep};
 
 use super::staging::{Staging, StagingBlock};
 use crate::driver::DriverResult;
@@ -23,12 +23,48 @@ struct Words {
     free: Vec<usize>,
 }
 
+/// Whether a launch met elements that it cannot use, once that is known. Its results have it, and so do the results of every
+/// launch that reads them.
+pub(crate) struct Fate {
+    /// The step of the launch.
+    step: Weak<DeviceStep>,
+    decided: OnceLock<Option<Arc<DeviceFailure>>>,
+}
+
+impl Fate {
+    /// Notes that the launch has ended, and its failure.
+    pub fn decide(&self, failure: Option<Arc<DeviceFailure>>) {
+        let _ = self.decided.set(failure);
+    }
+
+    /// Whether the launch is one of this step.
+    pub fn is_of(&self, step: &Arc<DeviceStep>) -> bool {
+        std::ptr::eq(self.step.as_ptr(), Arc::as_ptr(step))
+    }
+
+    /// The failure of the launch, if it is known to have failed.
+    pub fn failure(&self) -> Option<Arc<DeviceFailure>> {
+        self.decided.get().cloned().flatten()
+    }
+
+    /// Whether the launch is known to have met nothing.
+    pub fn is_good(&self) -> bool {
+        matches!(self.decided.get(), Some(None))
+    }
+}
+
+/// The first known failure of these launches.
+pub(crate) fn failure_of(fates: &[Arc<Fate>]) -> Option<Arc<DeviceFailure>> {
+    fates.iter().find_map(|fate| fate.failure())
+}
+
 /// A word, and the launch that it is for.
 pub(crate) struct FaultWord {
     faults: Arc<Faults>,
     address: usize,
     pub step: Arc<DeviceStep>,
     pub node: u32,
+    pub fate: Arc<Fate>,
 }
 
 impl Faults {
@@ -60,6 +96,10 @@ impl Faults {
             address,
             step: step.clone(),
             node,
+            fate: Arc::new(Fate {
+                step: Arc::downgrade(step),
+                decided: OnceLock::new(),
+            }),
         })
     }
 }

@@ -8,6 +8,7 @@ use convoke_common::error::Result;
 use convoke_common::memory::{Ledger, Purpose, Reservation};
 use convoke_worker::device::DeviceFailure;
 
+use super::faults::Fate;
 use crate::device::Gpu;
 use crate::driver::{DriverResult, StreamId};
 
@@ -212,6 +213,8 @@ pub(crate) struct Memory {
     lanes: Arc<Lanes>,
     /// The stream on which the memory was taken, until `compute` is ordered behind it.
     ahead: Option<StreamId>,
+    /// What is known of the launches that the contents depend on, of those that may meet elements that they cannot use.
+    pub fates: Vec<Arc<Fate>>,
     /// Whether a copy to the host reads the memory.
     pub copied_out: AtomicBool,
     /// Other queues whose launches read the memory. The work of one whose lanes are gone has ended.
@@ -242,6 +245,7 @@ impl Memory {
             of_compute,
             lanes: lanes.clone(),
             ahead: (!of_compute).then_some(stream),
+            fates: Vec::new(),
             copied_out: AtomicBool::new(false),
             readers: Mutex::default(),
             charge,

@@ -13,8 +13,8 @@
 //! 3. Callbacks are called by the thread alone, in order, and never under the queue's lock.
 //! 4. A call that the driver refuses fails at once. A failure on the GPU is found at the next event; the error names
 //!    the nodes that were launched since the last one. A lost context fails everything from then on.
-//! 5. A result fails where a launch that it depends on was refused, where a kernel of its step met elements that it cannot
-//!    use, or where the GPU is lost; another failure of its step leaves it as it is.
+//! 5. A result fails where a launch that it depends on was refused or met elements that it cannot use, or where the GPU is
+//!    lost; another failure of its step leaves it as it is.
 //! 6. Pinned memory is used again only once an event behind its last use has come. A GPU that records no event is lost, and
 //!    the pinned memory of a lost GPU is never used again.
 
@@ -36,8 +36,8 @@ use convoke_worker::device::{
 };
 use smallvec::SmallVec;
 
-use self::completion::{Behind, Completion, Copy, Faulted, Region, Then, failed};
-use self::faults::{FaultWord, Faults};
+use self::completion::{Behind, Completion, Copy, Region, Then, failed};
+use self::faults::{Fate, FaultWord, Faults};
 use self::memory::{Allowance, Buffer, Lanes, Memory};
 use self::staging::StagingBlock;
 use crate::device::{CudaKernel, Gpu};
@@ -98,6 +98,23 @@ impl Operands {
             LaunchOperand::Device(dtype, shape, _) => OperandView::Device(*dtype, shape),
         });
         each.collect()
+    }
+
+    /// What is known of the launches that the operands depend on, without those that met nothing.
+    fn fates(&self) -> Vec<Arc<Fate>> {
+        let mut fates: Vec<Arc<Fate>> = vec![];
+        for operand in &self.given {
+            if let LaunchOperand::Device(_, _, buffer) = operand
+                && let Buffer::Memory(memory) = &**buffer
+            {
+                for fate in memory.fates.iter().filter(|fate| !fate.is_good()) {
+                    if !fates.iter().any(|known| Arc::ptr_eq(known, fate)) {
+                        fates.push(fate.clone());
+                    }
+                }
+            }
+        }
+        fates
     }
 
     /// The memory of operand `i`, which a plan names only where it is in device memory.
@@ -211,7 +228,7 @@ impl CudaQueue {
         drop(state);
         if let Err(SendError(completion)) = handed {
             self.gpu.lose("the thread of its queue has ended");
-            completion.complete(&self.gpu, &mut Faulted::default());
+            completion.complete(&self.gpu);
         }
     }
 
@@ -267,7 +284,10 @@ impl CudaQueue {
             outputs: launch.outputs,
         });
         let calls = match work.map_err(|e| failed(node, Some(e)))? {
-            Work::Share => return self.shared(node, &operands, launch.outputs),
+            Work::Share => {
+                self.lock().behind.reads(launch.step, operands.fates());
+                return self.shared(node, &operands, launch.outputs);
+            }
             Work::Calls(calls) => calls,
         };
         let functions = match &kernel.functions {
@@ -283,13 +303,19 @@ impl CudaQueue {
         for call in &calls {
             words.push(self.fault_word(call, launch.step, node)?);
         }
+        let read = operands.fates();
+        let own = words.iter().flatten().map(|word| word.fate.clone());
+        let fates: Vec<Arc<Fate>> = read.iter().cloned().chain(own).collect();
         let mut state = self.lock();
         let mut made: SmallVec<[Memory; 2]> = SmallVec::new();
         for (dtype, shape) in launch.outputs {
-            made.push(self.allocate(node, self.lanes.compute, *dtype, shape)?);
+            let mut memory = self.allocate(node, self.lanes.compute, *dtype, shape)?;
+            memory.fates.clone_from(&fates);
+            made.push(memory);
         }
         let types: SmallVec<[DType; 2]> = launch.outputs.iter().map(|(dtype, _)| *dtype).collect();
         state.behind.note(launch.step, node);
+        state.behind.reads(launch.step, read);
         for (call, word) in calls.into_iter().zip(words) {
             self.call(
                 node,
@@ -433,6 +459,15 @@ impl CudaQueue {
 }
 
 impl Behind {
+    /// Notes that a launch of a step depends on launches whose fate is not known, or is bad. A step whose own launch meets
+    /// such elements fails anyway.
+    fn reads(&mut self, step: &Arc<DeviceStep>, mut fates: Vec<Arc<Fate>>) {
+        fates.retain(|fate| !fate.is_of(step));
+        if !fates.is_empty() {
+            self.readers.push((step.clone(), fates));
+        }
+    }
+
     /// Notes a launch.
     fn note(&mut self, step: &Arc<DeviceStep>, node: u32) {
         let known = self.regions.iter_mut().find(|r| Arc::ptr_eq(&r.step, step));
@@ -494,9 +529,15 @@ impl DeviceQueue for CudaQueue {
             shape: tensor.shape.clone(),
             pool: pool.clone(),
             then,
+            fates: Vec::new(),
             staged: Err(failed(node, None)),
         });
         let found = self.block_for(step, node, tensor);
+        if let Ok((buffer, ..)) = &found
+            && let Buffer::Memory(memory) = &**buffer
+        {
+            copy.fates.clone_from(&memory.fates);
+        }
         let mut state = self.lock();
         let mut event = None;
         copy.staged = found.and_then(|(buffer, bytes, block)| {

@@ -9,9 +9,10 @@
 //! 2. An op counts as resolved only once the device has ended it, so that a client that has seen all of its ops resolved has
 //!    seen their errors.
 //! 3. Work that is enqueued ahead of the device is bounded by its predicted time, as that of steps is.
-//! 4. The gate counts the session as live from a launch until an event behind it.
+//! 4. The gate counts the session as live from a launch until an event behind it, and while a value is copied to the host.
+//! 5. The bytes of copies to the host that are under way are bounded, and a value has at most one such copy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -19,12 +20,12 @@ use std::time::Duration;
 use convoke_common::error::{Error, Result, Site};
 use convoke_common::memory::Purpose;
 use convoke_graph::ops::{ConcreteOperand, ConcreteOutputs};
-use convoke_graph::{Shape, Tensor};
+use convoke_graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
 use super::super::core::{Failure, Id, Run};
 use super::super::gone;
-use super::super::prepared::PreparedOp;
+use super::super::prepared::{CORE, PreparedOp};
 use super::super::value::{DeviceValue, Value};
 use super::{Session, SessionState};
 use crate::compute::Crew;
@@ -41,6 +42,10 @@ const MOST_AHEAD: Duration = Duration::from_nanos(AHEAD);
 /// The predicted time of enqueued work after which the device is asked to say when it has come so far. It is less than the
 /// most, so that the device has work while the session learns of it.
 const EVENT_AFTER: Duration = Duration::from_nanos(AHEAD / 4);
+
+/// Most bytes of copies to the host that are under way at once, unless one has more: a device may keep as many in memory of
+/// the host that nobody counts.
+const COPYING: u64 = 64 << 20;
 
 /// What a session has of its worker's device.
 pub(super) struct SessionDevice {
@@ -69,7 +74,7 @@ impl SessionDevice {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Lets work that has not begun end without its turn, after [`SessionDevice::stop`].
+    /// Lets the device end work at once that it has not begun, after [`SessionDevice::stop`].
     pub fn recall(&self) {
         if let Some(queue) = self.queue.get() {
             queue.recall();
@@ -103,8 +108,20 @@ struct LaunchedOp {
 struct FailedLaunch {
     number: u64,
     failure: Arc<Failure>,
-    /// One more than the number of the last launch that may have read its results.
+    /// One more than the number of the last launch that may depend on its results.
     until: u64,
+}
+
+/// Called with a value in the host's memory, or with the failure of the launch that should have made it.
+type BroughtCallback = Box<dyn FnOnce(&Session, Result<Tensor, Arc<Failure>>) + Send>;
+
+/// A copy of a value to the host.
+pub(super) struct HostCopy {
+    value: Arc<DeviceValue>,
+    bytes: u64,
+    /// Whether an op on the host reads the value.
+    is_read: bool,
+    then: SmallVec<[BroughtCallback; 1]>,
 }
 
 /// The work of a session that its worker's device has.
@@ -113,6 +130,12 @@ pub(super) struct DeviceWork {
     /// How many launches and copies have got a number.
     numbered: u64,
     launched: BTreeMap<u64, LaunchedOp>,
+    /// The copies to the host that are under way, or wait until fewer are.
+    copies: BTreeMap<u64, HostCopy>,
+    /// Numbers of the copies that wait.
+    waiting: VecDeque<u64>,
+    /// Bytes of the copies that are under way.
+    copying: u64,
     failed: Vec<FailedLaunch>,
     /// Predicted time of what is launched.
     ahead: Duration,
@@ -137,9 +160,24 @@ impl DeviceWork {
         all.any(|op| op.step.at_work().is_some())
     }
 
-    /// The session has ended: what its ops took is counted no more.
-    pub fn forget_counts(&mut self) {
+    /// The session has ended: what its ops took is counted no more, and copies that wait are not made. Returns these, to be
+    /// dropped without the session's lock.
+    pub fn end(&mut self) -> Vec<HostCopy> {
         self.launched.values_mut().for_each(|op| op.kept = 0);
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let copies = waiting.filter_map(|number| self.copies.remove(&number));
+        copies.collect()
+    }
+
+    /// The number of the next copy that may begin.
+    fn next_copy(&mut self) -> Option<u64> {
+        let next = *self.waiting.front()?;
+        let bytes = self.copies.get(&next).map_or(0, |copy| copy.bytes);
+        if self.copying > 0 && self.copying.saturating_add(bytes) > COPYING {
+            return None;
+        }
+        self.copying += bytes;
+        self.waiting.pop_front()
     }
 
     fn number(&mut self) -> u64 {
@@ -262,6 +300,7 @@ impl Session {
             if let Some(sizes) = sizes {
                 let mut made = sizes.iter();
                 facts.arithmetic = made.all(|(dtype, shape)| is_arithmetic(*dtype, shape.len()));
+                facts.text = sizes.iter().any(|(dtype, _)| *dtype == DType::Str);
                 if side(prepared.op, &facts) == Side::Device {
                     self.launch_on(device, run, &sizes, predicted);
                     return true;
@@ -273,14 +312,18 @@ impl Session {
             let made = self.shape_of(&run);
             return self.finished(&run, Some(made));
         }
-        let missing: SmallVec<[usize; 4]> = all.filter(|i| run.is_elsewhere(*i)).collect();
+        // Each operand is looked at once, since a copy to the device that ends meanwhile may take it from the host.
+        let (first, mut run) = (run.first, run);
+        let mut missing = SmallVec::<[usize; 4]>::new();
+        for operand in all {
+            run.inputs[operand] = run.on_host(operand);
+            if run.inputs[operand].is_none() && run.value(operand).is_some() {
+                missing.push(operand);
+            }
+        }
         if !missing.is_empty() {
             self.await_copies(device, run, &missing);
             return true;
-        }
-        let (first, mut run) = (run.first, run);
-        for operand in 0..run.inputs.len() {
-            run.inputs[operand] = run.on_host(operand);
         }
         run.values.clear();
         let seen = run.seen();
@@ -321,7 +364,7 @@ impl Session {
             .placed(error, site(&run.prepared, origin, operands))
     }
 
-    /// The predicted time of an op, and the dtypes and shapes of its results where they are known before it runs.
+    /// The predicted time of an op on the device, and the dtypes and shapes of its results where they are known before it runs.
     fn facts(&self, run: &Run) -> (Duration, Option<ConcreteOutputs>) {
         let prepared = &run.prepared;
         let hosts =
@@ -341,7 +384,10 @@ impl Session {
         });
         let operands: SmallVec<[_; 8]> = operands.collect();
         let sizes = prepared.kernel.sizes(&operands);
-        (prepared.predicted(&operands), sizes)
+        let speed = self.engine.device_speed.get().map_or(CORE, |speed| {
+            (speed.flops / 1e9, speed.memory_bandwidth / 1e9)
+        });
+        (prepared.predicted(&operands, speed), sizes)
     }
 
     /// Lets an op wait for copies of these operands on the host.
@@ -352,11 +398,12 @@ impl Session {
         let op = self.state().core.await_copies(run, missing.len());
         for (operand, value) in missing.iter().copied().zip(values) {
             let Some(value) = value else { continue };
-            self.copy_out(device, value, move |me, copied| {
+            let then = move |me: &Session, copied| {
                 let mut state = me.state();
                 state.core.copied(op, first, operand, copied);
                 me.settle(state);
-            });
+            };
+            self.copy_out(device, value, true, Box::new(then));
         }
     }
 
@@ -369,49 +416,122 @@ impl Session {
     ) {
         match (value, &self.device) {
             (Value::Host(tensor), _) => then(self, Ok(tensor)),
-            (Value::Device(value), Some(device)) => self.copy_out(device, value, then),
+            (Value::Device(value), Some(device)) => {
+                self.copy_out(device, value, false, Box::new(then));
+            }
             (Value::Device(_), None) => {}
         }
     }
 
+    /// The same for a value of a device; `is_read` says whether an op on the host reads it. Of a value that several ask for
+    /// at once one copy is made.
     fn copy_out(
         &self,
         device: &SessionDevice,
         value: Arc<DeviceValue>,
-        then: impl FnOnce(&Session, Result<Tensor, Arc<Failure>>) + Send + 'static,
+        is_read: bool,
+        then: BroughtCallback,
     ) {
+        let mut state = self.state();
         if let Some(failure) = value.failure() {
+            drop(state);
             return then(self, Err(failure));
         }
         if let Some(tensor) = value.host() {
+            drop(state);
             // A step that the tensor is donated to may overwrite it.
             drop(value);
             return then(self, Ok(tensor));
         }
-        let (Some(tensor), Some(queue)) = (value.device(), device.queue.get()) else {
+        let under_way = value.copying();
+        if let Some(copy) = under_way.and_then(|number| state.work.copies.get_mut(&number)) {
+            copy.is_read |= is_read;
+            copy.then.push(then);
+            return;
+        }
+        if value.device().is_none() || device.queue.get().is_none() {
             let error = Error::internal("a value lies in no memory").at(self.engine.place());
-            let failure = self.state().core.failure(error);
+            let failure = state.core.failure(error);
+            drop(state);
             return then(self, Err(failure));
+        }
+        let number = state.work.number();
+        value.copies_out(number);
+        let copy = HostCopy {
+            bytes: value.byte_len() as u64,
+            value,
+            is_read,
+            then: SmallVec::from_iter([then]),
         };
-        let node = node_of(self.state().work.number());
-        let me = self.me.clone();
-        let copied = Box::new(move |copied: Result<Tensor, Arc<DeviceFailure>>| {
-            // A session that has ended hands nothing on, see [`Session::launch`].
-            let serves = |me: &Arc<Session>| !me.ended.load(Ordering::Relaxed);
-            let Some(me) = me.upgrade().filter(serves) else {
+        state.work.copies.insert(number, copy);
+        state.work.waiting.push_back(number);
+        drop(state);
+        self.begin_copies(device);
+    }
+
+    /// Begins copies to the host as long as few enough bytes are under way.
+    fn begin_copies(&self, device: &SessionDevice) {
+        let (Some(queue), Some(me)) = (device.queue.get(), self.me.upgrade()) else {
+            return;
+        };
+        loop {
+            let mut state = self.state();
+            let Some(number) = state.work.next_copy() else {
                 return;
             };
-            let copied = copied.map_err(|failed| {
-                let known = value.failure();
-                known.unwrap_or_else(|| me.failure_of(&mut me.state(), &failed))
+            let copy = state.work.copies.get(&number);
+            let tensor = copy.and_then(|copy| copy.value.device());
+            drop(state);
+            let Some(tensor) = tensor else {
+                let error = Some(Error::internal("a value left the device"));
+                let node = node_of(number);
+                self.copied(number, Err(Arc::new(DeviceFailure { node, error })));
+                continue;
+            };
+            // A worker that leaves lets the copy end, and the session stays until then.
+            self.engine.gate.started();
+            let me = me.clone();
+            let copied = Box::new(move |copied| {
+                me.copied(number, copied);
+                me.engine.gate.quiesced();
             });
-            if let Ok(copy) = &copied {
-                value.copied_out(copy);
-            }
-            drop(value);
-            then(&me, copied);
+            queue.copy_out(&device.copies, node_of(number), tensor, &self.pool, copied);
+        }
+    }
+
+    /// A copy to the host has ended.
+    fn copied(&self, number: u64, copied: Result<Tensor, Arc<DeviceFailure>>) {
+        let mut state = self.state();
+        let Some(copy) = state.work.copies.remove(&number) else {
+            return drop(state);
+        };
+        state.work.copying = state.work.copying.saturating_sub(copy.bytes);
+        // A session that has ended hands nothing on, see [`Session::launch`].
+        if self.ended.load(Ordering::Relaxed) {
+            return drop(state);
+        }
+        let HostCopy {
+            value,
+            is_read,
+            mut then,
+            ..
+        } = copy;
+        let copied = copied.map_err(|failed| match value.failure() {
+            Some(known) => known,
+            None => self.failure_of(&mut state, &failed),
         });
-        queue.copy_out(&device.copies, node, tensor, &self.pool, copied);
+        value.copied_out(copied.as_ref().ok(), is_read);
+        drop(state);
+        drop(value);
+        // The last one may have the tensor alone.
+        let last = then.pop();
+        then.into_iter().for_each(|then| then(self, copied.clone()));
+        if let Some(last) = last {
+            last(self, copied);
+        }
+        if let Some(device) = &self.device {
+            self.begin_copies(device);
+        }
     }
 
     /// Enqueues an op, and hands its results on.
@@ -484,19 +604,18 @@ impl Session {
             }
             let copy = |tensor: Tensor| queue.copy_in(&step, node, tensor);
             let value = run.values.get_mut(i).and_then(Option::take);
-            let tensor = match (run.inputs[i].take(), value.map(Arc::try_unwrap)) {
-                (Some(given), _) => Some(copy(given)),
-                (None, Some(Ok(own))) => {
+            let tensor = match value.map(Arc::try_unwrap) {
+                None => run.inputs[i].take().map(copy),
+                Some(Ok(own)) => {
                     let host = own.host();
                     own.into_device().or_else(|| host.map(copy))
                 }
-                (None, Some(Err(shared))) => shared.device().or_else(|| {
+                Some(Err(shared)) => shared.device().or_else(|| {
                     let there = copy(shared.host()?);
                     shared.copies_in(there.clone());
                     copied.push(Arc::downgrade(&shared));
                     Some(there)
                 }),
-                (None, None) => None,
             };
             tensor.map_or(DeviceOperand::Nothing, DeviceOperand::Device)
         });
@@ -555,6 +674,11 @@ impl Session {
                 continue;
             };
             copied.for_each(|value| value.not_copied_in());
+            // Nothing more is told of what was taken back because the session ended.
+            let taken_back = failed.error.is_none() && self.engine.gate.refusal().is_none();
+            if taken_back && self.ended.load(Ordering::Relaxed) {
+                continue;
+            }
             let is_root = state.work.number_of(failed.node) == Some(number);
             let failure = match is_root {
                 true => {
@@ -568,7 +692,16 @@ impl Session {
                     });
                     failure
                 }
-                false => self.failure_of(&mut state, &failed),
+                false => {
+                    let failure = self.failure_of(&mut state, &failed);
+                    // Launches that are not known to have ended may have read this one's results.
+                    let (root, until) = (state.work.number_of(failed.node), state.work.numbered);
+                    let mut known = state.work.failed.iter_mut();
+                    if let Some(known) = known.find(|known| Some(known.number) == root) {
+                        known.until = until;
+                    }
+                    failure
+                }
             };
             let made = op.made.iter().filter_map(Weak::upgrade);
             made.for_each(|value| value.fail(&failure));
@@ -602,16 +735,23 @@ impl Session {
             state.work.launched.insert(number, op);
             return failure;
         }
-        let error = failed.error.clone().map_or_else(gone, |error| {
-            self.engine.device_failed(error).at(self.engine.place())
-        });
+        let error = match failed.error.clone() {
+            Some(error) => self.engine.device_failed(error).at(self.engine.place()),
+            None => self.taken_back(),
+        };
         state.core.failure(error)
+    }
+
+    /// The error of an op that the device took back.
+    fn taken_back(&self) -> Error {
+        let refusal = self.engine.gate.refusal();
+        refusal.map_or_else(gone, |refusal| self.engine.refused(refusal))
     }
 
     /// Makes the failure of a launched op.
     fn made(&self, state: &SessionState, op: &LaunchedOp, failed: &DeviceFailure) -> Arc<Failure> {
         let Some(error) = failed.error.clone() else {
-            return state.core.failure(gone());
+            return state.core.failure(self.taken_back());
         };
         let error = self.engine.device_failed(error);
         let shapes = op.shapes.iter().map(Option::as_deref);
