@@ -555,8 +555,8 @@ impl Session {
         }
         let mut state = self.state();
         state.runner = Runner::None;
-        if self.ended.load(Ordering::Relaxed) && state.work.is_idle() {
-            self.engine.watch.quiesced(Work::Session(self.id));
+        if self.ended.load(Ordering::Relaxed) {
+            self.rests(&state);
         }
         self.settle(state);
         self.engine.gate.quiesced();
@@ -707,7 +707,9 @@ impl Session {
             let look = move || {
                 let me = me.upgrade()?;
                 let state = me.state();
-                let runs = state.is_active() || state.work.at_work();
+                let device = me.device.as_ref();
+                let on_device = device.is_some_and(|device| device.at_work(&state.work));
+                let runs = state.is_active() || on_device;
                 drop(state);
                 runs.then(|| {
                     let msg = "a kernel of an eager session does not stop";

@@ -8,12 +8,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use convoke_common::error::{Code, Error};
+use convoke_common::error::Error;
 use convoke_common::memory::Pool;
 use convoke_graph::{DType, Shape, Tensor};
 use convoke_worker::device::{CopiedCallback, DeviceFailure, DeviceStep, EventCallback};
 
-use super::faults::{Fate, FaultWord, failure_of};
+use super::faults::{CheckedLaunch, Fate, FaultWord};
 use super::memory::Lanes;
 use super::staging::StagingBlock;
 use crate::device::Gpu;
@@ -26,13 +26,12 @@ pub(crate) struct Region {
     pub last: u32,
 }
 
-/// The launches before an event and their fault words, which are looked at once the event has come.
+/// The launches before an event, and those of them that are looked at once the event has come.
 #[derive(Default)]
 pub(crate) struct Behind {
     pub regions: Vec<Region>,
-    pub faults: Vec<FaultWord>,
-    /// The steps whose launches read what such launches made that were not known to be good.
-    pub readers: Vec<(Arc<DeviceStep>, Vec<Arc<Fate>>)>,
+    /// In the order of the queue.
+    pub checked: Vec<CheckedLaunch>,
 }
 
 /// A copy to the host.
@@ -43,8 +42,8 @@ pub(crate) struct Copy {
     pub shape: Shape,
     pub pool: Pool,
     pub then: CopiedCallback,
-    /// What is known of the launches that the elements depend on.
-    pub fates: Vec<Arc<Fate>>,
+    /// The fate of the launch that makes the elements, where it has one.
+    pub fate: Option<Arc<Fate>>,
     /// The pinned memory that has the elements, or why there are none.
     pub staged: Result<StagingBlock, Arc<DeviceFailure>>,
 }
@@ -108,7 +107,7 @@ impl Completion {
             (Then::Call(then), _) => then(),
             (Then::Copied(copy), Some(lost)) => copy.lost(lost),
             (Then::Copied(copy), None) => {
-                let failure = failure_of(&copy.fates);
+                let failure = copy.fate.as_ref().and_then(|fate| fate.failure());
                 copy.end(failure);
             }
         }
@@ -125,7 +124,8 @@ impl Behind {
 
     /// Fails the steps whose launches were behind the loss. Their words stay, because the launches may not have ended.
     fn lost(&self, error: &Error) {
-        self.faults.iter().for_each(FaultWord::leak);
+        let words = self.checked.iter().flat_map(|launch| &launch.words);
+        words.for_each(FaultWord::leak);
         for region in &self.regions {
             let mut error = error.clone();
             if region.first < region.last {
@@ -140,21 +140,7 @@ impl Behind {
 
     /// Fails the steps whose kernels met elements that they cannot use, or read what such kernels made.
     fn check(&self) {
-        for fault in &self.faults {
-            let failure = fault.is_set().then(|| {
-                let error = Error::new(Code::KernelFailed, "an index is beyond its axis");
-                failed(fault.node, Some(error))
-            });
-            if let Some(failure) = &failure {
-                fault.step.fail(failure);
-            }
-            fault.fate.decide(failure);
-        }
-        for (step, fates) in &self.readers {
-            if let Some(failure) = failure_of(fates) {
-                step.fail(&failure);
-            }
-        }
+        self.checked.iter().for_each(CheckedLaunch::decide);
     }
 }
 

@@ -2,10 +2,13 @@
 //!
 //! A word belongs to one launch from its enqueueing until an event behind it has come.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use convoke_common::error::{Code, Error};
 use convoke_worker::device::{DeviceFailure, DeviceStep};
+use smallvec::SmallVec;
 
+use super::completion::failed;
 use super::staging::{Staging, StagingBlock};
 use crate::driver::DriverResult;
 
@@ -23,48 +26,57 @@ struct Words {
     free: Vec<usize>,
 }
 
-/// Whether a launch met elements that it cannot use, once that is known. Its results have it, and so do the results of every
-/// launch that reads them.
-pub(crate) struct Fate {
-    /// The step of the launch.
-    step: Weak<DeviceStep>,
-    decided: OnceLock<Option<Arc<DeviceFailure>>>,
-}
+/// Whether a launch or one that it depends on met elements that it cannot use, once that is known. Its results have it.
+#[derive(Default)]
+pub(crate) struct Fate(OnceLock<Option<Arc<DeviceFailure>>>);
 
 impl Fate {
-    /// Notes that the launch has ended, and its failure.
+    /// Notes the failure, or that there is none.
     pub fn decide(&self, failure: Option<Arc<DeviceFailure>>) {
-        let _ = self.decided.set(failure);
+        let _ = self.0.set(failure);
     }
 
-    /// Whether the launch is one of this step.
-    pub fn is_of(&self, step: &Arc<DeviceStep>) -> bool {
-        std::ptr::eq(self.step.as_ptr(), Arc::as_ptr(step))
-    }
-
-    /// The failure of the launch, if it is known to have failed.
+    /// The failure, if it is known that there is one.
     pub fn failure(&self) -> Option<Arc<DeviceFailure>> {
-        self.decided.get().cloned().flatten()
+        self.0.get().cloned().flatten()
     }
 
-    /// Whether the launch is known to have met nothing.
+    /// Whether it is known that there is no failure.
     pub fn is_good(&self) -> bool {
-        matches!(self.decided.get(), Some(None))
+        matches!(self.0.get(), Some(None))
     }
 }
 
-/// The first known failure of these launches.
-pub(crate) fn failure_of(fates: &[Arc<Fate>]) -> Option<Arc<DeviceFailure>> {
-    fates.iter().find_map(|fate| fate.failure())
+/// A launch whose kernels may meet such elements, or that depends on such launches of which not all are known to be good.
+pub(crate) struct CheckedLaunch {
+    pub step: Arc<DeviceStep>,
+    pub words: SmallVec<[FaultWord; 1]>,
+    /// The fates of what it reads. The launches were enqueued before, so their fates are decided before.
+    pub reads: SmallVec<[Arc<Fate>; 2]>,
+    pub fate: Arc<Fate>,
+}
+
+impl CheckedLaunch {
+    /// Decides the launch's fate, once an event behind it has come, and fails its step where the fate is bad.
+    pub fn decide(&self) {
+        let met = self.words.iter().find(|word| word.is_set());
+        let met = met.map(|word| {
+            let error = Error::new(Code::KernelFailed, "an index is beyond its axis");
+            failed(word.node, Some(error))
+        });
+        let failure = met.or_else(|| self.reads.iter().find_map(|fate| fate.failure()));
+        if let Some(failure) = &failure {
+            self.step.fail(failure);
+        }
+        self.fate.decide(failure);
+    }
 }
 
 /// A word, and the launch that it is for.
 pub(crate) struct FaultWord {
     faults: Arc<Faults>,
     address: usize,
-    pub step: Arc<DeviceStep>,
-    pub node: u32,
-    pub fate: Arc<Fate>,
+    node: u32,
 }
 
 impl Faults {
@@ -73,12 +85,7 @@ impl Faults {
     }
 
     /// Takes a word for a launch.
-    pub fn take(
-        self: &Arc<Self>,
-        staging: &Staging,
-        step: &Arc<DeviceStep>,
-        node: u32,
-    ) -> DriverResult<FaultWord> {
+    pub fn take(self: &Arc<Self>, staging: &Staging, node: u32) -> DriverResult<FaultWord> {
         let mut words = self.lock();
         let address = match words.free.pop() {
             Some(address) => address,
@@ -94,12 +101,7 @@ impl Faults {
         Ok(FaultWord {
             faults: self.clone(),
             address,
-            step: step.clone(),
             node,
-            fate: Arc::new(Fate {
-                step: Arc::downgrade(step),
-                decided: OnceLock::new(),
-            }),
         })
     }
 }

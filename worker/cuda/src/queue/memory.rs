@@ -213,8 +213,8 @@ pub(crate) struct Memory {
     lanes: Arc<Lanes>,
     /// The stream on which the memory was taken, until `compute` is ordered behind it.
     ahead: Option<StreamId>,
-    /// What is known of the launches that the contents depend on, of those that may meet elements that they cannot use.
-    pub fates: Vec<Arc<Fate>>,
+    /// The fate of the launch that writes the memory, where it has one.
+    pub fate: Option<Arc<Fate>>,
     /// Whether a copy to the host reads the memory.
     pub copied_out: AtomicBool,
     /// Other queues whose launches read the memory. The work of one whose lanes are gone has ended.
@@ -245,7 +245,7 @@ impl Memory {
             of_compute,
             lanes: lanes.clone(),
             ahead: (!of_compute).then_some(stream),
-            fates: Vec::new(),
+            fate: None,
             copied_out: AtomicBool::new(false),
             readers: Mutex::default(),
             charge,

@@ -37,7 +37,7 @@ use convoke_worker::device::{
 use smallvec::SmallVec;
 
 use self::completion::{Behind, Completion, Copy, Region, Then, failed};
-use self::faults::{Fate, FaultWord, Faults};
+use self::faults::{CheckedLaunch, Fate, FaultWord, Faults};
 use self::memory::{Allowance, Buffer, Lanes, Memory};
 use self::staging::StagingBlock;
 use crate::device::{CudaKernel, Gpu};
@@ -100,21 +100,17 @@ impl Operands {
         each.collect()
     }
 
-    /// What is known of the launches that the operands depend on, without those that met nothing.
-    fn fates(&self) -> Vec<Arc<Fate>> {
-        let mut fates: Vec<Arc<Fate>> = vec![];
-        for operand in &self.given {
-            if let LaunchOperand::Device(_, _, buffer) = operand
-                && let Buffer::Memory(memory) = &**buffer
-            {
-                for fate in memory.fates.iter().filter(|fate| !fate.is_good()) {
-                    if !fates.iter().any(|known| Arc::ptr_eq(known, fate)) {
-                        fates.push(fate.clone());
-                    }
-                }
-            }
-        }
-        fates
+    /// The fates of the operands that are not known to be good.
+    fn fates(&self) -> SmallVec<[Arc<Fate>; 2]> {
+        let buffers = self.given.iter().filter_map(|operand| match operand {
+            LaunchOperand::Device(_, _, buffer) => Some(buffer),
+            LaunchOperand::Nothing | LaunchOperand::Host(_) => None,
+        });
+        let fates = buffers.filter_map(|buffer| match &**buffer {
+            Buffer::Memory(memory) => memory.fate.clone(),
+            Buffer::Failed(_) => None,
+        });
+        fates.filter(|fate| !fate.is_good()).collect()
     }
 
     /// The memory of operand `i`, which a plan names only where it is in device memory.
@@ -285,7 +281,10 @@ impl CudaQueue {
         });
         let calls = match work.map_err(|e| failed(node, Some(e)))? {
             Work::Share => {
-                self.lock().behind.reads(launch.step, operands.fates());
+                let mut state = self.lock();
+                let reads = operands.fates();
+                state.behind.checks(launch.step, SmallVec::new(), reads);
+                drop(state);
                 return self.shared(node, &operands, launch.outputs);
             }
             Work::Calls(calls) => calls,
@@ -299,33 +298,25 @@ impl CudaQueue {
                 ));
             }
         };
-        let mut words: SmallVec<[Option<FaultWord>; 2]> = SmallVec::new();
+        let mut words: SmallVec<[FaultWord; 1]> = SmallVec::new();
+        let mut word_of: SmallVec<[Option<u64>; 2]> = SmallVec::new();
         for call in &calls {
-            words.push(self.fault_word(call, launch.step, node)?);
+            let word = self.fault_word(call, node)?;
+            word_of.push(word.as_ref().map(FaultWord::address));
+            words.extend(word);
         }
-        let read = operands.fates();
-        let own = words.iter().flatten().map(|word| word.fate.clone());
-        let fates: Vec<Arc<Fate>> = read.iter().cloned().chain(own).collect();
         let mut state = self.lock();
+        let fate = state.behind.checks(launch.step, words, operands.fates());
         let mut made: SmallVec<[Memory; 2]> = SmallVec::new();
         for (dtype, shape) in launch.outputs {
             let mut memory = self.allocate(node, self.lanes.compute, *dtype, shape)?;
-            memory.fates.clone_from(&fates);
+            memory.fate.clone_from(&fate);
             made.push(memory);
         }
         let types: SmallVec<[DType; 2]> = launch.outputs.iter().map(|(dtype, _)| *dtype).collect();
         state.behind.note(launch.step, node);
-        state.behind.reads(launch.step, read);
-        for (call, word) in calls.into_iter().zip(words) {
-            self.call(
-                node,
-                &functions,
-                call,
-                &operands,
-                (&types, &made),
-                word.as_ref(),
-            )?;
-            state.behind.faults.extend(word);
+        for (call, word) in calls.into_iter().zip(word_of) {
+            self.call(node, &functions, call, &operands, (&types, &made), word)?;
         }
         drop(state);
         let results = made
@@ -357,16 +348,11 @@ impl CudaQueue {
         }
     }
 
-    fn fault_word(
-        &self,
-        call: &Call,
-        step: &Arc<DeviceStep>,
-        node: u32,
-    ) -> QueueResult<Option<FaultWord>> {
+    fn fault_word(&self, call: &Call, node: u32) -> QueueResult<Option<FaultWord>> {
         if !call.faults {
             return Ok(None);
         }
-        let word = self.faults.take(&self.gpu.staging, step, node);
+        let word = self.faults.take(&self.gpu.staging, node);
         self.refused(node, word).map(Some)
     }
 
@@ -378,7 +364,7 @@ impl CudaQueue {
         call: Call,
         operands: &Operands,
         (types, made): (&[DType], &[Memory]),
-        word: Option<&FaultWord>,
+        word: Option<u64>,
     ) -> QueueResult<()> {
         let mut arguments = call.arguments;
         for (input, place) in arguments.inputs.iter_mut().zip(call.inputs) {
@@ -409,7 +395,7 @@ impl CudaQueue {
                 )
             })?;
         arguments.output = address(memory.address, *dtype, out);
-        arguments.fault = word.map_or(0, FaultWord::address);
+        arguments.fault = word.unwrap_or(0);
         // SAFETY: the function is of the source that the plan belongs to; operands and results are memory of the types and
         // shapes that were planned for, and are freed behind this launch.
         let launched = unsafe {
@@ -459,13 +445,24 @@ impl CudaQueue {
 }
 
 impl Behind {
-    /// Notes that a launch of a step depends on launches whose fate is not known, or is bad. A step whose own launch meets
-    /// such elements fails anyway.
-    fn reads(&mut self, step: &Arc<DeviceStep>, mut fates: Vec<Arc<Fate>>) {
-        fates.retain(|fate| !fate.is_of(step));
-        if !fates.is_empty() {
-            self.readers.push((step.clone(), fates));
+    /// Notes a launch with these words, which reads what launches with these fates made. Returns its own fate, if it has one.
+    fn checks(
+        &mut self,
+        step: &Arc<DeviceStep>,
+        words: SmallVec<[FaultWord; 1]>,
+        reads: SmallVec<[Arc<Fate>; 2]>,
+    ) -> Option<Arc<Fate>> {
+        if words.is_empty() && reads.is_empty() {
+            return None;
         }
+        let fate = Arc::<Fate>::default();
+        self.checked.push(CheckedLaunch {
+            step: step.clone(),
+            words,
+            reads,
+            fate: fate.clone(),
+        });
+        Some(fate)
     }
 
     /// Notes a launch.
@@ -529,14 +526,14 @@ impl DeviceQueue for CudaQueue {
             shape: tensor.shape.clone(),
             pool: pool.clone(),
             then,
-            fates: Vec::new(),
+            fate: None,
             staged: Err(failed(node, None)),
         });
         let found = self.block_for(step, node, tensor);
         if let Ok((buffer, ..)) = &found
             && let Buffer::Memory(memory) = &**buffer
         {
-            copy.fates.clone_from(&memory.fates);
+            copy.fate.clone_from(&memory.fate);
         }
         let mut state = self.lock();
         let mut event = None;

@@ -82,13 +82,17 @@ fn more_checked_launches_than_a_block_has_words() {
     }
     let wrong = gather(&of_one, &beyond);
     copied(&*queue, &of_all, last.unwrap()).unwrap();
-    let failure = copied(&*queue, &of_one, wrong).unwrap_err();
+    let failure = copied(&*queue, &of_one, wrong.clone()).unwrap_err();
     assert_eq!(
         failure.error.as_ref().unwrap().code,
         Code::KernelFailed,
         "{failure:?}"
     );
-    copied(&*queue, &of_one, x.clone()).unwrap_err();
+    // In another step what depends on it fails as well, and in its own step what does not is there.
+    let read = launched(&device, &*queue, &of_all, "Neg", &[&wrong], &[2, 2]);
+    let of_reader = copied(&*queue, &of_all, read).unwrap_err();
+    assert!(Arc::ptr_eq(&of_reader, &failure), "{of_reader:?}");
+    copied(&*queue, &of_one, x.clone()).unwrap();
 }
 
 #[test]

@@ -81,6 +81,11 @@ impl SessionDevice {
         }
     }
 
+    /// Whether a kernel of the session runs, or a value is copied to the host.
+    pub fn at_work(&self, work: &DeviceWork) -> bool {
+        work.runs_kernel() || self.copies.at_work().is_some()
+    }
+
     pub fn device(&self) -> &dyn crate::device::Device {
         &*self.owned.device
     }
@@ -134,8 +139,11 @@ pub(super) struct DeviceWork {
     copies: BTreeMap<u64, HostCopy>,
     /// Numbers of the copies that wait.
     waiting: VecDeque<u64>,
-    /// Bytes of the copies that are under way.
+    /// Number of the copies that are under way, and their bytes.
+    under_way: usize,
     copying: u64,
+    /// Whether a thread begins those that wait, until none can begin.
+    begins: bool,
     failed: Vec<FailedLaunch>,
     /// Predicted time of what is launched.
     ahead: Duration,
@@ -149,13 +157,13 @@ impl DeviceWork {
         self.ahead >= MOST_AHEAD
     }
 
-    /// Whether the device has no op of the session.
+    /// Whether the device has neither an op nor a copy of the session.
     pub fn is_idle(&self) -> bool {
-        self.launched.is_empty()
+        self.launched.is_empty() && self.under_way == 0
     }
 
     /// Whether a kernel of the session runs on the device.
-    pub fn at_work(&self) -> bool {
+    pub fn runs_kernel(&self) -> bool {
         let mut all = self.launched.values();
         all.any(|op| op.step.at_work().is_some())
     }
@@ -177,6 +185,7 @@ impl DeviceWork {
             return None;
         }
         self.copying += bytes;
+        self.under_way += 1;
         self.waiting.pop_front()
     }
 
@@ -236,6 +245,19 @@ impl Run {
         self.inputs[operand].is_none() && self.value(operand).is_some_and(|v| v.host().is_none())
     }
 
+    /// Takes these operands from the host's memory; returns those that are not there. Each is looked at once, since a copy to
+    /// the device that ends meanwhile may end that of the host.
+    fn take_to_host(&mut self, operands: impl Iterator<Item = usize>) -> SmallVec<[usize; 4]> {
+        let mut missing = SmallVec::new();
+        for operand in operands {
+            self.inputs[operand] = self.on_host(operand);
+            if self.inputs[operand].is_none() && self.value(operand).is_some() {
+                missing.push(operand);
+            }
+        }
+        missing
+    }
+
     fn shape(&self, operand: usize) -> Option<&[usize]> {
         let given = self.inputs[operand].as_ref().map(Tensor::shape);
         given.or_else(|| self.value(operand).map(|v| &v.shape[..]))
@@ -266,7 +288,12 @@ impl Session {
 
     /// Does what is next for a ready op: lets it wait for copies of its operands, launches it on the device, or runs it on
     /// the host. Returns false where the session has ended.
-    pub(super) fn advance(&self, device: &SessionDevice, run: Run, crew: Option<&Crew>) -> bool {
+    pub(super) fn advance(
+        &self,
+        device: &SessionDevice,
+        mut run: Run,
+        crew: Option<&Crew>,
+    ) -> bool {
         if self.ended.load(Ordering::Relaxed) {
             return false;
         }
@@ -291,7 +318,7 @@ impl Session {
         }
         if place == Side::Device {
             let hosts = all.clone().filter(|i| is_host(prepared.op, *i));
-            let missing: SmallVec<[usize; 4]> = hosts.filter(|i| run.is_elsewhere(*i)).collect();
+            let missing = run.take_to_host(hosts);
             if !missing.is_empty() {
                 self.await_copies(device, run, &missing);
                 return true;
@@ -312,15 +339,8 @@ impl Session {
             let made = self.shape_of(&run);
             return self.finished(&run, Some(made));
         }
-        // Each operand is looked at once, since a copy to the device that ends meanwhile may take it from the host.
-        let (first, mut run) = (run.first, run);
-        let mut missing = SmallVec::<[usize; 4]>::new();
-        for operand in all {
-            run.inputs[operand] = run.on_host(operand);
-            if run.inputs[operand].is_none() && run.value(operand).is_some() {
-                missing.push(operand);
-            }
-        }
+        let first = run.first;
+        let missing = run.take_to_host(all);
         if !missing.is_empty() {
             self.await_copies(device, run, &missing);
             return true;
@@ -474,9 +494,14 @@ impl Session {
         let (Some(queue), Some(me)) = (device.queue.get(), self.me.upgrade()) else {
             return;
         };
+        // A copy may end while it begins, and lets further ones begin: here, and not deep within that call.
+        if std::mem::replace(&mut self.state().work.begins, true) {
+            return;
+        }
         loop {
             let mut state = self.state();
             let Some(number) = state.work.next_copy() else {
+                state.work.begins = false;
                 return;
             };
             let copy = state.work.copies.get(&number);
@@ -506,8 +531,10 @@ impl Session {
             return drop(state);
         };
         state.work.copying = state.work.copying.saturating_sub(copy.bytes);
+        state.work.under_way = state.work.under_way.saturating_sub(1);
         // A session that has ended hands nothing on, see [`Session::launch`].
         if self.ended.load(Ordering::Relaxed) {
+            self.rests(&state);
             return drop(state);
         }
         let HostCopy {
@@ -598,9 +625,8 @@ impl Session {
         let count = run.inputs.len();
         let operands = (0..count).map(|i| {
             if is_host(prepared.op, i) {
-                return run
-                    .on_host(i)
-                    .map_or(DeviceOperand::Nothing, DeviceOperand::Host);
+                let given = run.inputs[i].take();
+                return given.map_or(DeviceOperand::Nothing, DeviceOperand::Host);
             }
             let copy = |tensor: Tensor| queue.copy_in(&step, node, tensor);
             let value = run.values.get_mut(i).and_then(Option::take);
@@ -710,13 +736,20 @@ impl Session {
             core.launch_failed(op.first, outputs, &failure, is_root);
         }
         state.work.failed.retain(|failed| failed.until > until);
-        let idle = any && state.work.is_idle();
-        if idle && self.ended.load(Ordering::Relaxed) && !state.is_active() {
-            self.engine.watch.quiesced(Work::Session(self.id));
+        let ended = any && state.work.launched.is_empty();
+        if ended && self.ended.load(Ordering::Relaxed) {
+            self.rests(&state);
         }
         self.settle(state);
-        if idle {
+        if ended {
             self.engine.gate.quiesced();
+        }
+    }
+
+    /// Ends the watch over a session that has ended, once neither a thread nor the device works for it.
+    pub(super) fn rests(&self, state: &SessionState) {
+        if !state.is_active() && state.work.is_idle() {
+            self.engine.watch.quiesced(Work::Session(self.id));
         }
     }
 
