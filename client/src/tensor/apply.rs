@@ -106,6 +106,19 @@ pub(super) fn too_many(outputs: usize) -> Error {
     Error::new(Code::InvalidArgument, msg)
 }
 
+/// The definition of an op by its name. Programs repeat ops, so the one that this thread found last comes first.
+fn definition(op: &str) -> Option<&'static OpDef> {
+    thread_local! {
+        static LAST: Cell<Option<&'static OpDef>> = const { Cell::new(None) };
+    }
+    if let Some(last) = LAST.get().filter(|last| last.name == op) {
+        return Some(last);
+    }
+    let found = ops::lookup(op)?;
+    LAST.set(Some(found));
+    Some(found)
+}
+
 /// Issues an op, like [`issue`].
 #[track_caller]
 pub(crate) fn apply(
@@ -116,7 +129,7 @@ pub(crate) fn apply(
 ) -> Result<OpResults> {
     let at = Location::caller();
     let reject = |why: OpError| rejected(op, operands, &why, at);
-    let def = ops::lookup(op).ok_or_else(|| reject(OpError::Unknown { op: op.into() }))?;
+    let def = definition(op).ok_or_else(|| reject(OpError::Unknown { op: op.into() }))?;
     // A tensor of a trace that is used outside of its closure leads to its trace, which reports that it is over.
     let mut traced = None;
     for operand in operands {
