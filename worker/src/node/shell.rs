@@ -19,7 +19,7 @@ use convoke_common::error::{Code, Error, Result};
 use convoke_common::identity::{JoinToken, RevocationList, Role};
 use convoke_common::memory::{Ledger, Purpose};
 use convoke_common::mutant;
-use convoke_common::rpc::{Registration, Speed, WorkerKernels};
+use convoke_common::rpc::{MemoryReport, Registration, Speed, WorkerKernels};
 use convoke_common::world::{Share, World};
 use convoke_graph::program::NUMERICS_PROFILE;
 use convoke_rendezvous::artifacts::ArtifactSource;
@@ -365,6 +365,11 @@ impl RunningWorker {
     /// The ledger of the worker's memory.
     pub fn ledger(&self) -> &Ledger {
         &self.holdings.ledger
+    }
+
+    /// How much of the memory of the worker's host and device is in use, and by whom.
+    pub fn memory(&self) -> MemoryReport {
+        self.holdings.memory()
     }
 
     /// The worker's status, as `convoke status` shows it.

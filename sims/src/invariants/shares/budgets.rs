@@ -66,8 +66,11 @@ impl Invariant for Budgets {
                     ));
                 }
             }
+            // The values of a hog lie on the worker's device where it has one, or on the host until an op reads them there.
+            let mut of_handles = holdings;
+            of_handles.extend(worker.memory().device.holdings);
             for hog in view.hogs.iter().filter(|hog| hog.worker == host) {
-                self.look(view, hog, &holdings, found);
+                self.look(view, hog, &of_handles, found);
             }
         }
     }
@@ -106,9 +109,9 @@ impl Budgets {
         }
         let token = view.cluster.own_token(hog.client);
         let of = |h: &&TokenHolding| Some(&h.token) == token.as_ref();
-        let charged = holdings.iter().find(of);
-        let charged = charged.and_then(|h| h.used.get(&Purpose::Handles)).copied();
-        let (has, charged) = (hog.bytes(), charged.unwrap_or(0));
+        let charged = holdings.iter().filter(of);
+        let charged = charged.filter_map(|h| h.used.get(&Purpose::Handles));
+        let (has, charged) = (hog.bytes(), charged.sum::<u64>());
         if has > charged && self.0.insert((hog.worker, Some(hog.client))) {
             let (client, worker) = (hog.client, hog.worker);
             found.say(format!(
