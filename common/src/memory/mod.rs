@@ -253,7 +253,7 @@ pub struct Ledger {
     keeps_some: Arc<Notify>,
 }
 
-/// Whose memory a ledger counts, for errors.
+/// The worker or process whose memory a ledger counts, as errors name it.
 #[derive(Debug)]
 struct LedgerPlace {
     /// The worker or process.

@@ -15,9 +15,9 @@ const KEPT_TWICE: usize = 64 << 10;
 /// The value of a handle.
 #[derive(Clone)]
 pub(super) enum Value {
-    /// In memory of the host, where the worker has no other.
+    /// The value lies in memory of the host; the worker has no other.
     Host(Tensor),
-    /// Of a worker that has a device with memory of its own.
+    /// The worker has a device with memory of its own, and the value lies there, on the host, or in both.
     Device(Arc<DeviceValue>),
 }
 
