@@ -10,6 +10,7 @@ use crate::common;
 
 use std::time::Duration;
 
+use common::functions::ROOM_FOR_ONE;
 use common::restarts::Rig;
 use convoke::{Code, Retry};
 
@@ -36,7 +37,7 @@ async fn a_load_goes_on_when_the_only_worker_is_restarted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_load_that_needs_all_workers_goes_on_when_one_is_restarted() {
-    check(Rig::start("load-all", 3, "112MiB", 3).await).await;
+    check(Rig::start("load-all", 3, ROOM_FOR_ONE, 3).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

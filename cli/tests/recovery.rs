@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use common::clients::{client, told_cluster};
 use common::cluster::Processes;
-use common::functions::{loop_over_tables, product_chain, with_tables};
+use common::functions::{ROOM_FOR_ONE, loop_over_tables, product_chain, with_tables};
 use common::waits::{await_member, await_status, is_free, live_steps};
 use common::{BOUND, fixture, run};
 use convoke::graph::Function;
@@ -166,7 +166,7 @@ async fn without_retries_the_loss_is_the_error() {
 
 #[tokio::test]
 async fn survivors_that_cannot_hold_the_model_are_said_to() {
-    let mut processes = Processes::start("small", 3, "112MiB");
+    let mut processes = Processes::start("small", 3, ROOM_FOR_ONE);
     let cluster = processes.connect().await;
     let (f, sources) = with_tables(chain(LONG), &processes.scratch.path("tables"), SIZE, 3, 0);
     let builder = cluster.load_function(f.clone(), sources).workers(3);
@@ -445,7 +445,7 @@ fn run_without_retries_fails_with_the_loss() {
 #[tokio::test]
 async fn a_loop_over_several_workers_outlives_one_of_them() {
     // Each worker has room for one table; the loop has three.
-    let mut processes = Processes::start("loop", 4, "112MiB");
+    let mut processes = Processes::start("loop", 4, ROOM_FOR_ONE);
     let cluster = processes.connect().await;
     let (f, sources) = loop_over_tables(&processes.scratch.path("tables"), SIZE, 3, 0);
     let reruns = Reruns::default();

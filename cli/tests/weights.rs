@@ -13,14 +13,15 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use common::cluster::Processes;
-use common::functions::{SIDE, WEIGHT, layers};
+use common::functions::{ROOM_FOR_ONE, SIDE, WEIGHT, layers};
 use common::waits::await_status;
 use convoke::graph::Function;
 use convoke::{Attrs, Cluster, DType, HostTensor, Model, Operand, Source, Tensor};
 use convoke_common::memory::Purpose;
 use convoke_common::rpc::{ClusterStatus, WorkerStatus};
 
-const LAYERS: usize = 8;
+/// Layers of a model with 500 MiB of weights.
+const LAYERS: usize = 125;
 const ALL: u64 = WEIGHT * LAYERS as u64;
 
 fn one_worker(name: &str, memory: &str) -> Processes {
@@ -102,7 +103,7 @@ async fn a_second_client_loads_nothing_and_memory_counts_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_with_the_weights_has_room_for_a_second_client_of_the_model() {
-    let processes = one_worker("weights-tight", "112MiB");
+    let processes = one_worker("weights-tight", ROOM_FOR_ONE);
     let first = processes.connect().await;
     let second = processes.connect().await;
     // Two of these do not fit without sharing.
@@ -137,10 +138,10 @@ async fn an_axis_beyond_its_bound_loads_no_weights() {
     let processes = one_worker("weights-axis", "1GiB");
     let cluster = processes.connect().await;
     let function = layers(LAYERS, &processes.scratch.path("weights"), 0);
-    let model = load(&cluster, &function, 8).await;
-    let short = call(&model, 8).await;
-    let long = call(&model, 64).await;
-    assert_eq!(long.shape(), [64, SIDE]);
+    let model = load(&cluster, &function, 64).await;
+    let short = call(&model, 64).await;
+    let long = call(&model, 512).await;
+    assert_eq!(long.shape(), [512, SIDE]);
     assert_eq!(long.bytes()[..short.byte_len()], *short.bytes());
     let after = report(&cluster, 1).await;
     assert_eq!((after.loaded.clients, counted(&after)), (ALL, [ALL, 0]));
@@ -150,7 +151,7 @@ async fn an_axis_beyond_its_bound_loads_no_weights() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn weights_that_nobody_uses_make_room_for_others() {
-    let processes = one_worker("weights-room", "112MiB");
+    let processes = one_worker("weights-room", ROOM_FOR_ONE);
     let cluster = processes.connect().await;
     // Two of these do not fit together.
     let count = 12;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use convoke::Retry;
 
+use crate::common::functions::ROOM_FOR_ONE;
 use crate::common::restarts::Rig;
 
 /// The longest time until a supervisor restarts a worker; each round waits another fraction of it.
@@ -13,7 +14,7 @@ const LONGEST: Duration = Duration::from_millis(500);
 /// only worker, the second needs all workers, and the third could do without some.
 const CLUSTERS: [(&str, usize, &str, usize); 3] = [
     ("one", 1, "1GiB", 2),
-    ("all", 3, "112MiB", 3),
+    ("all", 3, ROOM_FOR_ONE, 3),
     ("some", 3, "1GiB", 3),
 ];
 

@@ -11,6 +11,10 @@ use convoke_models::ArtifactIndex;
 
 /// The bytes of each table of [`with_tables`].
 pub const TABLE: usize = 48 << 20;
+/// The memory of a worker that has room for one table or as much of other weights, and for 4 MiB of tensors beside it, but
+/// not for two: what its process takes by itself, the code of a debug build among it, differs by several MiB from machine
+/// to machine, and what is left lies in the middle between both.
+pub const ROOM_FOR_ONE: &str = "132MiB";
 
 /// Makes a node that is named after its op and its output.
 pub fn node(op: &str, inputs: &[ValueId], output: ValueId, attrs: Attrs) -> Node {
