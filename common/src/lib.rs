@@ -7,6 +7,7 @@
 //!    is `tokio::time` only.
 //! 3. Every size that comes from outside is checked before anything is allocated for it.
 
+pub mod actor;
 pub mod control_events;
 pub mod counters;
 pub mod detection;
@@ -22,6 +23,7 @@ mod membership;
 pub mod memory;
 pub mod mutant;
 pub mod rpc;
+pub mod tasks;
 pub mod telemetry;
 pub mod world;
 

@@ -24,10 +24,10 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
 use crate::audit::{Audit, Entry, Event};
+use crate::blocking::blocking;
 use crate::membership::Fingerprint;
 use crate::state::State;
 use crate::state_dir;
-use crate::tasks::blocking;
 
 /// Most tokens in the book, invalid ones included: the book is a single entry on disk.
 const TOKENS: usize = 4096;

@@ -14,6 +14,7 @@
 pub mod admin;
 mod audit;
 mod authority;
+mod blocking;
 mod calendar;
 #[cfg(test)]
 mod filling;
@@ -26,7 +27,6 @@ mod running;
 mod service;
 mod state;
 mod state_dir;
-mod tasks;
 
 #[cfg(test)]
 mod testing;

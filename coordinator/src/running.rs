@@ -19,10 +19,11 @@ use tokio::time::timeout;
 use crate::admin::{Listener, socket_in};
 use crate::audit::{Audit, Entry, Event};
 use crate::authority::Authority;
+use crate::blocking::blocking;
 use crate::service::Service;
 use crate::state::{State, StoredState};
 use crate::state_dir;
-use crate::tasks::{StopOnDrop, Tasks, blocking};
+use convoke_common::tasks::{StopOnDrop, Tasks};
 
 /// The name in the coordinator's own certificate.
 const NAME: &str = "coordinator";

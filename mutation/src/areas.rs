@@ -12,7 +12,7 @@ pub struct Area {
 }
 
 /// All parts; a file belongs to the first one that has it.
-pub const AREAS: [Area; 9] = [
+pub const AREAS: [Area; 10] = [
     Area {
         name: "detection",
         package: "convoke-common",
@@ -27,6 +27,11 @@ pub const AREAS: [Area; 9] = [
         name: "ledger",
         package: "convoke-common",
         paths: &["common/src/memory"],
+    },
+    Area {
+        name: "actors",
+        package: "convoke-common",
+        paths: &["common/src/actor.rs", "common/src/tasks.rs"],
     },
     Area {
         name: "rendezvous",

@@ -28,12 +28,12 @@ use convoke_common::identity::{OutboundConnection, Role, dial};
 use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::mutant;
 use convoke_common::rpc::{self, CoordinatorClient, RETURN_BOUND};
+use convoke_common::tasks::Tasks;
 use convoke_common::world::quic::{Connection, ConnectionError};
 use convoke_common::world::{Endpoint, World};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, timeout_at};
-use tokio_util::sync::CancellationToken;
 
 /// First and longest pause between dials of an absent coordinator. A call that needs the coordinator ends the pause.
 const REDIAL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -66,7 +66,8 @@ pub(crate) struct CoordinatorLink {
     state: watch::Receiver<ConnectionState>,
     wanted: Arc<Notify>,
     held: Arc<HeldLeases>,
-    stop: CancellationToken,
+    /// The tasks of the client's connection to the cluster.
+    tasks: Tasks,
 }
 
 /// A live connection to the coordinator.
@@ -237,18 +238,15 @@ impl CoordinatorRoute {
             state,
             wanted: Arc::default(),
             held: held.clone(),
-            stop: CancellationToken::new(),
+            tasks: Tasks::new(self.world.clone()),
         };
         let keeper = Keeper {
             tell,
             wanted: link.wanted.clone(),
             held,
-            stop: link.stop.clone(),
+            tasks: link.tasks.clone(),
         };
-        let (world, stop) = (self.world.clone(), link.stop.clone());
-        world.spawn(async move {
-            let _ = stop.run_until_cancelled(keeper.run(self, there)).await;
-        });
+        link.tasks.spawn(keeper.run(self, there));
         Ok(link)
     }
 }
@@ -280,14 +278,14 @@ struct Keeper {
     tell: watch::Sender<ConnectionState>,
     wanted: Arc<Notify>,
     held: Arc<HeldLeases>,
-    stop: CancellationToken,
+    tasks: Tasks,
 }
 
 impl Keeper {
     async fn run(self, mut way: CoordinatorRoute, mut there: LiveConnection) {
         for generation in 1.. {
             let (why, text) = there.attend(&mut way.credentials).await;
-            if self.stop.is_cancelled() {
+            if self.tasks.is_cancelled() {
                 // This client closed the connection meanwhile.
                 return;
             }
@@ -485,14 +483,14 @@ impl CoordinatorLink {
         Ok(())
     }
 
-    /// The token that is cancelled when the client leaves.
-    pub(crate) fn stop(&self) -> CancellationToken {
-        self.stop.clone()
+    /// The tasks that end when the client leaves.
+    pub(crate) fn tasks(&self) -> &Tasks {
+        &self.tasks
     }
 
     /// Stops keeping the connection.
     pub(crate) fn close(&self) {
-        self.stop.cancel();
+        self.tasks.cancel();
     }
 }
 

@@ -121,10 +121,9 @@ impl ClusterPresence {
         let hub = Hub::new(me);
         // A client's memory is its owner's business; the ledger only counts.
         let ledger = Ledger::new("client", u64::MAX >> 1).keeping();
-        let (stop, releasing) = (coordinator.stop(), ledger.clone());
-        world.clone().spawn(async move {
-            stop.run_until_cancelled(releasing.release_idle()).await;
-        });
+        let releasing = ledger.clone();
+        let release = async move { releasing.release_idle().await };
+        coordinator.tasks().spawn(release);
         Ok(Arc::new(ClusterPresence {
             dialler: Dialler::new(world.clone(), hub.clone(), endpoint.clone(), detector),
             hub,

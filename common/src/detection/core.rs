@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::Verdict;
 use super::bounds::{ANSWERS, HEARTBEAT, LATE, PROBE_WAIT, PROBES, REARM, UNECHOED};
 use super::datagram::{Datagram, Kind};
+use crate::actor;
 use crate::detection::timer::{Timer, TimerKind};
 use crate::mutant;
 
@@ -96,6 +97,14 @@ pub struct Core {
     commands: VecDeque<Command>,
 }
 
+impl actor::Core for Core {
+    type Command = Command;
+
+    fn next_command(&mut self) -> Option<Command> {
+        self.commands.pop_front()
+    }
+}
+
 impl Core {
     /// The core for one end of a new connection. `dials` says whether this end dials the tripwire.
     pub fn new(now: Instant, dials: bool) -> Core {
@@ -140,11 +149,6 @@ impl Core {
             Event::Tick => {}
         }
         self.advance(now);
-    }
-
-    /// The next command for the monitor; commands are carried out in this order.
-    pub fn next_command(&mut self) -> Option<Command> {
-        self.commands.pop_front()
     }
 
     /// When [`Core::apply`] must be called at the latest; `None` once the peer is lost.

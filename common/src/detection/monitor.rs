@@ -11,6 +11,7 @@ use super::core::{Command, Core, Event};
 use super::datagram::Datagram;
 use super::watched::{TripwireConnection, WatchedConnection};
 use super::{BAD_DATAGRAM, DetectorState, Verdict, bounds, tripwire};
+use crate::actor::Core as _;
 use crate::mutant;
 use crate::world::{BoxFuture, TcpConnection};
 

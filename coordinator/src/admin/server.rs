@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::{Answer, EXCHANGE_BOUND, REQUEST_LIMIT, Request};
 use crate::service::Service;
-use crate::tasks::Tasks;
+use convoke_common::tasks::Tasks;
 
 /// How many exchanges are served at once.
 const AT_ONCE: usize = 16;

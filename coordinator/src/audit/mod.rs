@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 pub use entry::{Entry, Event};
 use file::AuditFile;
 
-use crate::tasks::Tasks;
+use convoke_common::tasks::Tasks;
 
 /// How many events may wait for the disk; each takes a few hundred bytes.
 const QUEUE: usize = 1024;

@@ -1,7 +1,7 @@
 //! Membership: which workers are connected, what they offer, and which plans and leases they hold.
 //!
 //! A pure core: no I/O, no clock, no task, no randomness. Whatever changes it is an input ([`events`]) that is applied
-//! at a time by [`Membership::apply`]; the actions to take in response come out of [`Membership::next_command`], and
+//! at a time by [`Membership::apply`]; the actions to take in response come out of [`Core::next_command`], and
 //! [`Membership::poll_timeout`] says when [`events::Timeout`] is due. All other methods only read. Its shell is the
 //! service.
 //!
@@ -35,6 +35,7 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use convoke_common::actor::Core;
 use convoke_common::grant::Participant;
 use convoke_common::ids::Incarnation;
 use convoke_common::mutant;
@@ -86,6 +87,14 @@ pub struct Membership {
     commands: VecDeque<Command>,
 }
 
+impl Core for Membership {
+    type Command = Command;
+
+    fn next_command(&mut self) -> Option<Command> {
+        self.commands.pop_front()
+    }
+}
+
 impl Membership {
     /// Returns a core without members, for workers with this numerics profile.
     pub fn new(profile: &str) -> Membership {
@@ -121,11 +130,6 @@ impl Membership {
             ("plans", self.plans.len()),
             ("drivers", self.drivers.len()),
         ]
-    }
-
-    /// Returns the next action for the shell, which calls this after every input until it returns `None`.
-    pub fn next_command(&mut self) -> Option<Command> {
-        self.commands.pop_front()
     }
 
     /// Returns when [`events::Timeout`] is due.

@@ -239,6 +239,7 @@ fn utc(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use convoke_common::actor::Core;
     use convoke_common::grant::Participant;
 
     use super::*;

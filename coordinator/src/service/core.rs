@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use convoke_common::actor::{self, Core as _};
 use convoke_common::{Error, Result};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::Service;
 use crate::membership::{Input, Membership, Moment, events};
@@ -101,20 +102,14 @@ impl Core {
 pub async fn run(service: Arc<Service>, mut core: Membership, mailbox: Mailbox) {
     let Mailbox { mut calls, clock } = mailbox;
     loop {
-        let due = core.poll_timeout();
-        let timeout = async {
-            match due {
-                Some(due) => sleep_until(clock.instant(due)).await,
-                None => std::future::pending().await,
-            }
-        };
+        let due = core.poll_timeout().map(|at| clock.instant(at));
         tokio::select! {
             biased;
             call = calls.recv() => match call {
                 Some(call) => call(&mut core, clock.now()),
                 None => return,
             },
-            () = timeout => core.apply(clock.now(), events::Timeout {}),
+            () = actor::due(due) => core.apply(clock.now(), events::Timeout {}),
         }
         while let Some(command) = core.next_command() {
             service.perform(command).await;

@@ -10,9 +10,9 @@ use tokio::sync::oneshot;
 use super::Service;
 use super::keeping::of_worker;
 use crate::audit::{Entry, Event};
+use crate::blocking::blocking;
 use crate::membership::{ConnectionId, events};
 use crate::state::State;
-use crate::tasks::blocking;
 
 impl Service {
     /// Takes a worker out of service until [`Service::undrain`]. Returns whether it is connected and was told to end.

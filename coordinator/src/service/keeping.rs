@@ -8,10 +8,10 @@ use convoke_common::{Code, Error, Result};
 
 use super::Service;
 use crate::audit::{Entry, Event};
+use crate::blocking::blocking;
 use crate::membership::events;
 use crate::state::State;
 use crate::state_dir;
-use crate::tasks::blocking;
 
 /// How often a disk that failed is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(5);

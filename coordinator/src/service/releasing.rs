@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convoke_common::Result;
+use convoke_common::actor;
 use convoke_common::admission::call;
 use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::ids::LeaseId;
@@ -41,16 +42,8 @@ impl Releases {
 
     /// Waits until all workers have acknowledged that this lease ended.
     async fn over(&self, lease: LeaseId) {
-        loop {
-            let acknowledged = self.acknowledged.notified();
-            tokio::pin!(acknowledged);
-            // The notification is enabled before the check, so that an acknowledgement in between is not missed.
-            acknowledged.as_mut().enable();
-            if !self.open().contains_key(&lease) {
-                return;
-            }
-            acknowledged.await;
-        }
+        let over = || (!self.open().contains_key(&lease)).then_some(());
+        actor::found(&self.acknowledged, over).await;
     }
 }
 

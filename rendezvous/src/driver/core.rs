@@ -25,6 +25,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use convoke_common::actor;
 use convoke_common::detection::bounds::PROCESS_KILLED;
 use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::error::{Code, Error};
@@ -149,6 +150,14 @@ pub struct Core {
     commands: VecDeque<Command>,
 }
 
+impl actor::Core for Core {
+    type Command = Command;
+
+    fn next_command(&mut self) -> Option<Command> {
+        self.commands.pop_front()
+    }
+}
+
 impl Core {
     /// A core for the driver of the workers with these names.
     pub fn new(names: Vec<String>) -> Core {
@@ -177,11 +186,6 @@ impl Core {
             Event::Lost { peer, error } => self.lost(now, peer, error),
             Event::Closed { error } => self.closed(now, &error),
         }
-    }
-
-    /// The next command; commands are carried out in this order.
-    pub fn next_command(&mut self) -> Option<Command> {
-        self.commands.pop_front()
     }
 
     /// When [`Core::handle_timeout`] is to be called; `None` if nothing waits for a time.

@@ -32,7 +32,7 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use self::core::Event;
+use self::core::{Core, Event};
 use self::outcome::{Outcome, StepResults};
 use self::shell::{Shell, UnretiredCall};
 use crate::frame::Frame;
@@ -126,15 +126,15 @@ impl Driver {
 
     /// Why no further call can succeed; `None` while calls can.
     pub fn broken(&self) -> Option<Error> {
-        self.shell.core().broken()
+        self.shell.core.look(Core::broken)
     }
 
     /// The workers that a plan in place of this lease's should not use: lost, leaving, wedged, or out of the reach of
     /// another.
     pub fn unusable(&self) -> Vec<Participant> {
-        let core = self.shell.core();
         let of = |ix| self.lease.participants.get(usize::from(ix)).cloned();
-        core.unusable().filter_map(of).collect()
+        let look = |core: &Core| core.unusable().filter_map(of).collect();
+        self.shell.core.look(look)
     }
 
     /// Runs one step: `inputs` are in the order of the feeds, `axes` in the order of the lease's bounds. Resolves with
@@ -319,7 +319,7 @@ impl Driver {
 
     /// Ends a step whose deadline has passed; returns the outcome if the step has resolved meanwhile.
     async fn too_late(&self, n: u64, outcome: &Outcome) -> StepResults {
-        let unfinished = self.shell.core().unfinished(n);
+        let unfinished = self.shell.core.look(|core| core.unfinished(n));
         let names: Vec<&str> = unfinished.iter().map(|w| self.lease.name_of(*w)).collect();
         let late = |msg: String| Error::new(Code::DeadlineExceeded, msg);
         let error = match names[..] {

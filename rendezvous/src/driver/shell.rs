@@ -1,15 +1,15 @@
 //! The shell of a driver's core: carries out its commands on links, slots and waiting callers, and keeps its time.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use convoke_common::actor::{self, SharedCore};
 use convoke_common::error::Error;
 use convoke_common::ids::StepKey;
 use convoke_common::mutant;
 use convoke_common::telemetry::TraceIds;
 use convoke_graph::ids::ParticipantIx;
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::core::{Command, Core, Event};
@@ -24,9 +24,7 @@ use crate::table::Delivery;
 pub(super) struct Shell {
     pub(super) lease: OnceLock<Weak<Lease>>,
     pub(super) links: Vec<Arc<Link>>,
-    core: Mutex<Core>,
-    /// Whether a thread carries out commands at the moment.
-    draining: AtomicBool,
+    pub(super) core: SharedCore<Core>,
     /// The calls in flight, by window entry.
     calls: Vec<Mutex<Option<UnretiredCall>>>,
     /// When the core's next timeout is due.
@@ -56,17 +54,12 @@ impl Shell {
         Arc::new(Shell {
             lease: OnceLock::new(),
             links,
-            core: Mutex::new(Core::new(names)),
-            draining: AtomicBool::new(false),
+            core: SharedCore::new(Core::new(names)),
             calls: (0..in_flight).map(|_| Mutex::new(None)).collect(),
             due: watch::Sender::new(None),
             idle: watch::Sender::new(true),
             broken: watch::Sender::new(false),
         })
-    }
-
-    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lease(&self) -> Option<Arc<Lease>> {
@@ -128,24 +121,16 @@ impl Shell {
         self.advance(|core, now| core.apply(now, event));
     }
 
-    /// Gives the core an input and carries out the commands that follow, in the order decided. Commands run outside the
-    /// lock, since a local link calls straight into its peer, which may call back; the thread that is already carrying
-    /// out commands also carries out those of such a call.
-    fn advance(&self, input: impl FnOnce(&mut Core, Instant)) {
-        let mut core = self.core();
-        input(&mut core, Instant::now());
-        if self.draining.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        while let Some(command) = core.next_command() {
-            drop(core);
-            self.execute(command);
-            core = self.core();
-        }
-        replace(&self.due, core.poll_timeout());
-        replace(&self.idle, core.live_steps() == 0);
-        replace(&self.broken, core.is_broken());
-        self.draining.store(false, Ordering::Relaxed);
+    /// Tells the core of an event. Its commands are carried out in order: a local link calls straight into its peer, which may
+    /// call back.
+    fn advance(&self, event: impl FnOnce(&mut Core, Instant)) {
+        let event = |core: &mut Core| event(core, Instant::now());
+        let perform = |command| self.execute(command);
+        self.core.tell_in_order(event, perform, |core| {
+            replace(&self.due, core.poll_timeout());
+            replace(&self.idle, core.live_steps() == 0);
+            replace(&self.broken, core.is_broken());
+        });
     }
 
     fn execute(&self, command: Command) {
@@ -202,13 +187,7 @@ impl Shell {
 /// Calls the core when its timeout is due. Ends when the shell is dropped.
 pub(super) async fn keep_time(shell: Weak<Shell>, mut due: watch::Receiver<Option<Instant>>) {
     loop {
-        let at = *due.borrow_and_update();
-        let timeout = async {
-            match at {
-                Some(at) => sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
+        let timeout = actor::due(*due.borrow_and_update());
         tokio::select! {
             biased;
             changed = due.changed() => if changed.is_err() { return },

@@ -20,10 +20,11 @@ mod failure;
 mod transfers;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use convoke_common::actor;
 use convoke_common::error::{Code, Error, Result};
 use convoke_graph::Tensor;
 use convoke_rendezvous::Peer;
@@ -189,7 +190,7 @@ pub(super) struct Core {
     wanted: usize,
     /// One more than the highest transfer that was announced so far.
     announced: u64,
-    effects: Vec<Effect>,
+    effects: VecDeque<Effect>,
     /// Handles made and resolved since the last report to the client.
     resolved: u64,
     reports: Vec<Report>,
@@ -213,6 +214,18 @@ pub(crate) type HandleOutcome = Result<Tensor, Arc<Error>>;
 
 /// The same for what the session keeps.
 pub(super) type HandleResult = Result<Value, Arc<Failure>>;
+
+impl actor::Core for Core {
+    type Command = Effect;
+
+    fn next_command(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    fn commands(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects).into()
+    }
+}
 
 impl Core {
     /// The core of a session at a worker that has a device with memory of its own, or none.
@@ -294,7 +307,7 @@ impl Core {
             for each in ahead {
                 if let HandleUse::Lend(_, then) = each {
                     let gone = Err(Arc::new(unknown(id)));
-                    self.effects.push(Effect::Step(then, gone));
+                    self.effects.push_back(Effect::Step(then, gone));
                 }
             }
         }
@@ -492,11 +505,11 @@ impl Core {
                                 error: error.clone(),
                             },
                         };
-                        self.effects.push(effect);
+                        self.effects.push_back(effect);
                     }
                     Waiter::Step(then) => {
                         let settled = settled.clone().map_err(|e| e.error.clone());
-                        self.effects.push(Effect::Step(then, settled));
+                        self.effects.push_back(Effect::Step(then, settled));
                     }
                     Waiter::Run { op, first, operand } => {
                         // An op that has failed by another operand is gone from its entry.
@@ -562,7 +575,7 @@ impl Core {
             Some(HandleState::Ready(value)) => {
                 let value = value.clone();
                 let counted = self.on_its_way();
-                return self.effects.push(Effect::Send {
+                return self.effects.push_back(Effect::Send {
                     peer,
                     transfer,
                     value,
@@ -572,7 +585,7 @@ impl Core {
             Some(HandleState::Failed(error)) => error.clone(),
             None => self.failure(unknown(id)),
         };
-        self.effects.push(Effect::Abort {
+        self.effects.push_back(Effect::Abort {
             peer,
             transfer,
             error,
@@ -633,7 +646,7 @@ impl Core {
         if donate {
             self.handles.remove(&id);
         }
-        self.effects.push(Effect::Step(then, settled));
+        self.effects.push_back(Effect::Step(then, settled));
     }
 
     /// A handle's tensor, if it is there, and in the host's memory.
@@ -643,11 +656,6 @@ impl Core {
             HandleState::Ready(Value::Device(value)) => value.host(),
             _ => None,
         }
-    }
-
-    /// Takes what must be done outside the session, in the order it was decided.
-    pub fn effects(&mut self) -> Vec<Effect> {
-        std::mem::take(&mut self.effects)
     }
 
     /// Whether there is anything to report to the client.

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use convoke_common::actor::Core as _;
 use convoke_common::error::{Code, Error, Result, Site};
 use convoke_common::ids::LeaseId;
 use convoke_common::memory::{Pool, Reservation};
@@ -468,7 +469,7 @@ impl Session {
 
     /// Acts on a change: sends tensors and reports, and starts a job if an op is ready.
     fn settle(&self, mut state: MutexGuard<'_, SessionState>) {
-        let effects = state.core.effects();
+        let effects = state.core.commands();
         let ready = state.core.peek_ready().is_some() && !state.work.is_full();
         let start = ready && state.runner == Runner::None;
         if start {
@@ -732,7 +733,7 @@ impl Session {
             device.recall();
         }
         // Steps that wait for a handle end with the link of their driver, the session's owner. It has ended or is replaced.
-        drop(core.effects());
+        drop(core.commands());
         // The tensors are freed without the lock.
         drop(core);
     }

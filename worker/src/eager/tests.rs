@@ -7,6 +7,7 @@ mod transfers;
 
 use std::sync::Arc;
 
+use convoke_common::actor::Core as _;
 use convoke_common::error::{Code, Error};
 use convoke_common::identity::Role;
 use convoke_common::ids::Incarnation;
@@ -118,7 +119,7 @@ impl Bench {
 
     /// The value of a handle that was sent to [`ASKED`] before, if it has resolved by now.
     fn told(&mut self, id: Id) -> Option<HandleOutcome> {
-        let effects = self.core.effects().into_iter();
+        let effects = self.core.commands().into_iter();
         let told = effects.filter_map(|e| match e {
             Effect::Send {
                 transfer, value, ..
@@ -339,7 +340,7 @@ fn a_tensor_counts_until_its_link_has_let_go_of_it() {
     assert!(b.core.footprint() >= base + 2000 * 64);
     b.finish(late, Ok(tensor(2.)));
     drop(b.core.reports());
-    let sending = b.core.effects();
+    let sending = b.core.commands();
     assert!(b.core.footprint() >= base + 2000 * 256);
     drop(sending);
     assert_eq!(b.core.footprint(), base);
@@ -393,7 +394,7 @@ fn two_steps_may_want_a_handle_that_is_not_made_yet() {
         b.core.lend(ahead, false, then);
     }
     assert_eq!(b.literal(1.), ahead);
-    for effect in b.core.effects() {
+    for effect in b.core.commands() {
         let Effect::Step(then, settled) = effect else {
             panic!("not a step's");
         };
@@ -416,7 +417,7 @@ fn numbers_of_a_lost_session_are_nobodys() {
     b.core.begin(5).unwrap();
     assert!(b.core.begin(9).is_err());
     assert_eq!(b.literal(1.), 5);
-    for effect in b.core.effects() {
+    for effect in b.core.commands() {
         let Effect::Step(then, settled) = effect else {
             panic!("not a step's");
         };

@@ -12,6 +12,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use convoke_common::actor;
 use convoke_common::error::{Code, Error};
 use tokio::sync::{Notify, watch};
 
@@ -112,16 +113,8 @@ impl Gate {
 
     /// Returns once no step is live.
     pub async fn idle(&self) {
-        loop {
-            let idle = self.idle.notified();
-            tokio::pin!(idle);
-            // The waiter registers before it looks, so that it does not miss a last step that ends in between.
-            idle.as_mut().enable();
-            if self.live.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            idle.await;
-        }
+        let idle = || (self.live.load(Ordering::SeqCst) == 0).then_some(());
+        actor::found(&self.idle, idle).await;
     }
 }
 

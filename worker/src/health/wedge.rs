@@ -14,12 +14,13 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use convoke_common::actor;
 use convoke_common::detection::timer::{Timer, TimerKind};
 use convoke_common::error::Error;
 use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::mutant;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 /// How long ended work may take to quiesce before its worker counts as wedged.
 pub const WEDGED: Duration = Duration::from_secs(5);
@@ -132,15 +133,9 @@ impl Watch {
             }
             let due = self.core().poll_timeout();
             let due = due.filter(|_| !mutant!("wedge-unnoticed"));
-            let overdue = async {
-                match due {
-                    Some(due) => sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
-                () = overdue => {}
+                () = actor::due(due) => {}
                 () = self.changed.notified() => continue,
             }
             loop {

@@ -10,7 +10,6 @@ use convoke_common::mutant;
 use convoke_common::rpc::close;
 use convoke_common::world::EndpointOptions;
 use convoke_common::world::quic::Connection;
-use tokio_util::sync::CancellationToken;
 
 use crate::node::holdings::Holdings;
 use crate::node::records::account_of_member;
@@ -107,12 +106,11 @@ impl Drop for ServedConnection {
     }
 }
 
-/// Accepts connections until `stop` is cancelled.
-pub async fn run(holdings: Arc<Holdings>, stop: CancellationToken) {
+/// Accepts connections until the endpoint closes.
+pub async fn run(holdings: Arc<Holdings>) {
     let handshakes = Handshakes::new(HANDSHAKES, holdings.refused.clone());
-    while let Some(Some(incoming)) = stop.run_until_cancelled(holdings.endpoint.accept()).await {
-        let begun = stop.run_until_cancelled(handshakes.begin(incoming)).await;
-        let Some(handshake) = begun.flatten() else {
+    while let Some(incoming) = holdings.endpoint.accept().await {
+        let Some(handshake) = handshakes.begin(incoming).await else {
             continue;
         };
         let holdings = holdings.clone();

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use convoke_common::actor::SharedCore;
 use convoke_common::counters::Counters;
 use convoke_common::detection::Detector;
 use convoke_common::error::{Code, Error};
@@ -103,15 +104,6 @@ impl EndingLease {
     }
 }
 
-/// The changing part of a worker's holdings, under one lock. No kernel runs, no peer is called and no lease is
-/// destroyed under it.
-#[derive(Default)]
-struct HoldingsState {
-    leases: LeaseCore,
-    /// The sources of artifacts of the clients in this process, by name.
-    local_clients: BTreeMap<String, Arc<dyn ArtifactSource>>,
-}
-
 type LeaseCore = Core<Arc<InstalledLease>, Vec<EndingLease>>;
 
 /// The state of a worker: its leases and installs, sessions, links, memory and counts.
@@ -143,7 +135,10 @@ pub struct Holdings {
     load_buffer: Arc<LoadBuffer>,
     weights: Arc<WeightStore>,
     programs: Arc<ProgramStore>,
-    state: Mutex<HoldingsState>,
+    /// The leases. No kernel runs, no peer is called and no lease is destroyed under its lock.
+    leases: SharedCore<LeaseCore>,
+    /// The sources of artifacts of the clients in this process, by name.
+    local_clients: Mutex<BTreeMap<String, Arc<dyn ArtifactSource>>>,
     /// Told of each lease that this worker dropped by itself, which the coordinator is to hear of.
     dropped: Notify,
 }
@@ -193,25 +188,21 @@ impl Holdings {
             load_buffer: Arc::new(load_buffer),
             weights,
             programs,
-            state: Mutex::default(),
+            leases: SharedCore::default(),
+            local_clients: Mutex::default(),
             dropped: Notify::new(),
         });
         node.eager.attach(&node);
         node
     }
 
-    fn state(&self) -> MutexGuard<'_, HoldingsState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn local_clients(&self) -> MutexGuard<'_, BTreeMap<String, Arc<dyn ArtifactSource>>> {
+        let all = self.local_clients.lock();
+        all.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the core of an event, and carries out its commands once the lock is released.
     fn tell_leases<R>(&self, event: impl FnOnce(&mut LeaseCore) -> R) -> R {
-        let mut state = self.state();
-        let result = event(&mut state.leases);
-        let commands = state.leases.commands();
-        drop(state);
-        commands.into_iter().for_each(|c| self.perform(c));
-        result
+        self.leases.tell(event, |command| self.perform(command))
     }
 
     fn perform(&self, command: Command<Arc<InstalledLease>>) {
@@ -225,17 +216,18 @@ impl Holdings {
 
     /// The leases that are held. They may have been released by the time the caller looks at them.
     fn held(&self) -> Vec<Arc<InstalledLease>> {
-        self.state().leases.all_held().cloned().collect()
+        self.leases
+            .look(|leases| leases.all_held().cloned().collect())
     }
 
     fn held_lease(&self, id: LeaseId) -> Option<Arc<InstalledLease>> {
-        self.state().leases.held(id).cloned()
+        self.leases.look(|leases| leases.held(id).cloned())
     }
 
     /// Links a client of this process, whose artifacts are read by calling `source`.
     pub fn add_local_client(&self, client: &Arc<Hub>, source: Arc<dyn ArtifactSource>) {
         let name = client.me.name.clone();
-        let former = self.state().local_clients.insert(name, source);
+        let former = self.local_clients().insert(name, source);
         drop(former);
         Link::join_local(&self.hub, client);
     }

@@ -20,14 +20,13 @@ use convoke_common::identity::{JoinToken, RevocationList, Role};
 use convoke_common::memory::{Ledger, Purpose};
 use convoke_common::mutant;
 use convoke_common::rpc::{MemoryReport, Registration, Speed, WorkerKernels};
+use convoke_common::tasks::Tasks;
 use convoke_common::world::{Share, World};
 use convoke_graph::program::NUMERICS_PROFILE;
 use convoke_rendezvous::artifacts::ArtifactSource;
 use convoke_rendezvous::{Hub, Peer};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::compute::Threads;
 use crate::cpu;
@@ -91,8 +90,7 @@ pub struct Worker;
 /// A running worker. Dropped without [`RunningWorker::shutdown`] it ends at once, even before it has registered.
 pub struct RunningWorker {
     holdings: Arc<Holdings>,
-    stop: CancellationToken,
-    tasks: TaskTracker,
+    tasks: Tasks,
     lost: watch::Receiver<Option<Error>>,
     expelled: watch::Receiver<Option<Error>>,
     informed: watch::Receiver<bool>,
@@ -164,15 +162,10 @@ impl Worker {
             config.artifact_root.clone(),
             revoked,
         );
-        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let tasks = Tasks::new(world.clone());
         if let (Some(memory), Some(folder)) = (&world.shared, &config.run_dir) {
             match memory.listen(folder) {
-                Ok(met) => {
-                    let stopped = stop.clone();
-                    world.spawn(tasks.track_future(async move {
-                        stopped.run_until_cancelled(met).await;
-                    }));
-                }
+                Ok(met) => tasks.spawn(met),
                 Err(e) => tracing::warn!(
                     "tensors for workers of this host take the network: cannot listen in {}: {e}",
                     folder.display()
@@ -197,49 +190,31 @@ impl Worker {
             credentials,
             away: AbsenceNotice::default(),
         };
-        let stopped = stop.clone();
-        world.spawn(tasks.track_future(async move {
+        tasks.spawn(async move {
             // The base reservation lives as long as the worker.
             let _base = base;
-            tokio::select! {
-                biased;
-                // The stop comes first, so that the worker's own end is not taken for a loss of the coordinator.
-                () = stopped.cancelled() => {}
-                () = session.run(told) => {}
-            }
-        }));
-        world.spawn(tasks.track_future(accept::run(holdings.clone(), stop.clone())));
-        let (stopped, ledger) = (stop.clone(), holdings.ledger.clone());
-        world.spawn(tasks.track_future(async move {
-            stopped.run_until_cancelled(ledger.release_idle()).await;
-        }));
-        let (stopped, watching) = (stop.clone(), holdings.clone());
-        world.spawn(tasks.track_future(async move {
-            let wedged = watching.engine.watch.wedged();
-            if let Some(error) = stopped.run_until_cancelled(wedged).await {
-                watching.wedge(&error);
-            }
-        }));
-        let (stopped, sessions) = (stop.clone(), holdings.eager.clone());
-        world.spawn(tasks.track_future(async move {
-            stopped.run_until_cancelled(sessions.keep_time()).await;
-        }));
+            session.run(told).await;
+        });
+        tasks.spawn(accept::run(holdings.clone()));
+        let ledger = holdings.ledger.clone();
+        tasks.spawn(async move { ledger.release_idle().await });
+        let watching = holdings.clone();
+        tasks.spawn(async move {
+            let error = watching.engine.watch.wedged().await;
+            watching.wedge(&error);
+        });
+        let sessions = holdings.eager.clone();
+        tasks.spawn(async move { sessions.keep_time().await });
         if let Some(threads) = threads.cloned() {
-            let (stopped, watching) = (stop.clone(), holdings.clone());
-            world.spawn(tasks.track_future(async move {
-                let stuck = stuck(&threads);
-                if let Some((thread, share)) = stopped.run_until_cancelled(stuck).await {
-                    watching.stands_still(&thread, &share);
-                }
-            }));
+            let watching = holdings.clone();
+            tasks.spawn(async move {
+                let (thread, share) = stuck(&threads).await;
+                watching.stands_still(&thread, &share);
+            });
         }
-        let stopped = stop.clone();
-        world.spawn(tasks.track_future(async move {
-            stopped.run_until_cancelled(listen).await;
-        }));
+        tasks.spawn(listen);
         let running = RunningWorker {
             holdings,
-            stop,
             tasks,
             lost,
             expelled,
@@ -319,7 +294,7 @@ fn register(
 
 impl Drop for RunningWorker {
     fn drop(&mut self) {
-        self.stop.cancel();
+        self.tasks.cancel();
         self.holdings.endpoint.close(0u32.into(), b"worker gone");
     }
 }
@@ -468,10 +443,9 @@ impl RunningWorker {
                 _ => Error::leaving(&holdings.me.name).at(holdings.engine.place()),
             };
             holdings.end(&error, bound / 2).await;
-            self.stop.cancel();
-            self.tasks.close();
+            self.tasks.cancel();
             holdings.endpoint.close(0u32.into(), b"worker leaving");
-            self.tasks.wait().await;
+            self.tasks.stop().await;
         };
         if tokio::time::timeout(bound, all).await.is_err() {
             tracing::warn!("the worker did not end within {bound:?}");

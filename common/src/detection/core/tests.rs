@@ -2,6 +2,7 @@
 
 use super::Command::{Arm, Lose, Refuse};
 use super::*;
+use crate::actor::Core as _;
 use crate::detection::bounds::{LOST, PROCESS_KILLED};
 
 const DIALLER: bool = true;
@@ -60,7 +61,7 @@ impl Rig {
     fn at(&mut self, ms: u64, event: Event) -> Vec<Command> {
         self.core
             .apply(self.start + Duration::from_millis(ms), event);
-        std::iter::from_fn(|| self.core.next_command()).collect()
+        self.core.commands()
     }
 
     #[track_caller]

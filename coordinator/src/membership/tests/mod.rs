@@ -126,7 +126,7 @@ fn kept(n: u8) -> KeptMember {
 
 impl Rig {
     pub(super) fn commands(&mut self) -> Vec<Command> {
-        std::iter::from_fn(|| self.core.next_command()).collect()
+        self.core.commands()
     }
 
     pub(super) fn register(

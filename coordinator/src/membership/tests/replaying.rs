@@ -47,8 +47,7 @@ impl Recorder {
         self.now += Duration::from_secs(1);
         self.history.push((self.now, input.clone().into()));
         let answer = self.core.apply(self.now, input);
-        self.commands
-            .extend(std::iter::from_fn(|| self.core.next_command()));
+        self.commands.extend(self.core.commands());
         answer
     }
 
@@ -111,7 +110,7 @@ fn replay(history: &[(Moment, Event)], end: Moment) -> Outcome {
     let mut replayed = Recorder::new();
     for (now, event) in history {
         replayed.core.apply(*now, event.clone());
-        let commands = std::iter::from_fn(|| replayed.core.next_command());
+        let commands = replayed.core.commands().into_iter();
         replayed.commands.extend(commands);
     }
     replayed.now = end;

@@ -25,11 +25,11 @@ use tokio::time::{Instant, timeout_at};
 use super::profiles::permitted;
 use super::queue::QueuePlace;
 use super::{RequestGuard, compute, for_what_is_left, lacks_workers};
+use crate::blocking::blocking_within;
 use crate::membership::{Asker, ConnectionId};
 use crate::place::{ClusterModel, MemoryModel, no_room};
 use crate::plan::PlannedPrograms;
 use crate::service::Service;
-use crate::tasks::blocking_within;
 
 /// How long a request that does not queue waits for memory that is being given back: tensors that a client dropped a
 /// moment before, or a lease whose workers have yet to hear of its end.

@@ -24,10 +24,10 @@ use self::fitting::{FittingPlan, Request};
 use self::profiles::plan_apart;
 use super::Service;
 use super::members::Caller;
+use crate::blocking::blocking_within;
 use crate::membership::{Asker, ConnectionId, Plan, PlanPart, events};
 use crate::place::ClusterModel;
 use crate::plan::PlannedPrograms;
-use crate::tasks::blocking_within;
 
 /// How many plans are computed at once; each takes a core.
 const AT_ONCE: usize = 2;

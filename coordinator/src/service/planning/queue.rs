@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use convoke_common::actor;
 use convoke_common::identity::TokenId;
 use convoke_common::{Code, Error, Result};
 use tokio::sync::Notify;
@@ -99,16 +100,8 @@ impl QueuePlace {
 
     /// Returns once this request is the first.
     pub async fn first(&self) {
-        loop {
-            let moved = self.queue.moved.notified();
-            tokio::pin!(moved);
-            // The notification is enabled before the check, so that a move in between is not missed.
-            moved.as_mut().enable();
-            if self.ahead() == 0 {
-                return;
-            }
-            moved.await;
-        }
+        let first = || (self.ahead() == 0).then_some(());
+        actor::found(&self.queue.moved, first).await;
     }
 }
 

@@ -1,3 +1,5 @@
+use convoke_common::actor::Core as _;
+
 use super::*;
 
 /// An event, or the passing of time.
@@ -42,7 +44,7 @@ impl Rig {
                 }
             }
         }
-        let commands = std::iter::from_fn(|| self.core.next_command());
+        let commands = self.core.commands().into_iter();
         commands.map(text).collect()
     }
 }

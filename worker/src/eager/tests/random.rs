@@ -221,7 +221,7 @@ impl Run {
 
     /// Checks that only resolved handles were told, with the right results.
     fn effects(&mut self) {
-        for effect in self.bench.core.effects() {
+        for effect in self.bench.core.commands() {
             let (asked, is) = match effect {
                 Effect::Send { transfer, .. } => (transfer, Fate::Value),
                 Effect::Abort { transfer, .. } => (transfer, Fate::Failed),

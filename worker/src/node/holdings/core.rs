@@ -22,6 +22,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use convoke_common::actor;
 use convoke_common::ids::{LeaseId, PlanId};
 use convoke_common::mutant;
 
@@ -79,7 +80,7 @@ pub struct Core<L, E> {
     forgone: VecDeque<LeaseId>,
     /// Leases that their drivers gave up, of which the coordinator is yet to be told.
     dropped: BTreeSet<LeaseId>,
-    commands: Vec<Command<L>>,
+    commands: VecDeque<Command<L>>,
 }
 
 impl<L, E> Default for Core<L, E> {
@@ -88,17 +89,20 @@ impl<L, E> Default for Core<L, E> {
             leases: BTreeMap::new(),
             forgone: VecDeque::new(),
             dropped: BTreeSet::new(),
-            commands: vec![],
+            commands: VecDeque::new(),
         }
     }
 }
 
-impl<L, E> Core<L, E> {
-    /// Takes the commands that respond to the events so far. The caller does it once it holds no lock.
-    pub fn commands(&mut self) -> Vec<Command<L>> {
-        std::mem::take(&mut self.commands)
-    }
+impl<L, E> actor::Core for Core<L, E> {
+    type Command = Command<L>;
 
+    fn next_command(&mut self) -> Option<Command<L>> {
+        self.commands.pop_front()
+    }
+}
+
+impl<L, E> Core<L, E> {
     /// Begins the install of a lease, which counts the bytes that it loads in `counter`. [`Core::install_ended`] ends
     /// it.
     pub fn begin(
@@ -142,7 +146,7 @@ impl<L, E> Core<L, E> {
         let life = match wanted {
             true => LeaseLife::Held { lease, remains },
             false => {
-                self.commands.push(Command::Retire(lease));
+                self.commands.push_back(Command::Retire(lease));
                 LeaseLife::Ending(remains)
             }
         };
@@ -157,7 +161,7 @@ impl<L, E> Core<L, E> {
             Some(LeaseLife::Installing { .. }) => drop(self.leases.remove(&id)),
             _ => {}
         }
-        self.commands.push(Command::Wake);
+        self.commands.push_back(Command::Wake);
     }
 
     /// Releases a lease; a second release changes nothing.
@@ -170,7 +174,7 @@ impl<L, E> Core<L, E> {
                 released: !mutant!("release-outrun"),
             },
             Some(LeaseLife::Held { lease, remains }) => {
-                self.commands.push(Command::Retire(lease));
+                self.commands.push_back(Command::Retire(lease));
                 LeaseLife::Ending(remains)
             }
             Some(over) => over,
@@ -182,7 +186,7 @@ impl<L, E> Core<L, E> {
     pub fn driver_gone(&mut self, id: LeaseId) {
         self.release(id);
         self.dropped.insert(id);
-        self.commands.push(Command::Report);
+        self.commands.push_back(Command::Report);
     }
 
     /// Takes the leases that the coordinator is to be told of; the caller reports them.
@@ -202,7 +206,7 @@ impl<L, E> Core<L, E> {
         let held = self.leases.extract_if(.., |_, life| is_held(life));
         for (id, life) in held.collect::<Vec<_>>() {
             if let LeaseLife::Held { lease, remains } = life {
-                self.commands.push(Command::Unlist(lease));
+                self.commands.push_back(Command::Unlist(lease));
                 self.leases.insert(id, LeaseLife::Ending(remains));
             }
         }

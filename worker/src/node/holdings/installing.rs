@@ -148,7 +148,7 @@ impl Holdings {
         };
         let (parts, mut drivers) = self.bodies(own.lease, grant.bodies, programs).await?;
         self.settled().await;
-        if !self.state().leases.is_wanted(grant.lease) {
+        if !self.leases.look(|leases| leases.is_wanted(grant.lease)) {
             return Err(released_early(grant.lease));
         }
         let mut needed: Vec<Arc<Link>> = own.links.iter().flatten().cloned().collect();
@@ -351,7 +351,7 @@ impl Holdings {
         driver: &Participant,
         links: &[Option<Arc<Link>>],
     ) -> Option<ClientSource> {
-        let local = self.state().local_clients.get(&driver.name).cloned();
+        let local = self.local_clients().get(&driver.name).cloned();
         if let Some(source) = local {
             return Some(ClientSource::Local(source));
         }

@@ -10,14 +10,14 @@ use convoke_common::rpc::{
 };
 use convoke_common::world::World;
 
-use super::{Holdings, InstalledLease};
+use super::{Holdings, InstalledLease, LeaseCore};
+use crate::program::install::Counter;
 
 impl Holdings {
     /// Number of things held for clients, by table.
     pub fn tables(&self) -> Vec<(&'static str, usize)> {
-        let state = self.state();
-        let (held, installing) = (state.leases.all_held().count(), state.leases.installing());
-        drop(state);
+        let counts = |leases: &LeaseCore| (leases.all_held().count(), leases.installing());
+        let (held, installing) = self.leases.look(counts);
         vec![
             ("programs", held),
             ("installs", installing),
@@ -38,12 +38,12 @@ impl Holdings {
 
     /// How far the install of a plan has got.
     pub fn progress(&self, plan: PlanId) -> Progress {
-        let state = self.state();
-        let counter = state.leases.progress(plan);
-        counter.map_or(Progress::default(), |counter| Progress {
+        let counted = |counter: &Counter| Progress {
             done: counter.done.load(Ordering::Relaxed),
             total: counter.total.load(Ordering::Relaxed),
-        })
+        };
+        let look = |leases: &LeaseCore| leases.progress(plan).map(counted);
+        self.leases.look(look).unwrap_or_default()
     }
 
     /// The memory of the worker's device, where it is not the host itself.

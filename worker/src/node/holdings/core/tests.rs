@@ -1,5 +1,7 @@
 //! Tests of the core by itself: events go in; commands, and the remains of leases, come out.
 
+use convoke_common::actor::Core as _;
+
 use super::*;
 
 const A: LeaseId = LeaseId(1);

@@ -1,68 +1,7 @@
-//! The coordinator's tasks, which all end when it stops.
-
-use std::future::Future;
+//! Work of the coordinator that blocks or computes for long, away from the network's threads.
 
 use convoke_common::Error;
-use convoke_common::mutant;
 use convoke_common::world::{World, off_thread};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-
-/// The set of the coordinator's tasks; clones share it.
-#[derive(Clone)]
-pub struct Tasks {
-    world: World,
-    tracker: TaskTracker,
-    stop: CancellationToken,
-}
-
-impl Tasks {
-    /// Returns an empty set of tasks.
-    pub fn new(world: World) -> Tasks {
-        Tasks {
-            world,
-            tracker: TaskTracker::new(),
-            stop: CancellationToken::new(),
-        }
-    }
-
-    /// Runs a task until it ends or until all tasks are stopped, whichever is first.
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let stop = self.stop.clone();
-        let task = async move {
-            match mutant!("tasks-not-stopped") {
-                true => task.await,
-                false => drop(stop.run_until_cancelled(task).await),
-            }
-        };
-        self.world.spawn(self.tracker.track_future(task));
-    }
-
-    /// Runs a task that ends by itself soon after its token is cancelled, which happens when all tasks are stopped.
-    pub fn spawn_to_end<F: Future<Output = ()> + Send + 'static>(
-        &self,
-        task: impl FnOnce(CancellationToken) -> F,
-    ) {
-        let task = task(self.stop.clone());
-        self.world.spawn(self.tracker.track_future(task));
-    }
-
-    /// Stops all tasks and returns once they have ended.
-    pub async fn stop(&self) {
-        self.stop.cancel();
-        self.tracker.close();
-        self.tracker.wait().await;
-    }
-}
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.stop.cancel();
-    }
-}
-
-/// Stops the tasks of a coordinator that is dropped instead of shut down, without waiting for them.
-pub struct StopOnDrop(pub Tasks);
 
 /// As [`blocking`], but keeps what bounds the work until the work is over, even if the caller stops waiting before, and
 /// returns it with the result.

@@ -1,0 +1,254 @@
+//! What an actor is, and what actors have in common.
+//!
+//! An actor is state with one owner, which changes it. Its decisions are those of its *core*: a state machine without locks,
+//! I/O or a clock of its own, which takes *events* and gives *commands*. What surrounds the core, and carries the commands
+//! out, is the actor's *shell*.
+//!
+//! ```text
+//!            ┌────────────────────── shell ──────────────────────┐
+//! event ───> │ mailbox ──> core ──> commands ──> carried out     │ ──> a frame, an answer, an event of another actor
+//!            │ clock ── timeout ─^                               │
+//!            └───────────────────────────────────────────────────┘
+//! ```
+//!
+//! A mailbox is one of two:
+//!
+//! - **A channel** with a bound, before a task that owns the core. Senders wait for their answers. Membership and the detection of
+//!   lost peers are of this kind: an event may come at any time, and nobody needs its effect at once.
+//! - **A lock**, [`SharedCore`]. The thread that brings an event applies it and carries out the commands, so that no event costs
+//!   a switch of threads. Steps, leases and eager sessions are of this kind.
+//!
+//! An actor ends in one of three ways: its owner stops its [`Tasks`](crate::tasks::Tasks); its last handle is dropped; or its
+//! core says that it is over, because what it looked after has ended.
+//!
+//! `docs/ARCHITECTURE.md` lists all actors.
+//!
+//! Invariants
+//! 1. A command is carried out under no lock of its actor's core, since it may lead to further events of the same actor.
+//! 2. [`SharedCore::tell_in_order`] has all commands of a core carried out in the order in which the core gave them, by one
+//!    thread at a time, and none is left when that thread returns.
+
+use std::future::pending;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+/// The core of an actor. Its events are methods, or one method that takes an `Event`; time is an argument of theirs.
+pub trait Core {
+    /// An action that the shell is to carry out.
+    type Command;
+
+    /// Takes the next command that the events so far have led to.
+    fn next_command(&mut self) -> Option<Self::Command>;
+
+    /// Takes all commands that the events so far have led to.
+    fn commands(&mut self) -> Vec<Self::Command> {
+        std::iter::from_fn(|| self.next_command()).collect()
+    }
+}
+
+/// A core behind a lock: any thread tells it of events.
+///
+/// The commands of one core are carried out by [`SharedCore::tell`] alone or by [`SharedCore::tell_in_order`] alone.
+#[derive(Debug, Default)]
+pub struct SharedCore<C>(Mutex<CoreState<C>>);
+
+#[derive(Debug, Default)]
+struct CoreState<C> {
+    core: C,
+    /// Whether a thread carries out commands in order.
+    performing: bool,
+}
+
+/// The thread's turn to carry out commands in order, which ends when this is dropped, be it by a panic.
+struct Turn<'a, C> {
+    shared: &'a SharedCore<C>,
+    begun: bool,
+}
+
+impl<C> Drop for Turn<'_, C> {
+    fn drop(&mut self) {
+        if self.begun {
+            self.shared.state().performing = false;
+        }
+    }
+}
+
+impl<C> SharedCore<C> {
+    /// Puts a core behind a lock.
+    pub fn new(core: C) -> SharedCore<C> {
+        SharedCore(Mutex::new(CoreState {
+            core,
+            performing: false,
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, CoreState<C>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads from the core.
+    pub fn look<R>(&self, look: impl FnOnce(&C) -> R) -> R {
+        look(&self.state().core)
+    }
+}
+
+impl<C: Core> SharedCore<C> {
+    /// Tells the core of an event. The commands that follow are carried out on this thread before it returns, beside those of
+    /// events that other threads bring.
+    pub fn tell<R>(&self, event: impl FnOnce(&mut C) -> R, perform: impl FnMut(C::Command)) -> R {
+        let mut state = self.state();
+        let answer = event(&mut state.core);
+        let commands = state.core.commands();
+        drop(state);
+        commands.into_iter().for_each(perform);
+        answer
+    }
+
+    /// Tells the core of an event. Commands are carried out in the order decided. A thread that is carrying out commands
+    /// already also carries out those of this event, be it another thread or this very one, further up its stack; the call then
+    /// returns before they were. Once no command is left, `rests` sees the core.
+    pub fn tell_in_order(
+        &self,
+        event: impl FnOnce(&mut C),
+        perform: impl Fn(C::Command),
+        rests: impl FnOnce(&C),
+    ) {
+        // Declared before the lock, so that a panic unlocks first.
+        let mut turn = Turn {
+            shared: self,
+            begun: false,
+        };
+        let mut state = self.state();
+        event(&mut state.core);
+        if std::mem::replace(&mut state.performing, true) {
+            return;
+        }
+        turn.begun = true;
+        while let Some(command) = state.core.next_command() {
+            drop(state);
+            perform(command);
+            state = self.state();
+        }
+        rests(&state.core);
+        // Under the same lock as the last look for commands: a thread that brings an event from now on has a turn of its own.
+        state.performing = false;
+        turn.begun = false;
+    }
+}
+
+/// Returns at this instant; never if there is none.
+pub async fn due(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => pending().await,
+    }
+}
+
+/// Returns what `look` finds, once it finds something: it looks now, and whenever all waiters of `changed` were notified.
+pub async fn found<T>(changed: &Notify, mut look: impl FnMut() -> Option<T>) -> T {
+    loop {
+        let notified = changed.notified();
+        tokio::pin!(notified);
+        // The waiter registers before it looks, so that it misses no change in between.
+        notified.as_mut().enable();
+        if let Some(found) = look() {
+            return found;
+        }
+        notified.await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    /// Gives back as commands what it is told.
+    #[derive(Default)]
+    struct Echo(VecDeque<u32>);
+
+    impl Echo {
+        fn say(&mut self, all: &[u32]) {
+            self.0.extend(all);
+        }
+    }
+
+    impl Core for Echo {
+        type Command = u32;
+
+        fn next_command(&mut self) -> Option<u32> {
+            self.0.pop_front()
+        }
+    }
+
+    #[test]
+    fn commands_of_events_that_come_meanwhile_keep_their_order() {
+        let core = SharedCore::<Echo>::default();
+        let (done, rests) = (RefCell::new(vec![]), RefCell::new(0));
+        let tell = |all: &[u32], then: &dyn Fn(u32)| {
+            let perform = |command| {
+                done.borrow_mut().push(command);
+                then(command);
+            };
+            core.tell_in_order(|c| c.say(all), perform, |_| *rests.borrow_mut() += 1);
+        };
+        // Carrying out 1 leads to an event of its own, whose commands come after 2.
+        tell(&[1, 2], &|command| {
+            if command == 1 {
+                tell(&[3, 4], &|_| {});
+                assert_eq!(*done.borrow(), [1]);
+            }
+        });
+        assert_eq!((done.take(), rests.take()), (vec![1, 2, 3, 4], 1));
+    }
+
+    #[test]
+    fn each_thread_carries_out_its_own() {
+        let core = SharedCore::<Echo>::default();
+        let done = RefCell::new(vec![]);
+        let answer = core.tell(
+            |c| {
+                c.say(&[1, 2]);
+                7
+            },
+            |command| {
+                // The lock is free: the core can be told of an event.
+                if command == 1 {
+                    core.tell(|c| c.say(&[3]), |command| done.borrow_mut().push(command));
+                }
+                done.borrow_mut().push(command);
+            },
+        );
+        assert_eq!((answer, done.take()), (7, vec![3, 1, 2]));
+    }
+
+    #[test]
+    fn a_command_that_panics_stops_no_other() {
+        let core = SharedCore::<Echo>::default();
+        let done = RefCell::new(vec![]);
+        let perform = |command| match command {
+            1 => panic!("a command fails"),
+            other => done.borrow_mut().push(other),
+        };
+        let told = catch_unwind(AssertUnwindSafe(|| {
+            core.tell_in_order(|c| c.say(&[1, 2]), perform, |_| {});
+        }));
+        assert!(told.is_err());
+        core.tell_in_order(|c| c.say(&[3]), perform, |_| {});
+        assert_eq!(done.take(), [2, 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_due_comes_in_time_and_what_is_not_never_comes() {
+        let start = Instant::now();
+        let hour = std::time::Duration::from_secs(3600);
+        due(Some(start + hour)).await;
+        assert_eq!(start.elapsed(), hour);
+        assert!(tokio::time::timeout(hour, due(None)).await.is_err());
+    }
+}
