@@ -61,17 +61,23 @@ struct CoreState<C> {
     performing: bool,
 }
 
-/// The thread's turn to carry out commands in order, which ends when this is dropped, be it by a panic.
+/// A thread's turn to carry out commands in order, which ends when this is dropped, be it by a panic.
 struct Turn<'a, C> {
     shared: &'a SharedCore<C>,
-    begun: bool,
+    /// The lock, unless a command is being carried out.
+    state: Option<MutexGuard<'a, CoreState<C>>>,
+}
+
+impl<C> Turn<'_, C> {
+    fn state(&mut self) -> &mut CoreState<C> {
+        self.state.get_or_insert_with(|| self.shared.state())
+    }
 }
 
 impl<C> Drop for Turn<'_, C> {
     fn drop(&mut self) {
-        if self.begun {
-            self.shared.state().performing = false;
-        }
+        // Under the same lock as the last look for commands: who brings an event from now on has a turn of its own.
+        self.state().performing = false;
     }
 }
 
@@ -115,26 +121,20 @@ impl<C: Core> SharedCore<C> {
         perform: impl Fn(C::Command),
         rests: impl FnOnce(&C),
     ) {
-        // Declared before the lock, so that a panic unlocks first.
-        let mut turn = Turn {
-            shared: self,
-            begun: false,
-        };
         let mut state = self.state();
         event(&mut state.core);
         if std::mem::replace(&mut state.performing, true) {
             return;
         }
-        turn.begun = true;
-        while let Some(command) = state.core.next_command() {
-            drop(state);
+        let mut turn = Turn {
+            shared: self,
+            state: Some(state),
+        };
+        while let Some(command) = turn.state().core.next_command() {
+            turn.state = None;
             perform(command);
-            state = self.state();
         }
-        rests(&state.core);
-        // Under the same lock as the last look for commands: a thread that brings an event from now on has a turn of its own.
-        state.performing = false;
-        turn.begun = false;
+        rests(&turn.state().core);
     }
 }
 
@@ -205,6 +205,8 @@ mod tests {
             }
         });
         assert_eq!((done.take(), rests.take()), (vec![1, 2, 3, 4], 1));
+        tell(&[5], &|_| {});
+        assert_eq!((done.take(), rests.take()), (vec![5], 1));
     }
 
     #[test]

@@ -102,6 +102,15 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_task_runs_until_it_ends() {
+        let tasks = Tasks::new(World::real(Arc::new(NoCompute)));
+        let (tell, told) = tokio::sync::oneshot::channel();
+        tasks.spawn(async move { drop(tell.send(7)) });
+        assert_eq!(told.await, Ok(7));
+        tasks.stop().await;
+    }
+
+    #[tokio::test]
     async fn a_task_that_ends_by_itself_is_waited_for() {
         let tasks = Tasks::new(World::real(Arc::new(NoCompute)));
         let ended = Arc::new(AtomicBool::new(false));
