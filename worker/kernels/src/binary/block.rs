@@ -114,8 +114,5 @@ pub(crate) fn inplace<T: Float>(op: Arith, step: isize, b: &[T], y: &mut [T]) {
 
 /// `y[i] = op(y[i], y[i])`.
 pub(crate) fn twice<T: Float>(op: Arith, y: &mut [T]) {
-    let replace = |_: usize, wide: &mut [T::Wide]| dispatch_block!(op, None, twice_wide(wide));
-    if !in_wide(y, |y, _, wide| T::widen_run(y, wide), replace) {
-        dispatch_block!(op, None, twice_wide(y))
-    }
+    dispatch_block!(op, None, twice_wide(y))
 }

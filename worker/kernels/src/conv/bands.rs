@@ -21,25 +21,26 @@ use super::unfold::load_strided;
 use super::{Axis, ConvShape, ConvWeights};
 use crate::gemm::driver::{TILE_WORK, row_parts};
 use crate::gemm::panel::widen;
-use crate::gemm::scratch::with_scratch;
+use crate::gemm::scratch::{SCRATCH_LEN, with_scratch};
 use crate::gemm::{Elements, Epilogue, MR, NR, Output, OutputTile, Post, finish_tile};
 use crate::isa::{Isa, Simd, per_isa};
 use crate::{Cancelled, Exec};
 use std::ops::Range;
 
-/// The most values of the copy of a band, and of the weights that are widened beside it: a level-2 cache keeps them.
-const MOST_COPY: usize = 1 << 16;
+/// The most values of the copy of a band together with the weights that are widened beside it, and of these weights alone: a
+/// level-2 cache keeps them.
+const MOST_COPY: usize = SCRATCH_LEN - SLACK;
 const MOST_WIDENED: usize = 1 << 16;
 /// Values behind the copy that the last panel reads, and that are no operand of an output.
 const SLACK: usize = NR;
 /// From how many times on that unfolding would write each value of the input, a copy is faster.
 const LEAST_SHARED: usize = 4;
 /// The most output channels. More of them share what is unfolded, whose vectors lie in one line of the cache each.
-const MOST_CHANNELS: usize = 64;
+const MOST_CHANNELS: usize = 128;
 /// The sums of this many output channels for a place that is no output take as long as a place's part of unfolding.
 const UNFOLD_CHANNELS: f64 = 8.0;
-/// Lines of a band, if there are as many: what two bands both copy is then the smaller part.
-const LEAST_LINES: usize = 4;
+/// Lines of a band, if there are as many: with filters of three lines, two bands then both copy half of what each copies.
+const LEAST_LINES: usize = 2;
 
 /// How a convolution is cut into bands.
 pub(super) struct Bands<'a> {
@@ -66,15 +67,18 @@ impl<'a> Bands<'a> {
             return None;
         };
         let (m, chain) = (s.group_out(), s.chain());
-        let narrow = !matches!(weights, Elements::F32(_));
+        let widened = match weights {
+            Elements::F32(_) => 0,
+            _ => m * chain,
+        };
         if !s.is_flat()
             || s.in_plane() == 0
             || chain == 0
             || s.taps() < LEAST_SHARED * s.stride[1] * s.stride[2]
-            || narrow && m * chain > MOST_WIDENED
+            || m > MOST_CHANNELS
+            || widened > MOST_WIDENED
             // Each tap has a place of its own in a copy, so these never fit one.
             || chain > MOST_COPY
-            || m > MOST_CHANNELS
         {
             return None;
         }
@@ -91,7 +95,7 @@ impl<'a> Bands<'a> {
             .map(|axis| axis.remainders.len())
             .try_fold(s.group_in(), usize::checked_mul)?
             .checked_mul(width)?;
-        let most = (MOST_COPY / line).checked_sub(axes[0].reach)?;
+        let most = ((MOST_COPY - widened) / line).checked_sub(axes[0].reach)?;
         let least = LEAST_LINES.min(height);
         if most < least {
             return None;

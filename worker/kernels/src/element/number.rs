@@ -101,10 +101,14 @@ pub trait Float: Number<Wide: Real> + FloatKernels {
     fn as_wide_mut(slice: &mut [Self]) -> Option<&mut [Self::Wide]>;
     /// As [`Float::as_wide_mut`], for reading.
     fn as_wide(slice: &[Self]) -> Option<&[Self::Wide]>;
+    /// The same slice in the element type, where that is the computing type itself; `None` for the other types.
+    fn of_wide_mut(slice: &mut [Self::Wide]) -> Option<&mut [Self]>;
     /// Widens a run; both slices have the same length. A signalling NaN may become a quiet one.
     fn widen_run(x: &[Self], y: &mut [Self::Wide]);
     /// Narrows a run, rounding once; both slices have the same length.
     fn narrow_run(x: &[Self::Wide], y: &mut [Self]);
+    /// Rounds a run to values of this type, as [`Float::narrow_run`] followed by [`Float::widen_run`] does.
+    fn round_run(y: &mut [Self::Wide]);
 }
 
 /// An integer element.
@@ -232,12 +236,17 @@ macro_rules! native_float {
             fn as_wide(slice: &[$t]) -> Option<&[$t]> {
                 Some(slice)
             }
+            #[inline(always)]
+            fn of_wide_mut(slice: &mut [$t]) -> Option<&mut [$t]> {
+                Some(slice)
+            }
             fn widen_run(x: &[$t], y: &mut [$t]) {
                 y.copy_from_slice(x);
             }
             fn narrow_run(x: &[$t], y: &mut [$t]) {
                 y.copy_from_slice(x);
             }
+            fn round_run(_: &mut [$t]) {}
         }
     };
 }
@@ -245,7 +254,7 @@ native_float!(f32, i32);
 native_float!(f64, i64);
 
 macro_rules! half_float {
-    ($t:ty, $widen:path, $narrow:path, $from_f64:path, $widen_run:path, $narrow_run:path) => {
+    ($t:ty, $widen:path, $narrow:path, $from_f64:path, $widen_run:path, $narrow_run:path, $round_run:path) => {
         impl Number for $t {
             type Wide = f32;
             type Rank = i16;
@@ -318,11 +327,18 @@ macro_rules! half_float {
             fn as_wide(_: &[$t]) -> Option<&[f32]> {
                 None
             }
+            #[inline(always)]
+            fn of_wide_mut(_: &mut [f32]) -> Option<&mut [$t]> {
+                None
+            }
             fn widen_run(x: &[$t], y: &mut [f32]) {
                 $widen_run(x, y);
             }
             fn narrow_run(x: &[f32], y: &mut [$t]) {
                 $narrow_run(x, y);
+            }
+            fn round_run(y: &mut [f32]) {
+                $round_run(y);
             }
         }
     };
@@ -339,7 +355,8 @@ half_float!(
     halves::f32_to_f16,
     halves::f64_to_f16,
     runs::widen,
-    runs::narrow
+    runs::narrow,
+    runs::round
 );
 half_float!(
     bf16,
@@ -347,7 +364,8 @@ half_float!(
     halves::f32_to_bf16,
     halves::f64_to_bf16,
     widen_loop,
-    narrow_loop
+    narrow_loop,
+    round_loop::<bf16>
 );
 
 multiversion! {
@@ -356,6 +374,14 @@ multiversion! {
         let (x, y) = (&x[..n], &mut y[..n]);
         for i in 0..n {
             y[i] = x[i].widen();
+        }
+    }
+}
+
+multiversion! {
+    fn round_loop<T: Number>(y: &mut [T::Wide]) {
+        for i in 0..y.len() {
+            y[i] = T::narrow(y[i]).widen();
         }
     }
 }

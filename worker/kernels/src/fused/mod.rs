@@ -5,8 +5,9 @@
 //! stages:  t0 = a * b     t0 = t0 + c     t1 = erf(t0)     t0 = t0 * t1        a tile is TILE elements
 //! ```
 //! Tile 0 is the output itself, or the values that are converted or reduced into the output. Inputs of other types are
-//! converted tile by tile. Every stage computes and rounds each element exactly as its function alone does, so a chain
-//! has the same bits as its functions run one after the other.
+//! converted tile by tile; those of 16-bit floats as well, whose tiles are in the type that their functions compute in. Every stage
+//! computes each element and rounds it to the chain's type exactly as its function alone does, so a chain has the same bits
+//! as its functions run one after the other.
 
 use std::ops::Range;
 
@@ -109,6 +110,39 @@ impl<'a, T> ChainInput<'a, T> {
         match self {
             ChainInput::Own(x) => x.shape,
             ChainInput::Other(x) => x.shape(),
+        }
+    }
+}
+
+/// An input of a chain of 16-bit floats, widened as it is read.
+#[derive(Clone, Copy)]
+enum WidenedInput<'a, T> {
+    Own(Operand<'a, T>),
+    Other(&'a dyn ConvertedElements<T>),
+}
+
+impl<T: Float> ConvertedElements<T::Wide> for WidenedInput<'_, T> {
+    fn shape(&self) -> &[usize] {
+        match self {
+            WidenedInput::Own(x) => x.shape,
+            WidenedInput::Other(x) => x.shape(),
+        }
+    }
+
+    fn read(&self, first: usize, y: &mut [T::Wide]) {
+        match self {
+            WidenedInput::Own(x) => T::widen_run(&x.data[first..first + y.len()], y),
+            WidenedInput::Other(x) => {
+                if let Some(y) = T::of_wide_mut(y) {
+                    return x.read(first, y);
+                }
+                let mut room = [T::ZERO; TILE];
+                for (i, y) in y.chunks_mut(TILE).enumerate() {
+                    let narrow = &mut room[..y.len()];
+                    x.read(first + i * TILE, narrow);
+                    T::widen_run(narrow, y);
+                }
+            }
         }
     }
 }
@@ -226,9 +260,12 @@ multiversion! {
     }
 }
 
-/// A chain prepared with its inputs, so that any run of elements can be computed.
+/// A chain prepared with its inputs, so that any run of elements can be computed. Its tiles are of the type `T` that the
+/// chain's functions compute in.
 struct Ready<'a, T> {
     stages: &'a [Stage],
+    /// Rounds what a stage has computed to the chain's type.
+    round: fn(&mut [T]),
     inputs: [Input<'a, T>; MOST_INPUTS],
     given: usize,
     walks: Vec<Walk<1>>,
@@ -239,10 +276,16 @@ struct Ready<'a, T> {
 }
 
 impl<'a, T: Float> Ready<'a, T> {
-    fn new(stages: &'a [Stage], given: &[ChainInput<'a, T>], shape: &[usize]) -> Result<Self> {
+    fn new(
+        stages: &'a [Stage],
+        round: fn(&mut [T]),
+        given: &[ChainInput<'a, T>],
+        shape: &[usize],
+    ) -> Result<Self> {
         assert!(given.len() <= MOST_INPUTS, "inputs of a chain");
         let mut ready = Ready {
             stages,
+            round,
             inputs: [Input::One(&[]); MOST_INPUTS],
             given: given.len(),
             walks: Vec::new(),
@@ -312,12 +355,42 @@ impl<'a, T: Float> Ready<'a, T> {
                 return false;
             }
             buffers.run(*stage, &along[..self.given]);
+            (self.round)(buffers.0[usize::from(stage.to)]);
         }
         true
     }
 }
 
-fn chain_any<T: Float>(
+/// Calls `then` with the chain, prepared with its inputs.
+fn with_ready<T: Float<Wide: Float>, R>(
+    stages: &[Stage],
+    given: &[ChainInput<T>],
+    shape: &[usize],
+    then: impl FnOnce(&Ready<'_, T::Wide>) -> R,
+) -> Result<R> {
+    assert!(given.len() <= MOST_INPUTS, "inputs of a chain");
+    let mut widened = [WidenedInput::Own(Operand::new(&[], &[0])); MOST_INPUTS];
+    for (widened, x) in widened.iter_mut().zip(given) {
+        *widened = match x {
+            ChainInput::Own(x) => WidenedInput::Own(*x),
+            ChainInput::Other(x) => WidenedInput::Other(*x),
+        };
+    }
+    let mut inputs = [ChainInput::Own(Operand::new(&[], &[0])); MOST_INPUTS];
+    for (input, x) in inputs.iter_mut().zip(&widened[..given.len()]) {
+        *input = match x {
+            WidenedInput::Own(own) => match T::as_wide(own.data) {
+                Some(data) => ChainInput::Own(Operand::new(data, own.shape)),
+                None => ChainInput::Other(x),
+            },
+            WidenedInput::Other(_) => ChainInput::Other(x),
+        };
+    }
+    let ready = Ready::new(stages, T::round_run, &inputs[..given.len()], shape)?;
+    Ok(then(&ready))
+}
+
+fn chain_any<T: Float<Wide: Float>>(
     exec: &Exec,
     stages: &[Stage],
     given: &[ChainInput<T>],
@@ -325,20 +398,36 @@ fn chain_any<T: Float>(
     shape: &[usize],
 ) -> Result {
     assert_eq!(y.len(), count(shape), "result of shape {shape:?}");
-    let ready = Ready::new(stages, given, shape)?;
-    tiles(exec, y, 1, GRAIN, |range, part| {
-        let mut room = vec![T::ZERO; ready.room(part.len().min(TILE))];
-        for (i, y) in part.chunks_mut(TILE).enumerate() {
-            if !ready.tile(exec, range.start + i * TILE, y, &mut room) {
-                return;
+    let run = |ready: &Ready<'_, T::Wide>| {
+        tiles(exec, y, 1, GRAIN, |range, part| {
+            let len = part.len().min(TILE);
+            let narrow = T::as_wide(part).is_none();
+            let own = if narrow { len } else { 0 };
+            let mut room = vec![T::Wide::ZERO; own + ready.room(len)];
+            let (own, room) = room.split_at_mut(own);
+            for (i, y) in part.chunks_mut(TILE).enumerate() {
+                let start = range.start + i * TILE;
+                if let Some(y) = T::as_wide_mut(y) {
+                    if !ready.tile(exec, start, y, room) {
+                        return;
+                    }
+                    continue;
+                }
+                let wide = &mut own[..y.len()];
+                T::widen_run(y, wide);
+                if !ready.tile(exec, start, wide, room) {
+                    return;
+                }
+                T::narrow_run(wide, y);
             }
-        }
-    })?;
+        })
+    };
+    with_ready(stages, given, shape, run)??;
     Ok(exec.check()?)
 }
 
 /// Computes the elements `range` and passes them to `to`, tile by tile, until the step is cancelled.
-fn each_any<T: Float>(
+fn each_any<T: Float<Wide: Float>>(
     exec: &Exec,
     stages: &[Stage],
     given: &[ChainInput<T>],
@@ -346,21 +435,31 @@ fn each_any<T: Float>(
     range: Range<usize>,
     to: &mut dyn FnMut(&[T]),
 ) -> Result {
-    let ready = Ready::new(stages, given, shape)?;
-    let len = range.len().min(TILE);
-    let mut room = vec![T::ZERO; len + ready.room(len)];
-    let (y, room) = room.split_at_mut(len);
-    for start in range.clone().step_by(TILE) {
-        let y = &mut y[..(range.end - start).min(TILE)];
-        if exec.check().is_err() || !ready.tile(exec, start, y, room) {
-            break;
+    let run = |ready: &Ready<'_, T::Wide>| {
+        let len = range.len().min(TILE);
+        let mut room = vec![T::Wide::ZERO; len + ready.room(len)];
+        let (wide, room) = room.split_at_mut(len);
+        let mut narrow = [T::ZERO; TILE];
+        for start in range.clone().step_by(TILE) {
+            let wide = &mut wide[..(range.end - start).min(TILE)];
+            if exec.check().is_err() || !ready.tile(exec, start, wide, room) {
+                break;
+            }
+            match T::of_wide_mut(wide) {
+                Some(y) => to(y),
+                None => {
+                    let y = &mut narrow[..wide.len()];
+                    T::narrow_run(wide, y);
+                    to(y);
+                }
+            }
         }
-        to(y);
-    }
+    };
+    with_ready(stages, given, shape, run)?;
     Ok(exec.check()?)
 }
 
-fn chain_reduced_any<T: Float>(
+fn chain_reduced_any<T: Float<Wide: Float>>(
     exec: &Exec,
     stages: &[Stage],
     given: &[ChainInput<T>],
@@ -377,7 +476,7 @@ fn chain_reduced_any<T: Float>(
         row: usize,
         y: &'y mut [T],
     }
-    impl<T: Float> Visit<T> for FoldedChain<'_, '_, T> {
+    impl<T: Float<Wide: Float>> Visit<T> for FoldedChain<'_, '_, T> {
         fn visit<F: Fold<T>>(&mut self, fold: F) -> Result {
             let FoldedChain {
                 exec,
@@ -403,7 +502,7 @@ fn chain_reduced_any<T: Float>(
         y.len()
     );
     // A shape with too many axes is reported before anything is computed.
-    Ready::new(stages, given, shape)?;
+    with_ready(stages, given, shape, |_| ())?;
     let mut over = FoldedChain {
         exec,
         stages,
@@ -473,7 +572,7 @@ pub fn chain_cast<T: Float + ChainKernels + CastTo<B>, B: Element>(
 ) -> Result {
     assert_eq!(y.len(), count(shape), "result of shape {shape:?}");
     // A shape with too many axes is reported before anything is computed.
-    Ready::new(stages, given, shape)?;
+    T::each(exec, stages, given, shape, 0..0, &mut |_| ())?;
     tiles(exec, y, 1, GRAIN, |range, part| {
         let mut rest = part;
         let mut convert = |x: &[T]| {
