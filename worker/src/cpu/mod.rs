@@ -391,7 +391,7 @@ mod tests {
     use convoke_graph::ops::AttrKind;
 
     use super::*;
-    use crate::cpu::testing::{counting, one, vec1};
+    use crate::cpu::testing::{counting, launch_within, one, vec1};
 
     /// Some value for each attribute that an op requires.
     fn attrs(def: &OpDef) -> Attrs {
@@ -457,6 +457,60 @@ mod tests {
         }
         let unknown = resolve("NoSuchOp", &Attrs::default(), &[], 1);
         assert!(matches!(unknown, Err(OpError::Unknown { .. })));
+    }
+
+    #[test]
+    fn what_plans_count_as_in_place_takes_no_memory() {
+        let required = |def: &OpDef| def.operands.iter().filter(|o| !o.optional).count();
+        let (mut tried, mut failed) = (vec![], vec![]);
+        for def in ops::all().filter(|def| def.in_place) {
+            let first = [DType::F32, DType::Bool, DType::I32];
+            let allowed = def.operands[0].dtypes;
+            let Some(dtype) = first.into_iter().find(|d| allowed.contains(d)) else {
+                continue;
+            };
+            let x = || Tensor::zeros(dtype, &[4, 16, 256]).unwrap();
+            let further: Vec<Tensor> = match def.op {
+                Op::Norm(ops::NormOp::BatchNormalization) => vec![vec1(&[1f32; 16]); 4],
+                // These move elements to places that another operand names.
+                Op::Index(ops::IndexOp::TensorScatter) => {
+                    vec![Tensor::zeros(dtype, &[4, 1, 256]).unwrap()]
+                }
+                Op::Index(_) => {
+                    let at = Tensor::zeros(DType::I64, &[1, 1, 3]).unwrap();
+                    let elements = match def.name {
+                        "ScatterND" => &[1, 1][..],
+                        _ => at.shape(),
+                    };
+                    let elements = Tensor::zeros(dtype, elements).unwrap();
+                    vec![at, elements]
+                }
+                Op::Shape(_) => vec![],
+                _ => (1..required(def)).map(|_| x()).collect(),
+            };
+            if further.len() + 1 < required(def) {
+                continue;
+            }
+            let operands = [vec![x()], further].concat().into_iter().map(Some);
+            // Enough for what does not grow with the elements.
+            let made = launch_within(2048, def.name, attrs(def), operands.collect(), 1);
+            match made {
+                Ok(_) => tried.push(def.name),
+                Err(e) => failed.push(format!("{}: {e}", def.name)),
+            }
+        }
+        assert!(failed.is_empty(), "{failed:#?}");
+        for name in [
+            "Relu",
+            "Not",
+            "Add",
+            "BatchNormalization",
+            "ScatterElements",
+            "ScatterND",
+            "TensorScatter",
+        ] {
+            assert!(tried.contains(&name), "{name}: {tried:?}");
+        }
     }
 
     #[test]

@@ -192,16 +192,24 @@ fn quick_compare(inputs: &[Option<ConcreteOperand<'_>>]) -> Option<ConcreteOutpu
     }
 }
 
-/// Defines an op whose result has its operands' dtype.
+/// Defines an op whose result has its operands' dtype, and may overwrite the first of them.
 const fn same_type(
     op: BinaryOp,
     doc: &'static str,
     operands: &'static [OperandDef],
     infer: InferFn,
 ) -> OpDef {
-    OpDef::of(Op::Binary(op), doc, operands, infer)
-        .cost(per_element::<1>)
-        .in_place()
+    apart(op, doc, operands, infer).in_place()
+}
+
+/// Defines an op whose result has its operands' dtype.
+const fn apart(
+    op: BinaryOp,
+    doc: &'static str,
+    operands: &'static [OperandDef],
+    infer: InferFn,
+) -> OpDef {
+    OpDef::of(Op::Binary(op), doc, operands, infer).cost(per_element::<1>)
 }
 
 /// Defines an op whose result is bool.
@@ -322,26 +330,26 @@ pub(super) const OPS: &[OpDef] = &[
         AB_NUMBER,
         |i| comparison(i, |a, b| host::less(a, b).map(|v| !v)),
     ),
-    same_type(
+    apart(
         BinaryOp::BitShift,
         "A shifted by B bits, broadcast.",
         AB_INT,
         shift,
     )
     .attrs(&[required("direction", AttrKind::Str)]),
-    same_type(
+    apart(
         BinaryOp::BitwiseAnd,
         "Bitwise A and B, broadcast.",
         AB_INT,
         |i| bits(i, |a, b| a & b),
     ),
-    same_type(
+    apart(
         BinaryOp::BitwiseOr,
         "Bitwise A or B, broadcast.",
         AB_INT,
         |i| bits(i, |a, b| a | b),
     ),
-    same_type(
+    apart(
         BinaryOp::BitwiseXor,
         "Bitwise A exclusive-or B, broadcast.",
         AB_INT,

@@ -136,12 +136,10 @@ family! {
 pub(super) const OPS: &[OpDef] = &[
     OpDef::of(Op::Norm(NormOp::Softmax), "e^x over its sum along an axis, any shape.", X_FLOAT, along_axis)
         .attrs(&[AXIS])
-        .cost(per_element::<12>)
-        .in_place(),
+        .cost(per_element::<12>),
     OpDef::of(Op::Norm(NormOp::LogSoftmax), "x minus ln of the sum of e^x along an axis, any shape.", X_FLOAT, along_axis)
         .attrs(&[AXIS])
-        .cost(per_element::<12>)
-        .in_place(),
+        .cost(per_element::<12>),
     OpDef::of(Op::Norm(NormOp::Hardmax), "1 at the first maximum along an axis, else 0, any shape.", X_FLOAT, along_axis)
         .attrs(&[AXIS])
         .cost(per_element::<2>),

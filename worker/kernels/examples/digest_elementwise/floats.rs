@@ -251,7 +251,7 @@ fn normalizations<T: Float>(exec: &Exec, digest: &mut Digest) -> Result {
     let (scale, bias, mean) = (&scale[..12], &bias[..12], &bias[12..24]);
     batch_norm(
         exec,
-        &x[..n],
+        Some(&x[..n]),
         channels,
         scale,
         bias,

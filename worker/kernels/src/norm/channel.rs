@@ -24,6 +24,17 @@ multiversion! {
 }
 
 multiversion! {
+    fn affine_in_place<T: Float>(exec: &Exec, mean: T::Wide, factor: T::Wide, bias: T::Wide, y: &mut [T]) {
+        for piece in pieces(exec, y.len(), PIECE) {
+            for i in piece {
+                let scaled = <T::Wide as Number>::fma(y[i].widen() - mean, factor, bias);
+                y[i] = T::narrow(canonical_nan(scaled));
+            }
+        }
+    }
+}
+
+multiversion! {
     fn stats<T: Float>(exec: &Exec, x: &[T], epsilon: T::Wide) -> (T::Wide, T::Wide) {
         row_stats(exec, x, epsilon)
     }
@@ -31,7 +42,7 @@ multiversion! {
 
 fn batch_norm_any<T: Float>(
     exec: &Exec,
-    x: &[T],
+    x: Option<&[T]>,
     channels: Axis,
     [scale, bias, mean, variance]: [&[T]; 4],
     epsilon: f64,
@@ -39,7 +50,7 @@ fn batch_norm_any<T: Float>(
 ) -> Result {
     let c = channels.len;
     assert!(
-        x.len() == channels.count() && y.len() == x.len(),
+        y.len() == channels.count() && x.is_none_or(|x| x.len() == y.len()),
         "{channels:?}"
     );
     assert!(
@@ -53,8 +64,14 @@ fn batch_norm_any<T: Float>(
         for (plane, y) in range.zip(part.chunks_mut(unit)) {
             let i = plane % c;
             let factor = scale[i].widen() / (variance[i].widen() + epsilon).sqrt();
-            let x = &x[plane * unit..(plane + 1) * unit];
-            affine(exec, x, mean[i].widen(), factor, bias[i].widen(), y);
+            let (mean, bias) = (mean[i].widen(), bias[i].widen());
+            match x {
+                Some(x) => {
+                    let x = &x[plane * unit..(plane + 1) * unit];
+                    affine(exec, x, mean, factor, bias, y);
+                }
+                None => affine_in_place(exec, mean, factor, bias, y),
+            }
         }
     })?;
     Ok(exec.check()?)
@@ -100,7 +117,7 @@ compiled_floats! {
     /// The channel normalizations of a type.
     trait ChannelNormKernels {
         fn batch_norm(
-            exec: &Exec, x: &[Self], channels: Axis, parameters: [&[Self]; 4], epsilon: f64, y: &mut [Self],
+            exec: &Exec, x: Option<&[Self]>, channels: Axis, parameters: [&[Self]; 4], epsilon: f64, y: &mut [Self],
         ) = batch_norm_any;
         fn group_norm(
             exec: &Exec, x: &[Self], channels: Axis, groups: usize, parameters: [&[Self]; 2], epsilon: f64,
@@ -110,10 +127,10 @@ compiled_floats! {
 }
 
 /// `y = (x - mean) * (scale / sqrt(variance + epsilon)) + bias`, where the four parameters have one element per channel
-/// of the axis `channels`.
+/// of the axis `channels`. Without `x`, the elements of `y` are replaced.
 pub fn batch_norm<T: Float>(
     exec: &Exec,
-    x: &[T],
+    x: Option<&[T]>,
     channels: Axis,
     scale: &[T],
     bias: &[T],

@@ -98,7 +98,12 @@ fn check_all<T: Float>(tolerance: f64) {
             })
             .collect();
         check::<T>(&want, tolerance * 4.0, "batch", |exec, y| {
-            batch_norm(exec, &x, axis, &scale, &bias, &mean, &variance, 1e-2, y).unwrap()
+            let x = Some(&x[..]);
+            batch_norm(exec, x, axis, &scale, &bias, &mean, &variance, 1e-2, y).unwrap()
+        });
+        check::<T>(&want, tolerance * 4.0, "batch in place", |exec, y| {
+            y.copy_from_slice(&x);
+            batch_norm(exec, None, axis, &scale, &bias, &mean, &variance, 1e-2, y).unwrap()
         });
         for groups in [1, 2, c] {
             let unit = c / groups * inner;

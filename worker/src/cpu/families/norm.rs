@@ -12,6 +12,7 @@ use convoke_kernels::norm::{
 };
 use convoke_kernels::reduce::{Extreme, arg_extreme};
 use convoke_kernels::shape::Axis;
+use smallvec::SmallVec;
 
 use super::softmax;
 use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, operand, write};
@@ -223,13 +224,23 @@ fn rms_of<T: Element + Float>(
     Ok(y)
 }
 
-fn batch(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
-    let dtype = common(call.launch.inputs.iter().flatten().map(Tensor::dtype));
-    let mut operands = Vec::with_capacity(5);
+fn batch(mut call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
+    let dtypes = || call.launch.inputs.iter().flatten().map(Tensor::dtype);
+    let dtype = common(dtypes());
+    let of_one_dtype = dtypes().all(|d| d == dtype);
+    let mut operands: SmallVec<[Option<Tensor>; 5]> = SmallVec::new();
     for i in 0..5 {
-        operands.push(convert(&call, call.input(i)?, dtype)?);
+        operands.push(match i == 0 && of_one_dtype {
+            true => None,
+            false => Some(convert(&call, call.input(i)?, dtype)?),
+        });
     }
-    let y = by_dtype!(float dtype, T => batch_of::<T>(&call, &operands)?);
+    // Of one dtype, X itself may be overwritten.
+    let own = if of_one_dtype { call.reuse(0, 0) } else { None };
+    if own.is_none() && of_one_dtype {
+        operands[0] = Some(call.input(0)?.clone());
+    }
+    let y = by_dtype!(float dtype, T => batch_of::<T>(&call, &operands, own)?);
     one(narrow_to(
         &call,
         0,
@@ -237,27 +248,35 @@ fn batch(call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     )?)
 }
 
+/// Normalises `own` in place, or the first of the operands.
 fn batch_of<T: Element + Float>(
     call: &OpLaunch<'_, '_>,
-    operands: &[Tensor],
+    operands: &[Option<Tensor>],
+    own: Option<Tensor>,
 ) -> Result<Tensor, KernelFailure> {
-    let x = &operands[0];
-    let channels = channels(x.shape())?;
-    let p = |i: usize| check_channels(operands[i].as_slice::<T>()?, channels);
-    let mut y = call.launch.pool.tensor(T::DTYPE, x.shape())?;
+    let missing = || Error::internal("an operand of a normalisation is missing");
+    let operand = |i: usize| operands[i].as_ref().ok_or_else(missing);
+    let (x, mut y) = match own {
+        Some(own) => (None, own),
+        None => {
+            let x = operand(0)?;
+            (Some(x), call.launch.pool.tensor(T::DTYPE, x.shape())?)
+        }
+    };
+    let channels = channels(y.shape())?;
+    let p = |i: usize| check_channels(operand(i)?.as_slice::<T>()?, channels);
     let (scale, bias, mean, variance) = (p(1)?, p(2)?, p(3)?, p(4)?);
     let epsilon = f64::from(epsilon(call.attrs));
-    let out = write(&mut y)?;
     batch_norm(
         &call.launch.exec,
-        x.as_slice()?,
+        x.map(Tensor::as_slice).transpose()?,
         channels,
         scale,
         bias,
         mean,
         variance,
         epsilon,
-        out,
+        write(&mut y)?,
     )?;
     Ok(y)
 }
