@@ -105,7 +105,9 @@ mod tests {
     async fn a_task_runs_until_it_ends() {
         let tasks = Tasks::new(World::real(Arc::new(NoCompute)));
         let (tell, told) = tokio::sync::oneshot::channel();
-        tasks.spawn(async move { drop(tell.send(7)) });
+        tasks.spawn(async move {
+            let _ = tell.send(7);
+        });
         assert_eq!(told.await, Ok(7));
         tasks.stop().await;
     }

@@ -518,7 +518,7 @@ const MUTANTS: [Mutant; 54] = [
     ),
     mutant(
         "tasks-not-stopped",
-        "tasks outlive the coordinator that started them",
+        "tasks outlive the process that started them",
         &[STOP],
         anywhere,
     ),
