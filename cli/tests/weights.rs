@@ -71,6 +71,7 @@ async fn a_second_client_loads_nothing_and_memory_counts_once() {
     let function = layers(LAYERS, &processes.scratch.path("weights"), 0);
     let mine = load(&first, &function, 4).await;
     let expected = call(&mine, 4).await;
+    assert!(expected.bytes().iter().any(|b| *b != 0));
     let once = report(&first, 1).await;
     assert_eq!((once.loaded.clients, counted(&once)), (ALL, [ALL, 0]));
     assert_eq!(once.weights.shared_bytes, 0);
@@ -140,6 +141,7 @@ async fn an_axis_beyond_its_bound_loads_no_weights() {
     let function = layers(LAYERS, &processes.scratch.path("weights"), 0);
     let model = load(&cluster, &function, 64).await;
     let short = call(&model, 64).await;
+    assert!(short.bytes().iter().any(|b| *b != 0));
     let long = call(&model, 512).await;
     assert_eq!(long.shape(), [512, SIDE]);
     assert_eq!(long.bytes()[..short.byte_len()], *short.bytes());

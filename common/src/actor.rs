@@ -11,12 +11,12 @@
 //!            └───────────────────────────────────────────────────┘
 //! ```
 //!
-//! A mailbox is one of two:
+//! A mailbox is of one of two kinds:
 //!
-//! - **A channel** with a bound, before a task that owns the core. Senders wait for their answers. Membership and the detection of
-//!   lost peers are of this kind: an event may come at any time, and nobody needs its effect at once.
-//! - **A lock**, [`SharedCore`]. The thread that brings an event applies it and carries out the commands, so that no event costs
-//!   a switch of threads. Steps, leases and eager sessions are of this kind.
+//! - **A task** that owns the core, and takes events from a channel with a bound or from a connection. Membership and the detection of
+//!   lost peers are of this kind: nobody needs the effect of an event on the same thread.
+//! - **A lock**, such as [`SharedCore`]. The thread that brings an event applies it and carries out the commands, so that no event
+//!   costs a switch of threads. Drivers, leases, steps and eager sessions are of this kind.
 //!
 //! An actor ends in one of three ways: its owner stops its [`Tasks`](crate::tasks::Tasks); its last handle is dropped; or its
 //! core says that it is over, because what it looked after has ended.
@@ -26,7 +26,8 @@
 //! Invariants
 //! 1. A command is carried out under no lock of its actor's core, since it may lead to further events of the same actor.
 //! 2. [`SharedCore::tell_in_order`] has all commands of a core carried out in the order in which the core gave them, by one
-//!    thread at a time, and none is left when that thread returns.
+//!    thread at a time, and none is left when that thread returns. Where carrying out a command panics, those behind it wait for
+//!    the next event.
 
 use std::future::pending;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -113,8 +114,9 @@ impl<C: Core> SharedCore<C> {
     }
 
     /// Tells the core of an event. Commands are carried out in the order decided. A thread that is carrying out commands
-    /// already also carries out those of this event, be it another thread or this very one, further up its stack; the call then
-    /// returns before they were. Once no command is left, `rests` sees the core.
+    /// already, be it another thread or this very one further up its stack, also carries out those of this event, with its own
+    /// `perform` and `rests`; this call then returns before its commands are carried out. Once no command is left, `rests` sees
+    /// the core.
     pub fn tell_in_order(
         &self,
         event: impl FnOnce(&mut C),
@@ -165,6 +167,7 @@ mod tests {
     use std::cell::RefCell;
     use std::collections::VecDeque;
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::{Arc, mpsc};
 
     use super::*;
 
@@ -230,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_panics_stops_no_other() {
+    fn after_a_command_that_panics_the_others_wait_for_an_event() {
         let core = SharedCore::<Echo>::default();
         let done = RefCell::new(vec![]);
         let perform = |command| match command {
@@ -243,6 +246,62 @@ mod tests {
         assert!(told.is_err());
         core.tell_in_order(|c| c.say(&[3]), perform, |_| {});
         assert_eq!(done.take(), [2, 3]);
+    }
+
+    #[test]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the race of two threads is what is tested"
+    )]
+    fn an_event_that_comes_while_the_turn_ends_has_a_turn_of_its_own() {
+        let core = Arc::new(SharedCore::<Echo>::default());
+        let (tell, told) = mpsc::channel();
+        let (began, begun) = mpsc::channel();
+        let mut other = None;
+        let done = tell.clone();
+        core.tell_in_order(
+            |c| c.say(&[1]),
+            |command| done.send(command).unwrap(),
+            |_| {
+                // The lock is held, so the other thread's event comes right behind the end of this turn.
+                let core = core.clone();
+                let tell = tell.clone();
+                let began = began.clone();
+                other = Some(std::thread::spawn(move || {
+                    began.send(()).unwrap();
+                    let perform = |command| tell.send(command).unwrap();
+                    core.tell_in_order(|c| c.say(&[2]), perform, |_| {});
+                }));
+                begun.recv().unwrap();
+            },
+        );
+        other.unwrap().join().unwrap();
+        drop((tell, done));
+        assert_eq!(told.iter().collect::<Vec<u32>>(), [1, 2]);
+        assert!(core.look(|c| c.0.is_empty()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_found_is_looked_for_after_each_change() {
+        let (changed, found_at) = (Notify::new(), Mutex::new(0));
+        let look = || Some(*found_at.lock().unwrap()).filter(|n| *n == 2);
+        let mut waits = Box::pin(found(&changed, look));
+        for n in 1..=2 {
+            assert!(futures::poll!(&mut waits).is_pending(), "{n}");
+            *found_at.lock().unwrap() = n;
+            changed.notify_waiters();
+        }
+        assert_eq!(waits.await, 2);
+        // It registers before it looks: a change within the look is not missed.
+        let changes = || {
+            let mut n = found_at.lock().unwrap();
+            *n += 1;
+            changed.notify_waiters();
+            Some(*n).filter(|n| *n == 5)
+        };
+        let bound = std::time::Duration::from_secs(1);
+        let found = tokio::time::timeout(bound, found(&changed, changes));
+        assert_eq!(found.await, Ok(5));
     }
 
     #[tokio::test(start_paused = true)]

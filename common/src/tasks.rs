@@ -94,11 +94,25 @@ mod tests {
             woken.recv().await;
             told.store(true, Ordering::Relaxed);
         });
-        // The task is woken by both, and sees the stop.
+        // It waits by now. Then it is woken by both, and sees the stop.
+        tokio::task::yield_now().await;
+        assert!(!tasks.is_cancelled());
         tasks.cancel();
         drop(wake);
         tasks.stop().await;
-        assert!(!ran.load(Ordering::Relaxed));
+        assert!(!ran.load(Ordering::Relaxed) && tasks.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn tasks_end_where_their_owner_is_dropped() {
+        let tasks = Tasks::new(World::real(Arc::new(NoCompute)));
+        let (tell, told) = tokio::sync::oneshot::channel::<()>();
+        tasks.spawn(async move {
+            std::future::pending::<()>().await;
+            drop(tell);
+        });
+        drop(StopOnDrop(tasks));
+        assert!(told.await.is_err());
     }
 
     #[tokio::test]

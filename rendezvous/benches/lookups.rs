@@ -19,7 +19,11 @@ const LOOKUPS: u64 = 200_000;
 /// Measurements of each map, in turns.
 const TURNS: usize = 15;
 
-type Value = Arc<u64>;
+/// A value whose count of references shares no line of the cache with that of another.
+#[repr(align(128))]
+struct Apart(u64);
+
+type Value = Arc<Apart>;
 type Lookup<'a> = &'a (dyn Fn(u64) -> Value + Sync);
 
 /// Nanoseconds of a lookup, while this many threads look up as fast as they can.
@@ -33,7 +37,7 @@ fn measure(threads: u64, lookup: Lookup<'_>) -> f64 {
                 let start = Instant::now();
                 for i in 0..LOOKUPS {
                     let key = (i * threads + thread) % ENTRIES;
-                    std::hint::black_box(lookup(key));
+                    std::hint::black_box(lookup(key).0);
                 }
                 start.elapsed()
             })
@@ -51,7 +55,7 @@ fn median(mut times: Vec<f64>) -> f64 {
 }
 
 fn main() {
-    let entries = || (0..ENTRIES).map(|key| (key, Arc::new(key)));
+    let entries = || (0..ENTRIES).map(|key| (key, Arc::new(Apart(key))));
     let mutex: Mutex<BTreeMap<u64, Value>> = Mutex::new(entries().collect());
     let readers: RwLock<BTreeMap<u64, Value>> = RwLock::new(entries().collect());
     let dash: DashMap<u64, Value> = entries().collect();

@@ -12,8 +12,8 @@ use convoke_models::ArtifactIndex;
 /// The bytes of each table of [`with_tables`].
 pub const TABLE: usize = 48 << 20;
 /// The memory of a worker that has room for one table or as much of other weights, and for 4 MiB of tensors beside it, but
-/// not for two: what its process takes by itself, the code of a debug build among it, differs by several MiB from machine
-/// to machine, and what is left lies in the middle between both.
+/// not for two. The process itself takes several MiB more or less, depending on the machine; so the room that is left is
+/// chosen midway between the two.
 pub const ROOM_FOR_ONE: &str = "132MiB";
 
 /// Makes a node that is named after its op and its output.
@@ -100,7 +100,8 @@ fn distinct_chunks(file: &Path, bytes: u64, seed: u32) {
     let weights = std::fs::File::create(file).unwrap();
     weights.set_len(bytes).unwrap();
     for chunk in 0..bytes >> 20 {
-        let mark = (seed as f32 / 8. + chunk as f32 / 1e6).to_le_bytes();
+        // Near 1, so that what is computed of them does not vanish over many layers.
+        let mark = (1. + seed as f32 / 8. + chunk as f32 / 1e6).to_le_bytes();
         weights.write_all_at(&mark, chunk << 20).unwrap();
     }
 }

@@ -168,7 +168,16 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
         }
     };
     let (watched, monitor) = service.detector.monitor(connection.clone());
-    service.tasks.spawn(monitor);
+    // It tells the peer, where packets may not pass, that this process closes the connection and does not die.
+    service.tasks.spawn_to_end(|stop| async move {
+        tokio::pin!(monitor);
+        tokio::select! {
+            biased;
+            () = &mut monitor => return,
+            () = stop.cancelled() => {}
+        }
+        drop(tokio::time::timeout(FAREWELL, monitor).await);
+    });
     let peer = Peer {
         connection: connection.clone(),
         identity: Some(identity.clone()),

@@ -1,5 +1,6 @@
 //! The types that an op definition consists of.
 
+use super::families::UnaryOp;
 use super::kind::Op;
 use crate::dim::Dim;
 use crate::dtype::DType;
@@ -280,7 +281,7 @@ pub struct OpDef {
     pub pure_op: bool,
     /// Whether the elements of operands on the device decide sizes of outputs, so that only a kernel can tell them.
     pub sized_by_data: bool,
-    /// Whether an output of the same size may take over the buffer of its first operand.
+    /// Whether an output of the same size may take over the buffer of its first operand; see [`OpDef::replaces_first`].
     pub in_place: bool,
     /// The version of a custom op, to be raised whenever its results change.
     pub version: u32,
@@ -367,6 +368,23 @@ impl OpDef {
     pub const fn version(mut self, version: u32) -> OpDef {
         self.version = version;
         self
+    }
+
+    /// Whether kernels replace the elements of the first operand, where its buffer is theirs and the output has its size, for operands
+    /// of these dtypes.
+    pub fn replaces_first(&self, operands: &[Option<DType>]) -> bool {
+        let Some(first) = operands.first().copied().flatten() else {
+            return false;
+        };
+        self.in_place
+            && match self.op {
+                // Operands of several dtypes are converted, and so is the result.
+                Op::Binary(_) | Op::Norm(_) => operands.iter().flatten().all(|d| *d == first),
+                Op::Unary(UnaryOp::Erf) => first.is_float(),
+                // Packed elements are spread to bytes.
+                Op::Index(_) => first.bits() >= 8,
+                _ => true,
+            }
     }
 
     /// A hash of all that the definition states, except its documentation and the code of its rules. It is the same in

@@ -255,12 +255,14 @@ impl Work {
         self.inner_bytes.push(beside(At::Exactly(sizes.expected)));
         self.inner_bound.push(beside(At::Most(sizes.bounds)));
         let op = ops::lookup(&node.op);
-        let first_is_flow = node
-            .inputs
-            .first()
-            .is_some_and(|v| v.is_some_and(|v| !is_const[v.ix()]));
-        self.in_place
-            .push(first_is_flow && op.is_some_and(|op| op.in_place));
+        let first = node.inputs.first().copied().flatten();
+        let first_is_flow = first.is_some_and(|v| !is_const[v.ix()]);
+        // A value that the node reads twice is not overwritten.
+        let read_once = inputs().filter(|v| Some(**v) == first).count() == 1;
+        let dtypes = node.inputs.iter().map(|v| Some(f.ty((*v)?).dtype));
+        let dtypes: Vec<_> = dtypes.collect();
+        let replaced = op.is_some_and(|op| op.replaces_first(&dtypes));
+        self.in_place.push(first_is_flow && read_once && replaced);
         self.is_lent.push(node.is(HandleOp::HandleIn));
         let handed = self.reads.row(at).first().filter(|_| first_is_flow);
         self.beside.push(match handed {

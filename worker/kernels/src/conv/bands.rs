@@ -27,9 +27,9 @@ use crate::isa::{Isa, Simd, per_isa};
 use crate::{Cancelled, Exec};
 use std::ops::Range;
 
-/// The most values of the copy of a band together with the weights that are widened beside it, and of these weights alone: a
-/// level-2 cache keeps them.
+/// The most values of the copy of a band together with the weights that are widened beside it: a level-2 cache keeps them.
 const MOST_COPY: usize = SCRATCH_LEN - SLACK;
+/// The most weights that are widened beside it.
 const MOST_WIDENED: usize = 1 << 16;
 /// Values behind the copy that the last panel reads, and that are no operand of an output.
 const SLACK: usize = NR;
@@ -115,6 +115,7 @@ impl<'a> Bands<'a> {
         let [ys, xs] = &axes;
         let plane = (lines + ys.reach) * width;
         let channel = ys.remainders.len() * xs.remainders.len() * plane;
+        debug_assert!(s.group_in() * channel + widened <= MOST_COPY);
         let mut taps = Vec::with_capacity(chain);
         for number in 0..s.group_in() {
             for (ry, y) in &ys.places {

@@ -8,8 +8,8 @@
 //! Invariants
 //! 1. Pointwise, unfolded, grouped and depthwise kernels give equal bits where they overlap; packed
 //!    weights, threads, alignment and instruction set change nothing.
-//! 2. Winograd and FFT algorithms are not used, since they change the chain. The only allocation is the bounded block
-//!    of scratch for each thread.
+//! 2. Winograd and FFT algorithms are not used, since they change the chain. The only allocations are the bounded block
+//!    of scratch for each thread, and a list of the taps.
 
 mod axis;
 mod bands;

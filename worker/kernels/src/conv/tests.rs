@@ -177,8 +177,8 @@ fn deep_and_pointwise() {
 }
 
 /// Sizes of convolutions that are copied in bands.
-const BANDS: [ConvSizes<'static>; 6] = [
-    // Two bands on one thread, whose last panels of places and of output channels are not full.
+const BANDS: [ConvSizes<'static>; 8] = [
+    // The last panels of places and of output channels are not full.
     ConvSizes {
         in_channels: 24,
         out_channels: 20,
@@ -230,6 +230,23 @@ const BANDS: [ConvSizes<'static>; 6] = [
         kernel: &[1, 40],
         pads_begin: &[0, 20],
         pads_end: &[0, 19],
+        ..PLAIN
+    },
+    // Two bands on one thread.
+    ConvSizes {
+        in_channels: 96,
+        out_channels: 9,
+        input: &[45, 50],
+        kernel: &[2, 2],
+        pads_begin: &[1, 1],
+        pads_end: &[1, 1],
+        ..PLAIN
+    },
+    // As many output channels as bands may have.
+    ConvSizes {
+        in_channels: 5,
+        out_channels: 128,
+        input: &[12, 40],
         ..PLAIN
     },
 ];

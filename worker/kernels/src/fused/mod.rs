@@ -5,7 +5,7 @@
 //! stages:  t0 = a * b     t0 = t0 + c     t1 = erf(t0)     t0 = t0 * t1        a tile is TILE elements
 //! ```
 //! Tile 0 is the output itself, or the values that are converted or reduced into the output. Inputs of other types are
-//! converted tile by tile; those of 16-bit floats as well, whose tiles are in the type that their functions compute in. Every stage
+//! converted tile by tile. The tiles of a chain of 16-bit floats are f32, and its inputs are widened tile by tile. Every stage
 //! computes each element and rounds it to the chain's type exactly as its function alone does, so a chain has the same bits
 //! as its functions run one after the other.
 
@@ -114,7 +114,7 @@ impl<'a, T> ChainInput<'a, T> {
     }
 }
 
-/// An input of a chain of 16-bit floats, widened as it is read.
+/// An input of a chain, converted to the type of its tiles as it is read.
 #[derive(Clone, Copy)]
 enum WidenedInput<'a, T> {
     Own(Operand<'a, T>),
@@ -260,12 +260,25 @@ multiversion! {
     }
 }
 
+/// Whether a stage reads tile 0 before one has written it.
+fn reads_output(stages: &[Stage]) -> bool {
+    let written = stages.iter().position(|s| s.to == 0);
+    let first = &stages[..written.map_or(stages.len(), |i| i + 1)];
+    let reads = |s: &Stage| match s.function {
+        ElementFunction::Unary(_, x) | ElementFunction::Coding(_, x) => x == Source::Tile(0),
+        ElementFunction::Binary(_, a, b) => [a, b].contains(&Source::Tile(0)),
+    };
+    first.iter().any(reads)
+}
+
 /// A chain prepared with its inputs, so that any run of elements can be computed. Its tiles are of the type `T` that the
 /// chain's functions compute in.
 struct Ready<'a, T> {
     stages: &'a [Stage],
     /// Rounds what a stage has computed to the chain's type.
     round: fn(&mut [T]),
+    /// Whether a stage reads what the output holds at first.
+    reads_output: bool,
     inputs: [Input<'a, T>; MOST_INPUTS],
     given: usize,
     walks: Vec<Walk<1>>,
@@ -286,6 +299,7 @@ impl<'a, T: Float> Ready<'a, T> {
         let mut ready = Ready {
             stages,
             round,
+            reads_output: reads_output(stages),
             inputs: [Input::One(&[]); MOST_INPUTS],
             given: given.len(),
             walks: Vec::new(),
@@ -414,7 +428,9 @@ fn chain_any<T: Float<Wide: Float>>(
                     continue;
                 }
                 let wide = &mut own[..y.len()];
-                T::widen_run(y, wide);
+                if ready.reads_output {
+                    T::widen_run(y, wide);
+                }
                 if !ready.tile(exec, start, wide, room) {
                     return;
                 }

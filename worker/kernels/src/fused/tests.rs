@@ -172,12 +172,11 @@ fn codes_become_numbers_and_numbers_codes() {
     ]);
 }
 
-#[test]
-fn constant_exponents_are_those_of_the_single_function() {
+fn check_exponents<E: Float + ChainKernels>() {
     for exponent in [2., 3., 0.5] {
-        let (x, e) = (random::<f32>(600, 3., 4), [exponent]);
+        let (x, e) = (random::<E>(600, 3., 4), [E::from_f64(exponent)]);
         let operands = [Operand::new(&x, &[600]), Operand::new(&e, &[])];
-        let mut expected = vec![0.; 600];
+        let mut expected = vec![E::ZERO; 600];
         arith(
             &exec(),
             Arith::Pow,
@@ -195,11 +194,18 @@ fn constant_exponents_are_those_of_the_single_function() {
                 binary(Arith::Pow, T(0), I(1), 0),
             ],
         ] {
-            let mut y = vec![0.; 600];
+            let mut y = vec![E::ZERO; 600];
             chain(&exec(), stages, &own(&operands), &mut y, &[600]).unwrap();
             assert_eq!(bits(&y), bits(&expected));
         }
     }
+}
+
+#[test]
+fn constant_exponents_are_those_of_the_single_function() {
+    check_exponents::<f32>();
+    check_exponents::<f16>();
+    check_exponents::<bf16>();
 }
 
 #[test]
@@ -208,12 +214,9 @@ fn a_long_chain_looks_at_the_flag() {
     check_stops(|exec| chain(exec, &stages, &[], &mut [1f32; 3], &[3]));
 }
 
-#[test]
-fn not_even_a_nan_depends_on_the_loop() {
+/// Checks that functions of two of these values have the same bits however they are computed.
+fn check_values<E: Float + ChainKernels>(values: &[E], raw: fn(&[E]) -> Vec<u32>) {
     use Arith::{Add, Div, Max, Min, Mul, PRelu, Sub};
-    let nans = [0x7fc0_0000, 0xffc0_0000, 0x7fc0_0123, 0xffc0_0456].map(f32::from_bits);
-    let values = [&nans[..], &[1., -0.]].concat();
-    let raw = |y: &[f32]| -> Vec<u32> { y.iter().map(|x| x.to_bits()).collect() };
     let negated = [
         unary(FloatUnary::Neg, I(0), 0),
         unary(FloatUnary::Neg, T(0), 0),
@@ -226,7 +229,7 @@ fn not_even_a_nan_depends_on_the_loop() {
             // Rows of 21 elements; the second operand is dense, has one element a row, or one element in all.
             let shape = [2, 21];
             let sizes: [&[usize]; 3] = [&shape, &[2, 1], &[1]];
-            let data = |value: f32| sizes.map(|s| vec![value; count(s)]);
+            let data = |value: E| sizes.map(|s| vec![value; count(s)]);
             let (left, right) = (data(x), data(y));
             let mut all: Vec<Vec<u32>> = vec![];
             for (a, b) in (0..9).map(|i| (i / 3, i % 3)) {
@@ -234,7 +237,7 @@ fn not_even_a_nan_depends_on_the_loop() {
                     Operand::new(&left[a], sizes[a]),
                     Operand::new(&right[b], sizes[b]),
                 ];
-                let mut y = vec![0.; 42];
+                let mut y = vec![E::ZERO; 42];
                 arith(&exec(), op, both[0], both[1], &mut y, &shape).unwrap();
                 all.push(raw(&y));
                 let long = [&negated[..], &[binary(op, T(0), I(1), 0)]].concat();
@@ -251,6 +254,27 @@ fn not_even_a_nan_depends_on_the_loop() {
             assert!(all.iter().all(|y| *y == all[0]), "{op:?} {x:?} {y:?}");
         }
     }
+}
+
+#[test]
+fn not_even_a_nan_depends_on_the_loop() {
+    let nans = [0x7fc0_0000, 0xffc0_0000, 0x7fc0_0123, 0xffc0_0456].map(f32::from_bits);
+    check_values(&[&nans[..], &[1., 0., -0.]].concat(), |y| {
+        y.iter().map(|x| x.to_bits()).collect()
+    });
+    // NaNs, of which the last two are signalling; one, zeros, the least number, and the greatest.
+    let values = [
+        0x7e00, 0xfe00, 0x7e12, 0xfe45, 0x7c01, 0xfc23, 0x3c00, 0, 0x8000, 1, 0x7bff,
+    ];
+    check_values(&values.map(f16::from_bits), |y| {
+        y.iter().map(|x| x.to_bits().into()).collect()
+    });
+    let values = [
+        0x7fc0, 0xffc0, 0x7fc5, 0xffca, 0x7f81, 0xffa2, 0x3f80, 0, 0x8000, 1, 0x7f7f,
+    ];
+    check_values(&values.map(bf16::from_bits), |y| {
+        y.iter().map(|x| x.to_bits().into()).collect()
+    });
 }
 
 /// Data, and the same values converted to `E`.

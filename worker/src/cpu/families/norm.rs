@@ -235,7 +235,7 @@ fn batch(mut call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
             false => Some(convert(&call, call.input(i)?, dtype)?),
         });
     }
-    // Of one dtype, X itself may be overwritten.
+    // If all operands have one dtype, X itself may be overwritten.
     let own = if of_one_dtype { call.reuse(0, 0) } else { None };
     if own.is_none() && of_one_dtype {
         operands[0] = Some(call.input(0)?.clone());

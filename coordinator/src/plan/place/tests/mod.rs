@@ -354,6 +354,19 @@ fn what_a_session_lends_takes_none_of_the_steps_memory() {
     assert_eq!(bytes(false), bytes(true) + 4096);
 }
 
+#[test]
+fn only_what_kernels_overwrite_takes_no_further_memory() {
+    let check = |node: &str, tensors: u64| {
+        let f = parse(&format!("param x: f32[1024]\nz = {node}\nresult z"));
+        let placed = check(&f, &cluster(1, 1 << 20), &options(&f, WorkerCount::Auto));
+        assert_eq!(placed.usage[0].activations, tensors * 4096, "{node}");
+    };
+    check("Neg(x)", 1);
+    check("Softmax(x)", 2);
+    // What a node reads twice is not overwritten.
+    check("Mul(x, x)", 2);
+}
+
 /// A worker orders its program so, and the memory of its steps is predicted in this order.
 #[test]
 fn one_worker_runs_the_most_urgent_node_that_can_run() {
