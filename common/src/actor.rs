@@ -1,8 +1,8 @@
 //! What an actor is, and what actors have in common.
 //!
-//! An actor is state with one owner, which changes it. Its decisions are those of its *core*: a state machine without locks,
-//! I/O or a clock of its own, which takes *events* and gives *commands*. What surrounds the core, and carries the commands
-//! out, is the actor's *shell*.
+//! An actor is state with one owner, which changes it. Where it has much to decide, its decisions are those of its *core*: a state
+//! machine without locks, I/O or a clock of its own, which takes *events* and gives *commands*. What surrounds the core, and carries
+//! the commands out, is the actor's *shell*.
 //!
 //! ```text
 //!            ┌────────────────────── shell ──────────────────────┐

@@ -103,7 +103,7 @@ mod tests {
         assert!(!ran.load(Ordering::Relaxed) && tasks.is_cancelled());
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn tasks_end_where_their_owner_is_dropped() {
         let tasks = Tasks::new(World::real(Arc::new(NoCompute)));
         let (tell, told) = tokio::sync::oneshot::channel::<()>();
@@ -112,7 +112,9 @@ mod tests {
             drop(tell);
         });
         drop(StopOnDrop(tasks));
-        assert!(told.await.is_err());
+        let bound = std::time::Duration::from_secs(1);
+        let ended = tokio::time::timeout(bound, told).await;
+        assert!(ended.expect("the task ends").is_err());
     }
 
     #[tokio::test]

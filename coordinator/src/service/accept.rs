@@ -38,7 +38,7 @@ const NEWCOMER_BOUND: Duration = Duration::from_secs(20);
 /// next.
 const NEWCOMERS: usize = 64;
 
-/// How long a newcomer may take to close its connection after the answer.
+/// How long a newcomer may take to close its connection after the answer, and a connection to end when the coordinator stops.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// How many streams of one peer are served at once; further ones wait.
@@ -169,6 +169,7 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
     };
     let (watched, monitor) = service.detector.monitor(connection.clone());
     // It tells the peer, where packets may not pass, that this process closes the connection and does not die.
+    let closing = connection.clone();
     service.tasks.spawn_to_end(|stop| async move {
         tokio::pin!(monitor);
         tokio::select! {
@@ -176,6 +177,7 @@ async fn attend(service: Arc<Service>, connection: Connection, identity: PeerIde
             () = &mut monitor => return,
             () = stop.cancelled() => {}
         }
+        closing.close(close::STOPPING.into(), b"the coordinator stops");
         drop(tokio::time::timeout(FAREWELL, monitor).await);
     });
     let peer = Peer {

@@ -370,8 +370,8 @@ impl OpDef {
         self
     }
 
-    /// Whether kernels replace the elements of the first operand, where its buffer is theirs and the output has its size, for operands
-    /// of these dtypes.
+    /// Whether the kernels of a worker's host replace the elements of the first operand, where its buffer is theirs and the output has
+    /// its size, for operands of these dtypes. Plans rely on it.
     pub fn replaces_first(&self, operands: &[Option<DType>]) -> bool {
         let Some(first) = operands.first().copied().flatten() else {
             return false;
@@ -381,8 +381,8 @@ impl OpDef {
                 // Operands of several dtypes are converted, and so is the result.
                 Op::Binary(_) | Op::Norm(_) => operands.iter().flatten().all(|d| *d == first),
                 Op::Unary(UnaryOp::Erf) => first.is_float(),
-                // Packed elements are spread to bytes.
-                Op::Index(_) => first.bits() >= 8,
+                // Packed elements are spread to bytes, and strings are tables.
+                Op::Index(_) => first.bits() >= 8 && first != DType::Str,
                 _ => true,
             }
     }

@@ -173,7 +173,7 @@ impl Core {
         }
     }
 
-    /// Takes an event; the commands that follow from it are returned by [`Core::next_command`].
+    /// Takes an event; the commands that follow from it are returned by [`actor::Core::next_command`].
     pub fn apply(&mut self, now: Instant, event: Event) {
         match event {
             Event::Begin { n, results } => self.begin(now, n, results),

@@ -1,7 +1,6 @@
 //! Fused kernels: several elementwise nodes as one kernel, with a program that it runs on tiles of elements.
 
 use convoke_common::Error;
-use convoke_common::memory::Pool;
 use convoke_graph::{DType, Element, Shape, Tensor};
 use convoke_kernels::Exec;
 use convoke_kernels::binary::Arith;
@@ -144,33 +143,19 @@ pub fn fuse(
         return None;
     }
     let head = |v: &u32| heads.iter().find(|h| h.output == *v);
-    // An operand that only the first function reads, and only once, may share the result's memory.
-    let first = match pairs.first()? {
-        Pair { a, b, .. } if *b != Some(*a) => Some(*a),
-        _ => None,
+    // An operand that is read only once, by the first function that writes to the result, may share the result's memory.
+    let once = |v: u32| {
+        let reads = pairs.iter().flat_map(|p| [Some(p.a), p.b]);
+        reads
+            .flatten()
+            .filter(|r| *r == ChainValue::Named(v))
+            .count()
+            == 1
     };
-    let once = |v: &ChainValue| pairs.iter().filter(|p| p.reads(*v)).count() == 1;
-    let lies_there = |v: u32| {
-        tail == Tail::Plain && head(&v).is_none() && operands.contains(&v) && like_result(v)
-    };
-    let first = first.filter(once).and_then(|v| match v {
-        ChainValue::Named(v) if lies_there(v) => Some(v),
-        _ => None,
-    });
-    let mut stages = allocated(&pairs, &operands)?;
-    let own = first.filter(|_| stages.first().is_some_and(|s| s.to == 0));
-    let own = own.and_then(|v| operands.iter().position(|o| *o == v));
-    if let (Some(own), Some(stage)) = (own, stages.first_mut()) {
-        let lies = |s: &mut Source| {
-            if *s == Source::Input(own as u8) {
-                *s = Source::Tile(0);
-            }
-        };
-        match &mut stage.function {
-            ElementFunction::Unary(_, a) | ElementFunction::Coding(_, a) => lies(a),
-            ElementFunction::Binary(_, a, _) => lies(a),
-        }
-    }
+    let lies_there =
+        |v: u32| tail == Tail::Plain && head(&v).is_none() && like_result(v) && once(v);
+    let stages = allocated(&pairs, &operands)?;
+    let own = in_place(&stages).filter(|(own, _)| lies_there(operands[*own]));
     let sum = sum_of_codes(heads, steps, &tail).filter(|_| operands.len() == 2);
     let kernel = by_dtype!(float dtype, T => {
         let reads = |v: &u32| match head(v) {
@@ -200,6 +185,21 @@ pub fn fuse(
     })
 }
 
+/// The operand that the first function which writes to the result reads first, if there is one, and the stages if that
+/// operand's elements are in the result's memory.
+fn in_place(stages: &[Stage]) -> Option<(usize, Vec<Stage>)> {
+    let mut stages = stages.to_vec();
+    let stage = stages.iter_mut().find(|stage| stage.to == 0)?;
+    let (ElementFunction::Unary(_, first)
+    | ElementFunction::Coding(_, first)
+    | ElementFunction::Binary(_, first, _)) = &mut stage.function;
+    let Source::Input(own) = *first else {
+        return None;
+    };
+    *first = Source::Tile(0);
+    Some((own.into(), stages))
+}
+
 /// A value between functions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum ChainValue {
@@ -214,12 +214,6 @@ struct Pair {
     a: ChainValue,
     b: Option<ChainValue>,
     y: ChainValue,
-}
-
-impl Pair {
-    fn reads(&self, v: ChainValue) -> bool {
-        self.a == v || self.b == Some(v)
-    }
 }
 
 /// Splits nodes of many operands into functions of two values.
@@ -337,8 +331,8 @@ enum TypedTail<T> {
 
 struct Chain<T> {
     stages: Vec<Stage>,
-    /// The operand that shares the result's memory, if there is one.
-    own: Option<usize>,
+    /// The operand that the result may overwrite, if there is one, and the stages if it does.
+    own: Option<(usize, Vec<Stage>)>,
     /// By operand, how it is read if it is of another dtype.
     reads: Vec<Option<ReadFunction<T>>>,
     ending: TypedTail<T>,
@@ -359,8 +353,16 @@ impl<T: Element + Float + ChainKernels> Kernel for Chain<T> {
             (_, Some((_, shape))) => shape.clone(),
             (_, None) => broadcast(inputs)?,
         };
+        let taken = self.overwritten(inputs, &shape)?;
+        let (stages, own) = match (&taken, &self.own) {
+            (Some(_), Some((own, stages))) => (stages, Some(*own)),
+            _ => (&self.stages, None),
+        };
         let mut y = match (&self.ending, known) {
-            (TypedTail::Plain, _) => self.beginning(inputs, &shape, pool)?,
+            (TypedTail::Plain, _) => match taken {
+                Some(taken) => taken,
+                None => pool.tensor(T::DTYPE, &shape)?,
+            },
             (TypedTail::Cast(to, _), _) => pool.tensor(*to, &shape)?,
             (TypedTail::Reduced(..), Some((dtype, shape))) => pool.tensor(*dtype, shape)?,
             (TypedTail::Reduced(..), None) => {
@@ -380,18 +382,18 @@ impl<T: Element + Float + ChainKernels> Kernel for Chain<T> {
         for (i, (t, other)) in operands.iter().zip(&others).enumerate() {
             given.push(match (t, other) {
                 // No stage reads this operand: its elements are in the result's memory.
-                _ if self.own == Some(i) => ChainInput::Own(Operand::new(&nothing, &[])),
+                _ if own == Some(i) => ChainInput::Own(Operand::new(&nothing, &[])),
                 (_, Some(other)) => ChainInput::Other(&**other),
                 (Some(t), None) => ChainInput::Own(operand(t)?),
                 (None, None) => return Err(missing(i)),
             });
         }
         match &self.ending {
-            TypedTail::Plain => chain::<T>(exec, &self.stages, &given, write(&mut y)?, &shape)?,
-            TypedTail::Cast(_, cast) => cast(exec, &self.stages, &given, &mut y, &shape)?,
+            TypedTail::Plain => chain::<T>(exec, stages, &given, write(&mut y)?, &shape)?,
+            TypedTail::Cast(_, cast) => cast(exec, stages, &given, &mut y, &shape)?,
             TypedTail::Reduced(op, _) => {
                 let y = write(&mut y)?;
-                chain_reduced::<T>(exec, &self.stages, &given, *op, y, &shape)?
+                chain_reduced::<T>(exec, stages, &given, *op, y, &shape)?
             }
         }
         one(y)
@@ -399,15 +401,15 @@ impl<T: Element + Float + ChainKernels> Kernel for Chain<T> {
 }
 
 impl<T: Element> Chain<T> {
-    /// The tensor of the result before the first stage runs: the shared operand or its copy, or fresh memory.
-    fn beginning(
+    /// The operand that the result may overwrite, taken out of the inputs; `None` where somebody else holds its memory, or
+    /// there is no such operand.
+    fn overwritten(
         &self,
         inputs: &mut Operands<'_>,
         shape: &[usize],
-        pool: &Pool,
-    ) -> Result<Tensor, KernelFailure> {
-        let Some(i) = self.own else {
-            return Ok(pool.tensor(T::DTYPE, shape)?);
+    ) -> Result<Option<Tensor>, KernelFailure> {
+        let Some((i, _)) = self.own else {
+            return Ok(None);
         };
         let given = inputs.get(i).ok_or_else(|| missing(i))?;
         if given.shape() != shape || given.dtype() != T::DTYPE {
@@ -418,12 +420,10 @@ impl<T: Element> Chain<T> {
             );
             return Err(KernelFailure::values(msg));
         }
-        if inputs.own(i).is_some() {
-            return inputs.take(i).ok_or_else(|| missing(i));
+        match inputs.own(i) {
+            Some(_) => Ok(inputs.take(i)),
+            None => Ok(None),
         }
-        let mut y = pool.tensor(T::DTYPE, shape)?;
-        write::<T>(&mut y)?.copy_from_slice(given.as_slice()?);
-        Ok(y)
     }
 }
 

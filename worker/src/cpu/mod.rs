@@ -486,7 +486,17 @@ mod tests {
     fn what_plans_count_as_in_place_takes_no_memory() {
         let (mut tried, mut failed) = (std::collections::BTreeSet::new(), vec![]);
         for def in ops::all().filter(|def| def.in_place) {
-            for dtype in def.operands[0].dtypes.iter().filter(|d| **d != DType::Str) {
+            for dtype in def.operands[0].dtypes {
+                if *dtype == DType::Str {
+                    // Ops that only give a tensor another shape take no memory for strings either.
+                    let moves = matches!(def.op, Op::Index(_));
+                    assert!(
+                        !moves || !def.replaces_first(&[Some(*dtype)]),
+                        "{}",
+                        def.name
+                    );
+                    continue;
+                }
                 let x = Tensor::zeros(*dtype, &[4, 16, 256]).unwrap();
                 let mut operands = further_operands(def, *dtype);
                 operands.insert(0, x);

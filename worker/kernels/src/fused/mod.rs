@@ -4,7 +4,7 @@
 //! ```text
 //! stages:  t0 = a * b     t0 = t0 + c     t1 = erf(t0)     t0 = t0 * t1        a tile is TILE elements
 //! ```
-//! Tile 0 is the output itself, or the values that are converted or reduced into the output. Inputs of other types are
+//! Tile 0 is the output itself, or the values that are rounded, converted or reduced into the output. Inputs of other types are
 //! converted tile by tile. The tiles of a chain of 16-bit floats are f32, and its inputs are widened tile by tile. Every stage
 //! computes each element and rounds it to the chain's type exactly as its function alone does, so a chain has the same bits
 //! as its functions run one after the other.
@@ -260,15 +260,16 @@ multiversion! {
     }
 }
 
-/// Whether a stage reads tile 0 before one has written it.
+/// Whether what the output holds at first matters: a stage reads tile 0 before one has written it, or none writes it.
 fn reads_output(stages: &[Stage]) -> bool {
-    let written = stages.iter().position(|s| s.to == 0);
-    let first = &stages[..written.map_or(stages.len(), |i| i + 1)];
+    let Some(written) = stages.iter().position(|s| s.to == 0) else {
+        return true;
+    };
     let reads = |s: &Stage| match s.function {
         ElementFunction::Unary(_, x) | ElementFunction::Coding(_, x) => x == Source::Tile(0),
         ElementFunction::Binary(_, a, b) => [a, b].contains(&Source::Tile(0)),
     };
-    first.iter().any(reads)
+    stages[..=written].iter().any(reads)
 }
 
 /// A chain prepared with its inputs, so that any run of elements can be computed. Its tiles are of the type `T` that the
@@ -277,7 +278,7 @@ struct Ready<'a, T> {
     stages: &'a [Stage],
     /// Rounds what a stage has computed to the chain's type.
     round: fn(&mut [T]),
-    /// Whether a stage reads what the output holds at first.
+    /// Whether what the output holds at first matters.
     reads_output: bool,
     inputs: [Input<'a, T>; MOST_INPUTS],
     given: usize,

@@ -1,6 +1,6 @@
 use std::sync::atomic::AtomicBool;
 
-use convoke_common::memory::{Ledger, Purpose};
+use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_graph::graph::{Attr, Attrs};
 use convoke_graph::ops::ConcreteOutputs;
 
@@ -104,6 +104,11 @@ fn a_chain_equals_its_nodes() {
     assert_eq!(check(&given, &again, &[0]), (vec![0], false));
     let twice = [(Elementwise::Fold(Add), &[0, 0][..]), (NEG, &[3])];
     assert_eq!(check(&given, &twice, &[0]), (vec![0], false));
+    // What the first function that writes to the result reads may become the result, also where another function comes first.
+    let both = [f32s(&[3, 700], -9.), f32s(&[3, 700], 2.)];
+    let later = [(NEG, &[0][..]), (Elementwise::Fold(Add), &[1, 2])];
+    assert_eq!(check(&both, &later, &[0, 1]), (vec![0, 1], true));
+    assert_eq!(check(&both, &later, &[0]), (vec![0, 1], false));
 }
 
 #[test]
