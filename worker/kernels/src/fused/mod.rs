@@ -276,9 +276,9 @@ fn reads_output(stages: &[Stage]) -> bool {
 /// chain's functions compute in.
 struct Ready<'a, T> {
     stages: &'a [Stage],
-    /// Rounds what a stage has computed to the chain's type.
-    round: fn(&mut [T]),
-    /// Whether what the output holds at first matters.
+    /// Rounds what a stage has computed to the chain's type, where that is another one.
+    round: Option<fn(&mut [T])>,
+    /// Whether what the output holds at first has to be widened: it matters.
     reads_output: bool,
     inputs: [Input<'a, T>; MOST_INPUTS],
     given: usize,
@@ -292,24 +292,26 @@ struct Ready<'a, T> {
 impl<'a, T: Float> Ready<'a, T> {
     fn new(
         stages: &'a [Stage],
-        round: fn(&mut [T]),
-        given: &[ChainInput<'a, T>],
+        round: Option<fn(&mut [T])>,
+        given: usize,
+        input: impl Fn(usize) -> ChainInput<'a, T>,
         shape: &[usize],
     ) -> Result<Self> {
-        assert!(given.len() <= MOST_INPUTS, "inputs of a chain");
+        assert!(given <= MOST_INPUTS, "inputs of a chain");
         let mut ready = Ready {
             stages,
             round,
-            reads_output: reads_output(stages),
+            reads_output: round.is_some() && reads_output(stages),
             inputs: [Input::One(&[]); MOST_INPUTS],
-            given: given.len(),
+            given,
             walks: Vec::new(),
             further: stages.iter().map(|s| usize::from(s.to)).max().unwrap_or(0),
             gathered: 0,
         };
         let elements = count(shape);
-        for (input, x) in ready.inputs.iter_mut().zip(given) {
-            *input = match (count(x.shape()), *x) {
+        for (i, to) in ready.inputs.iter_mut().enumerate().take(given) {
+            let x = input(i);
+            *to = match (count(x.shape()), x) {
                 (1, ChainInput::Own(x)) => Input::One(x.data),
                 (1, ChainInput::Other(x)) => {
                     let mut one = [T::ZERO];
@@ -323,7 +325,7 @@ impl<'a, T: Float> Ready<'a, T> {
                     Input::Walked(ready.walks.len() - 1, x)
                 }
             };
-            let apart = matches!(input, Input::Walked(..) | Input::Other(_));
+            let apart = matches!(to, Input::Walked(..) | Input::Other(_));
             ready.gathered += usize::from(apart);
         }
         Ok(ready)
@@ -370,38 +372,41 @@ impl<'a, T: Float> Ready<'a, T> {
                 return false;
             }
             buffers.run(*stage, &along[..self.given]);
-            (self.round)(buffers.0[usize::from(stage.to)]);
+            if let Some(round) = self.round {
+                round(buffers.0[usize::from(stage.to)]);
+            }
         }
         true
     }
 }
 
 /// Calls `then` with the chain, prepared with its inputs.
-fn with_ready<T: Float<Wide: Float>, R>(
+fn with_ready<'a, T: Float<Wide: Float>, R>(
     stages: &[Stage],
-    given: &[ChainInput<T>],
+    given: &[ChainInput<'a, T>],
     shape: &[usize],
     then: impl FnOnce(&Ready<'_, T::Wide>) -> R,
 ) -> Result<R> {
-    assert!(given.len() <= MOST_INPUTS, "inputs of a chain");
-    let mut widened = [WidenedInput::Own(Operand::new(&[], &[0])); MOST_INPUTS];
-    for (widened, x) in widened.iter_mut().zip(given) {
-        *widened = match x {
-            ChainInput::Own(x) => WidenedInput::Own(*x),
-            ChainInput::Other(x) => WidenedInput::Other(*x),
-        };
-    }
-    let mut inputs = [ChainInput::Own(Operand::new(&[], &[0])); MOST_INPUTS];
-    for (input, x) in inputs.iter_mut().zip(&widened[..given.len()]) {
-        *input = match x {
-            WidenedInput::Own(own) => match T::as_wide(own.data) {
-                Some(data) => ChainInput::Own(Operand::new(data, own.shape)),
-                None => ChainInput::Other(x),
-            },
-            WidenedInput::Other(_) => ChainInput::Other(x),
-        };
-    }
-    let ready = Ready::new(stages, T::round_run, &inputs[..given.len()], shape)?;
+    let narrow = T::as_wide(&[]).is_none();
+    // Most chains have no such input, and are so short that room for them would be felt.
+    let wraps = |x: &ChainInput<T>| narrow || matches!(x, ChainInput::Other(_));
+    let widened = |x: &ChainInput<'a, T>| match *x {
+        ChainInput::Own(x) => WidenedInput::Own(x),
+        ChainInput::Other(x) => WidenedInput::Other(x),
+    };
+    let widened: Vec<WidenedInput<'a, T>> = match given.iter().any(wraps) {
+        true => given.iter().map(widened).collect(),
+        false => Vec::new(),
+    };
+    let input = |i: usize| match given[i] {
+        ChainInput::Own(Operand { data, shape }) => match T::as_wide(data) {
+            Some(data) => ChainInput::Own(Operand { data, shape }),
+            None => ChainInput::Other(&widened[i]),
+        },
+        ChainInput::Other(_) => ChainInput::Other(&widened[i]),
+    };
+    let round = narrow.then_some(T::round_run as fn(&mut [T::Wide]));
+    let ready = Ready::new(stages, round, given.len(), input, shape)?;
     Ok(then(&ready))
 }
 
