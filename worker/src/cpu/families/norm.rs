@@ -12,7 +12,6 @@ use convoke_kernels::norm::{
 };
 use convoke_kernels::reduce::{Extreme, arg_extreme};
 use convoke_kernels::shape::Axis;
-use smallvec::SmallVec;
 
 use super::softmax;
 use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, operand, write};
@@ -228,19 +227,19 @@ fn batch(mut call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     let dtypes = || call.launch.inputs.iter().flatten().map(Tensor::dtype);
     let dtype = common(dtypes());
     let of_one_dtype = dtypes().all(|d| d == dtype);
-    let mut operands: SmallVec<[Option<Tensor>; 5]> = SmallVec::new();
-    for i in 0..5 {
-        operands.push(match i == 0 && of_one_dtype {
-            true => None,
-            false => Some(convert(&call, call.input(i)?, dtype)?),
-        });
-    }
+    let parameter = |i: usize| convert(&call, call.input(i)?, dtype);
+    let parameters = [parameter(1)?, parameter(2)?, parameter(3)?, parameter(4)?];
     // If all operands have one dtype, X itself may be overwritten.
     let own = if of_one_dtype { call.reuse(0, 0) } else { None };
-    if own.is_none() && of_one_dtype {
-        operands[0] = Some(call.input(0)?.clone());
-    }
-    let y = by_dtype!(float dtype, T => batch_of::<T>(&call, &operands, own)?);
+    let (x, y) = match own {
+        Some(own) => (None, own),
+        None => {
+            let x = convert(&call, call.input(0)?, dtype)?;
+            let y = call.launch.pool.tensor(dtype, x.shape())?;
+            (Some(x), y)
+        }
+    };
+    let y = by_dtype!(float dtype, T => batch_of::<T>(&call, x.as_ref(), &parameters, y)?);
     one(narrow_to(
         &call,
         0,
@@ -248,24 +247,16 @@ fn batch(mut call: OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {
     )?)
 }
 
-/// Normalises `own` in place, or the first of the operands.
+/// Normalises `x` into `y`, or without `x` the elements of `y`.
 fn batch_of<T: Element + Float>(
     call: &OpLaunch<'_, '_>,
-    operands: &[Option<Tensor>],
-    own: Option<Tensor>,
+    x: Option<&Tensor>,
+    parameters: &[Tensor; 4],
+    mut y: Tensor,
 ) -> Result<Tensor, KernelFailure> {
-    let missing = || Error::internal("an operand of a normalisation is missing");
-    let operand = |i: usize| operands[i].as_ref().ok_or_else(missing);
-    let (x, mut y) = match own {
-        Some(own) => (None, own),
-        None => {
-            let x = operand(0)?;
-            (Some(x), call.launch.pool.tensor(T::DTYPE, x.shape())?)
-        }
-    };
     let channels = channels(y.shape())?;
-    let p = |i: usize| check_channels(operand(i)?.as_slice::<T>()?, channels);
-    let (scale, bias, mean, variance) = (p(1)?, p(2)?, p(3)?, p(4)?);
+    let p = |i: usize| check_channels(parameters[i].as_slice::<T>()?, channels);
+    let (scale, bias, mean, variance) = (p(0)?, p(1)?, p(2)?, p(3)?);
     let epsilon = f64::from(epsilon(call.attrs));
     batch_norm(
         &call.launch.exec,
