@@ -12,10 +12,11 @@ use convoke_kernels::gemm::{
     packed_b_len,
 };
 use convoke_kernels::quantised::{
-    BlockWeights, Bytes, CodedRows, Destination, Format, GroupedConv, Requantisation, SumBias,
-    ZeroPoints, Zeros, code_rows, grouped_conv_of_bytes, pack_codes, product_of_blocks,
-    product_of_codes,
+    BlockWeights, Bytes, BytesConv, CodedRows, Destination, Format, GroupedConv, PackedRows,
+    Requantisation, SumBias, ZeroPoints, Zeros, code_rows, conv_of_bytes, grouped_conv_of_bytes,
+    pack_codes, product_of_blocks, product_of_codes,
 };
+use convoke_kernels::reduce::{Reduce, reduce_float};
 use convoke_kernels::{Cancelled, Exec};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -161,6 +162,55 @@ impl Bench {
                 Ok(())
             },
         );
+    }
+
+    /// Times a convolution of codes whose groups are one.
+    fn conv_of_bytes(&self, ic: usize, oc: usize, side: usize, k: usize, stride: usize) {
+        let shape = square(ic, oc, 1, side, k, stride);
+        let byte = |i: usize| (i * 37 % 251) as u8;
+        let x: Vec<u8> = (0..shape.input_len()).map(byte).collect();
+        let w: Vec<u8> = (0..shape.weights_len()).map(byte).collect();
+        let (scales, sums) = (vec![1e-3; oc], vec![0; oc]);
+        let how = Requantisation {
+            bias: SumBias::None,
+            rows: &scales,
+            columns: &[1e-2],
+            scales: &[0.1],
+            zeros: &[128.0],
+            to: Format::U8,
+        };
+        // The products are the same whatever the sums of rows are.
+        let filters = PackedRows {
+            packed: &w,
+            sums: &sums,
+            signed: true,
+            zeros: Zeros::One(0),
+        };
+        let plan = BytesConv::new(&shape).expect("a small convolution");
+        let (mut copy, mut out) = (vec![0; plan.copied()], vec![0; shape.output_len()]);
+        let input = Bytes {
+            codes: &x,
+            signed: false,
+        };
+        self.report(
+            &format!("codes {ic}->{oc} {side}x{side} k{k} s{stride}"),
+            (2 * shape.output_len() * ic * k * k) as f64,
+            |exec| {
+                let to = Destination::Codes(&mut out, &how);
+                conv_of_bytes(exec, &plan, (input, 0), filters, &mut copy, to)
+                    .map_err(|_| Cancelled)
+            },
+        );
+    }
+
+    /// Times the means of planes.
+    fn means(&self, planes: usize, side: usize) {
+        let (x, mut y) = (noise(planes * side * side), vec![0.0; planes]);
+        let shape = [planes, side * side];
+        let name = format!("means {planes} of {side}x{side}");
+        self.report(&name, x.len() as f64, |exec| {
+            reduce_float(&exec, Reduce::Mean, &x, &shape, &[1], &mut y).map_err(|_| Cancelled)
+        });
     }
 
     fn gemm(&self, m: usize, n: usize, k: usize) {
@@ -363,16 +413,18 @@ impl Bench {
         let mut packed = vec![0.0; w.len()];
         pack_conv_weights_into(&mut packed, &w, oc, groups);
         let mut y = vec![0.0; s.output_len()];
-        let e = ConvEpilogue {
-            bias: Some(&bias),
-            residual: None,
-            activation: Activation::Relu,
-        };
         let flops = 2.0 * (s.output_len() * ic / groups * k * k) as f64;
-        let name = format!("conv {ic}->{oc} /{groups} {side}x{side} k{k} s{stride}");
-        self.report(&name, flops, |exec| {
-            conv(exec, &s, &x, ConvWeights::packed(&packed), &e, &mut y)
-        });
+        for (activation, suffix) in [(Activation::Relu, ""), (Activation::Silu, " silu")] {
+            let e = ConvEpilogue {
+                bias: Some(&bias),
+                residual: None,
+                activation,
+            };
+            let name = format!("conv {ic}->{oc} /{groups} {side}x{side} k{k} s{stride}{suffix}");
+            self.report(&name, flops, |exec| {
+                conv(exec, &s, &x, ConvWeights::packed(&packed), &e, &mut y)
+            });
+        }
     }
 }
 
@@ -474,5 +526,13 @@ fn main() {
     ] {
         bench.conv(channels, channels, channels, side, k, stride);
         bench.depthwise_of_bytes(channels, side, k, stride);
+    }
+    for (channels, side) in [(64, 56), (128, 28), (256, 14), (512, 7)] {
+        bench.conv_of_bytes(channels, channels, side, 3, 1);
+        bench.conv_of_bytes(channels, channels * 4, side, 1, 1);
+        bench.conv_of_bytes(channels * 4, channels, side, 1, 1);
+    }
+    for (planes, side) in [(32, 112), (96, 56), (240, 28), (672, 14), (1152, 7)] {
+        bench.means(planes, side);
     }
 }

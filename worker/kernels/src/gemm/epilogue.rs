@@ -201,16 +201,54 @@ per_isa! {
     pub(crate) unsafe fn finish_tile(post: &Post, tile: OutputTile) => finish_body
 }
 
+/// Rows whose ends, which are shorter than a vector, are gathered before the activation is applied to them: number by number
+/// it takes as long for one as for a vector.
+const ROWS: usize = 8;
+/// Values that the ends of as many rows have room for, whatever a vector's length.
+const ENDS: usize = ROWS * 16;
+
 #[inline(always)]
 unsafe fn finish_body<S: Simd>(post: &Post, t: OutputTile) {
-    for r in 0..t.rows {
-        // SAFETY: row r of the tile, owned by this thread.
-        let row = unsafe { std::slice::from_raw_parts_mut(t.c.add(r * t.c_row), t.cols) };
-        if !post.linear_in_regs {
+    // SAFETY: row r of the tile, owned by this thread.
+    let row = |r: usize| unsafe { std::slice::from_raw_parts_mut(t.c.add(r * t.c_row), t.cols) };
+    if !post.linear_in_regs {
+        for r in 0..t.rows {
             // SAFETY: the operands cover the tile.
-            unsafe { linear(post, row, t.row + r, t.col, t.c_row) };
+            unsafe { linear(post, row(r), t.row + r, t.col, t.c_row) };
         }
-        post.activation.apply(row);
+    }
+    if post.activation == Activation::None {
+        return;
+    }
+    let rest = t.cols % S::LANES;
+    let whole = t.cols - rest;
+    let mut ends = [0f32; ENDS];
+    for first in (0..t.rows).step_by(ROWS) {
+        let count = ROWS.min(t.rows - first);
+        // SAFETY: the mask has the lanes of a row's end, and the ends have room for a vector of each row.
+        unsafe {
+            let lanes = S::mask(0, rest);
+            if rest > 0 {
+                for i in 0..count {
+                    let end = S::load_masked(row(first + i)[whole..].as_ptr(), lanes);
+                    S::store(ends[i * S::LANES..].as_mut_ptr(), end);
+                }
+            }
+            let gathered = if rest > 0 { count * S::LANES } else { 0 };
+            for i in 0..=count {
+                let part = match i < count {
+                    true => &mut row(first + i)[..whole],
+                    false => &mut ends[..gathered],
+                };
+                post.activation.apply(part);
+            }
+            if rest > 0 {
+                for i in 0..count {
+                    let end = S::load(ends[i * S::LANES..].as_ptr());
+                    S::store_masked(row(first + i)[whole..].as_mut_ptr(), end, lanes);
+                }
+            }
+        }
     }
 }
 

@@ -130,6 +130,11 @@ impl Requantisation<'_> {
         self.columns.len() == 1 && !matches!(self.bias, SumBias::Columns(_))
     }
 
+    /// Whether codes are signed.
+    pub(super) fn is_signed(&self) -> bool {
+        range_of(self.to).is_some_and(|(low, _)| low < 0.0)
+    }
+
     /// The coding of row `number` in columns of this scale, without what is added to columns.
     #[inline(always)]
     pub(super) fn coding(&self, number: usize, column: f32) -> RowCoding {

@@ -15,8 +15,12 @@ pub(crate) const LANES: usize = 16;
 /// pieces of memory that each step reads.
 const COLUMNS: usize = 256;
 
-/// Elements of a row that are converted at a time.
+/// Elements that are converted at a time, of one row or of [`ABREAST`] rows together.
 const BLOCK: usize = 1024;
+
+/// Rows that are reduced side by side where each is contiguous: the additions of one row wait for each other, those of
+/// different rows do not.
+const ABREAST: usize = 4;
 
 /// A function that is accumulated over elements.
 pub(crate) trait Fold<T: Number>: Copy + Send + Sync {
@@ -184,9 +188,51 @@ impl ReductionTiling {
             rows,
         })
     }
+
+    /// Whether the elements of an output are consecutive in the input.
+    fn is_contiguous(&self) -> bool {
+        self.elements > 0 && self.reduced.run() == self.elements && self.reduced.inner() == [1]
+    }
 }
 
-/// Reduces the outputs `range` one after the other. A cancelled tile leaves garbage, as [`column_tile`] does.
+/// Adds as many consecutive elements of each of some rows; the first elements belong to lane 0.
+#[inline(always)]
+fn push_abreast<T: Number, F: Fold<T>>(
+    fold: F,
+    acc: &mut [[F::Acc; LANES]; ABREAST],
+    rows: [&[T::Wide]; ABREAST],
+    pivots: [T; ABREAST],
+) {
+    let len = rows[0].len();
+    let rows = rows.map(|row| &row[..len]);
+    let whole = len / LANES;
+    // The compiler keeps lanes in vectors where those of each row are a variable.
+    let [mut a, mut b, mut c, mut d] = *acc;
+    for i in 0..whole {
+        let [p, q, r, s] = rows.map(|row| &row[i * LANES..(i + 1) * LANES]);
+        for l in 0..LANES {
+            a[l] = fold.push(a[l], p[l], pivots[0]);
+        }
+        for l in 0..LANES {
+            b[l] = fold.push(b[l], q[l], pivots[1]);
+        }
+        for l in 0..LANES {
+            c[l] = fold.push(c[l], r[l], pivots[2]);
+        }
+        for l in 0..LANES {
+            d[l] = fold.push(d[l], s[l], pivots[3]);
+        }
+    }
+    *acc = [a, b, c, d];
+    for ((acc, row), pivot) in acc.iter_mut().zip(rows).zip(pivots) {
+        let rest = &row[whole * LANES..];
+        for l in 0..rest.len() {
+            acc[l] = fold.push(acc[l], rest[l], pivot);
+        }
+    }
+}
+
+/// Reduces the outputs `range`. A cancelled tile leaves garbage, as [`column_tile`] does.
 #[inline(always)]
 fn row_tile<T: Number, F: Fold<T>>(
     exec: &Exec,
@@ -200,8 +246,39 @@ fn row_tile<T: Number, F: Fold<T>>(
     let step = plan.kept.inner()[0] as usize;
     let mut outputs = plan.kept.runs(range);
     let mut room = [T::Wide::ZERO; BLOCK];
+    let contiguous = plan.is_contiguous();
     while let Some(run) = outputs.next_run() {
-        for i in 0..run.len {
+        let mut first = 0;
+        while contiguous && run.len - first >= ABREAST {
+            let y = &mut y[run.start + first..][..ABREAST];
+            let pivots = std::array::from_fn(|r| y[r]);
+            let rows: [&[T]; ABREAST] =
+                std::array::from_fn(|r| &x[run.offset[0] + (first + r) * step..][..plan.elements]);
+            let mut acc = [[fold.identity(); LANES]; ABREAST];
+            let mut at = 0;
+            while at < plan.elements {
+                let len = (plan.elements - at).min(BLOCK / ABREAST);
+                let mut rooms = room.chunks_exact_mut(BLOCK / ABREAST);
+                let wide = rows.map(|row| {
+                    let room = rooms.next().unwrap_or_default();
+                    T::widened(&row[at..at + len], room)
+                });
+                push_abreast(fold, &mut acc, wide, pivots);
+                at += len;
+                unchecked += ABREAST * len;
+                if unchecked >= PIECE {
+                    unchecked = 0;
+                    if exec.check().is_err() {
+                        return;
+                    }
+                }
+            }
+            for r in 0..ABREAST {
+                y[r] = fold.finish(merge(fold, acc[r]), plan.elements, pivots[r]);
+            }
+            first += ABREAST;
+        }
+        for i in first..run.len {
             let pivot = y[run.start + i];
             let x = &x[run.offset[0] + i * step..];
             let mut acc = [fold.identity(); LANES];

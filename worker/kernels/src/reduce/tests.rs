@@ -481,3 +481,27 @@ fn many_small_heaps_of_one_tile_stop_when_they_are_cancelled() {
         assert!(got.eq(column[..k].iter().copied()), "column {i}");
     }
 }
+
+fn check_abreast<T: Float>() {
+    for n in [1, 15, 16, 49, 255, 256, 257, 1030, 3000] {
+        let rows = 7;
+        let x: Vec<T> = random(rows * n, 2.0, 9);
+        for op in OPS {
+            let mut together = vec![T::ZERO; rows];
+            reduce_float(&exec(), op, &x, &[rows, n], &[1], &mut together).unwrap();
+            for (x, y) in x.chunks_exact(n).zip(together) {
+                let mut alone = [T::ZERO];
+                reduce_float(&exec(), op, x, &[1, n], &[1], &mut alone).unwrap();
+                assert_eq!(bits(&[y]), bits(&alone), "{op:?} of {n} elements");
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_side_by_side_have_the_bits_of_a_row_alone() {
+    check_abreast::<f32>();
+    check_abreast::<f64>();
+    check_abreast::<f16>();
+    check_abreast::<bf16>();
+}

@@ -36,6 +36,17 @@ pub(super) struct Panel<'a> {
     gathered: Option<Runs>,
 }
 
+/// Where the columns of a gathered row lie.
+#[cfg(target_arch = "x86_64")]
+pub(super) struct Gathered {
+    /// The place of the first column in a row.
+    start: usize,
+    /// Places from the first column to the last one.
+    pub span: usize,
+    /// The places of the columns from the first one on.
+    pub places: [u8; PANEL],
+}
+
 /// The runs of a panel.
 pub(super) struct Runs {
     all: [Run; PANEL],
@@ -101,6 +112,39 @@ impl<'a> Panel<'a> {
             copy_few(from, &mut buffer[run.at..run.at + run.len]);
         }
         &buffer[..self.columns.len()]
+    }
+
+    /// The columns within the lines that rows are gathered from: the place of the first one in a row, how many places the
+    /// columns span, and each column's place from the first one on. `None` where rows lie as they are, or span more than two vectors.
+    #[cfg(target_arch = "x86_64")]
+    pub fn gathered(&self) -> Option<Gathered> {
+        let runs = self.gathered.as_ref()?.as_slice();
+        let (start, last) = (runs.first()?.place, runs.last()?);
+        let span = last.place + last.len - start;
+        let mut places = [0; PANEL];
+        for run in runs {
+            for (i, place) in places[run.at..][..run.len].iter_mut().enumerate() {
+                *place = (run.place - start + i) as u8;
+            }
+        }
+        let gathered = Gathered {
+            start,
+            span,
+            places,
+        };
+        (span <= 2 * PANEL).then_some(gathered)
+    }
+
+    /// The codes of the lines that row `k` is gathered from, as many as its columns span.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub fn lines(&self, k: usize, gathered: &Gathered) -> &'a [u8] {
+        match self.source {
+            Columns::Matrix { .. } => &[],
+            Columns::Image { image, codes } => {
+                &codes[image.row(k) + gathered.start..][..gathered.span]
+            }
+        }
     }
 
     /// Where the codes of a row lie that is used soon after row `k`, which the processor does not expect where rows are far apart.

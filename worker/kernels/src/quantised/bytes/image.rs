@@ -42,8 +42,13 @@ pub(super) struct Image {
     pub gathers: bool,
 }
 
-/// Columns are the outputs where the matrix would have more than this many quarters of them.
-const MOST_WIDTH: usize = 5;
+/// To gather a line of a row takes about as long as this many products of vectors.
+const GATHERED: usize = 3;
+
+/// Vectors of sums of a matrix this wide; a few columns after them cost little.
+fn vectors(width: usize) -> usize {
+    width / 16 + usize::from(width % 16 > 4)
+}
 
 impl Image {
     /// The copy of a convolution's input; `None` where it would have more than `most` codes.
@@ -74,7 +79,10 @@ impl Image {
         let [depth, lines, columns] = shape.output;
         let outputs = product(shape.output)?;
         let all = ((depth.max(1) - 1) * height + lines.max(1) - 1) * width + columns;
-        let gathers = all > outputs.saturating_mul(MOST_WIDTH) / 4;
+        // Each vector of sums that gathering saves takes a product for each filter and four rows.
+        let saved = vectors(all).saturating_sub(vectors(outputs));
+        let products = saved.saturating_mul(shape.out_channels / shape.groups) / 4;
+        let gathers = products > depth.saturating_mul(lines).saturating_mul(GATHERED);
         Some(Image {
             shape: *shape,
             channel,

@@ -21,6 +21,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod codings;
 mod columns;
 mod image;
 mod output;
@@ -31,6 +33,8 @@ mod tests;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
+#[cfg(target_arch = "x86_64")]
+mod vnni_few;
 #[cfg(target_arch = "x86_64")]
 mod vnni_row;
 
@@ -322,6 +326,13 @@ impl Product<'_> {
         (zero, codes.wrapping_sub((self.k as i32).wrapping_mul(zero)))
     }
 
+    /// Whether the zero points of all rows are zero, as the packed bytes have them.
+    #[cfg(target_arch = "x86_64")]
+    fn rows_have_no_zeros(&self) -> bool {
+        let moved = if self.left.signed { 0 } else { 128 };
+        matches!(self.left.zeros, Zeros::One(zero) if zero == moved)
+    }
+
     /// The zero point of a column as panels have it.
     #[cfg(target_arch = "x86_64")]
     fn column_zero(&self, j: usize) -> i32 {
@@ -351,9 +362,16 @@ unsafe fn run<'a>(
     (m, width, k): (usize, usize, usize),
     product: impl Fn(usize) -> Product<'a> + Sync,
 ) -> Result {
-    let panels = width.div_ceil(PANEL);
+    // The last columns may be a panel of their own.
+    let few = match means {
+        #[cfg(target_arch = "x86_64")]
+        Means::Vnni if m > 1 => vnni_few::columns(&product(0), width),
+        _ => 0,
+    };
+    let whole = (width - few).div_ceil(PANEL);
+    let panels = whole + few.min(1);
     // Rows are cut only where there are too few panels for the threads, since each tile packs its panels.
-    let (threads, others) = (exec.threads(), (items * panels).max(1));
+    let (threads, others) = (exec.threads(), (items * whole.max(1)).max(1));
     let most = match threads {
         1 => 1,
         _ => (4 * threads).div_ceil(others).min(m.div_ceil(TILE_ROWS)),
@@ -380,10 +398,17 @@ unsafe fn run<'a>(
                 false => 1,
             };
             i += together;
-            let columns = column..(column + together * PANEL).min(width);
+            let columns = match panel < whole {
+                true => column..(column + together * PANEL).min(width - few),
+                false => width - few..width,
+            };
             // SAFETY: the caller's contract; `i` names each rectangle once.
             unsafe {
                 match means {
+                    #[cfg(target_arch = "x86_64")]
+                    Means::Vnni if panel >= whole => {
+                        vnni_few::tile(exec, &product, rows, columns);
+                    }
                     #[cfg(target_arch = "x86_64")]
                     Means::Vnni if streamed => vnni_row::row(exec, &product, columns),
                     #[cfg(target_arch = "x86_64")]

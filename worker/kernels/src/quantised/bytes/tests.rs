@@ -84,6 +84,9 @@ fn products_of_bytes_are_the_sums_of_whole_numbers() {
         (100, 3, 33),
         (6, 25, 12),
         (8, 105, 70),
+        (40, 51, 200),
+        (33, 4, 64),
+        (9, 65, 130),
     ];
     for (m, n, k) in sizes {
         for (left_signed, right_signed) in

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::codings::{self, RowCodings};
 use super::columns::Panel;
 use super::output::{Block, MOST_ROWS, Output, write_strip};
 use super::{DEPTH, PANEL, Product, SumRows, Zeros};
@@ -34,8 +35,18 @@ pub(super) struct InRegisters<'a> {
     pub how: &'a Requantisation<'a>,
 }
 
-/// Makes the codes of `count` rows of sums, at most [`Dots::ROWS`], from row `row` of the product on, of a part that has all
-/// terms of them.
+/// Rows of a product, some of those whose codings were computed together.
+#[derive(Clone, Copy)]
+pub(super) struct BlockRows<'a> {
+    pub codings: &'a RowCodings,
+    /// The number of the first row among the codings.
+    pub at: usize,
+    /// The first row of the product.
+    pub row: usize,
+    pub count: usize,
+}
+
+/// Makes the codes of rows of sums, at most [`Dots::ROWS`], of a part that has all products of them.
 ///
 /// # Safety
 /// The panel was packed for this and covers the part, as the rows do, and the processor has the instruction set.
@@ -43,8 +54,7 @@ pub(super) type MakeCodes = unsafe fn(
     part: &Part<'_>,
     p: &Product<'_>,
     order: InRegisters<'_>,
-    row: usize,
-    count: usize,
+    rows: BlockRows<'_>,
     to: &mut [[u8; PANEL]; MOST_ROWS],
 );
 
@@ -175,6 +185,7 @@ pub(super) unsafe fn tile<D: Dots>(
     with_scratch(most.next_multiple_of(4) * PANEL / 4, |scratch| {
         let packed = scratch.as_mut_ptr().cast::<u8>();
         let (mut column_sums, mut output) = ([0; PANEL], Block::new());
+        let mut row_codings = RowCodings::new();
         // A product over nothing is a panel of no rows.
         for first in (0..p.k.max(1)).step_by(most) {
             let depth = most.min(p.k - first);
@@ -190,28 +201,44 @@ pub(super) unsafe fn tile<D: Dots>(
                 adds: false,
                 column_sums: (first + depth == p.k).then_some(&column_sums),
             };
-            let blocks = rows.len().div_ceil(D::ROWS);
-            for block in 0..blocks {
-                if block % LOOK == 0 && exec.check().is_err() {
-                    return;
+            // Rows whose codings are computed together.
+            for start in rows.clone().step_by(codings::ROWS) {
+                let rows = start..rows.end.min(start + codings::ROWS);
+                if let Some((_, order)) = in_registers {
+                    row_codings.fill(p, order, rows.clone());
                 }
-                // Blocks of equal sizes, as far as that goes.
-                let at = |block: usize| rows.start + rows.len() * block / blocks;
-                let (row, count) = (at(block), at(block + 1) - at(block));
-                let to = SumRows {
-                    start: output.sums.as_mut_ptr().cast(),
-                    stride: PANEL,
-                };
-                // SAFETY: the caller's contract; there is room for the rows, which are of the rectangle.
-                unsafe {
-                    match in_registers {
-                        Some((make, order)) => make(&part, p, order, row, count, &mut output.codes),
-                        None => {
-                            D::add(&part, p, row, count, &columns, to);
-                            output.make_codes(p, runs.as_slice(), (row, count), columns.len());
-                        }
+                let blocks = rows.len().div_ceil(D::ROWS);
+                for block in 0..blocks {
+                    if block % LOOK == 0 && exec.check().is_err() {
+                        return;
                     }
-                    output.write(p, runs.as_slice(), (row, count), first > 0);
+                    // Blocks of equal sizes, as far as that goes.
+                    let at = |block: usize| rows.len() * block / blocks;
+                    let (row, count) = (rows.start + at(block), at(block + 1) - at(block));
+                    let to = SumRows {
+                        start: output.sums.as_mut_ptr().cast(),
+                        stride: PANEL,
+                    };
+                    // SAFETY: the caller's contract; there is room for the rows, which are of the rectangle.
+                    unsafe {
+                        match in_registers {
+                            Some((make, order)) => {
+                                let rows = BlockRows {
+                                    codings: &row_codings,
+                                    at: at(block),
+                                    row,
+                                    count,
+                                };
+                                make(&part, p, order, rows, &mut output.codes);
+                            }
+                            None => {
+                                D::add(&part, p, row, count, &columns, to);
+                                let rows = (row, count);
+                                output.make_codes(p, runs.as_slice(), rows, columns.len());
+                            }
+                        }
+                        output.write(p, runs.as_slice(), (row, count), first > 0);
+                    }
                 }
             }
         }

@@ -11,9 +11,9 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::columns::Panel;
+use super::columns::{Gathered, Panel};
 use super::output::MOST_ROWS;
-use super::tile::{Dots, InRegisters, MakeCodes, Part};
+use super::tile::{BlockRows, Dots, InRegisters, MakeCodes, Part};
 use super::{PANEL, Product, SumRows, packed_row};
 use crate::quantised::interleave;
 
@@ -102,47 +102,130 @@ const fn from_lanes<const V: usize>() -> [u32; 16] {
 ///
 /// # Safety
 /// The contract is that of [`Dots::pack`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn pack<const V: usize, const ORDERED: bool>(
     p: &Product<'_>,
     panel: &Panel<'_>,
     rows: Range<usize>,
     to: *mut u8,
-    column_sums: &mut [i32; PANEL],
+    sums: &mut [i32; PANEL],
 ) {
-    let flip = _mm512_set1_epi8(if p.signed { -128 } else { 0 });
-    let ones = _mm512_set1_epi8(1);
-    let words = const { into_lanes::<V>() };
-    // SAFETY: sixteen words are a vector.
-    let words = unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
-    let mut sums = [_mm512_setzero_si512(); VECTORS];
-    for (group, first) in rows.clone().step_by(4).enumerate() {
-        let mut r = [_mm512_setzero_si512(); 4];
-        for (i, r) in r.iter_mut().enumerate().take(rows.end - first) {
-            let mut buffer = [0; PANEL];
-            let codes = panel.row(first + i, &mut buffer);
-            let mask = u64::MAX >> (PANEL - codes.len());
-            if let Some(ahead) = panel.ahead(first + i) {
-                _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
+    // SAFETY: the caller keeps the same contract, and permutations of bytes are there where they are used.
+    unsafe {
+        match panel.gathered() {
+            Some(from) if permutes_bytes() => {
+                pack_gathered::<V, ORDERED>(p, panel, &from, rows, to, sums);
             }
-            // SAFETY: the mask covers the codes only.
-            let codes = unsafe { _mm512_maskz_loadu_epi8(mask, codes.as_ptr().cast()) };
-            *r = _mm512_xor_si512(codes, flip);
-            if V < VECTORS {
-                *r = _mm512_permutexvar_epi32(words, *r);
-            }
-        }
-        // SAFETY: the caller's contract.
-        let columns = unsafe { interleave::within_lanes_of_64(r) };
-        let columns = columns.into_iter().take(V);
-        for (v, (column, sum)) in columns.zip(sums.iter_mut()).enumerate() {
-            // SAFETY: the caller's contract.
-            unsafe { _mm512_storeu_si512(to.add(group * 4 * PANEL + v * 64).cast(), column) };
-            *sum = _mm512_dpbusd_epi32(*sum, column, ones);
+            _ => pack_rows::<V, ORDERED>(p, panel, rows, to, sums),
         }
     }
-    // SAFETY: the sums are four vectors.
+}
+
+/// Whether the processor permutes the bytes of vectors.
+fn permutes_bytes() -> bool {
+    is_x86_feature_detected!("avx512vbmi")
+}
+
+/// Packs rows that lie as they are, or that are gathered run by run.
+///
+/// # Safety
+/// The contract is that of [`Dots::pack`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn pack_rows<const V: usize, const ORDERED: bool>(
+    p: &Product<'_>,
+    panel: &Panel<'_>,
+    rows: Range<usize>,
+    to: *mut u8,
+    sums: &mut [i32; PANEL],
+) {
+    let row = |k: usize| {
+        let mut buffer = [0; PANEL];
+        let codes = panel.row(k, &mut buffer);
+        let mask = u64::MAX >> (PANEL - codes.len());
+        if let Some(ahead) = panel.ahead(k) {
+            _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
+        }
+        // SAFETY: the mask covers the codes only.
+        unsafe { _mm512_maskz_loadu_epi8(mask, codes.as_ptr().cast()) }
+    };
+    // SAFETY: the caller's contract.
+    unsafe { pack_body::<V, ORDERED>(p, rows, row, to, sums) }
+}
+
+/// Packs rows whose columns are picked from the lines that they lie in.
+///
+/// # Safety
+/// The contract is that of [`Dots::pack`]; the processor permutes bytes besides.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi")]
+unsafe fn pack_gathered<const V: usize, const ORDERED: bool>(
+    p: &Product<'_>,
+    panel: &Panel<'_>,
+    from: &Gathered,
+    rows: Range<usize>,
+    to: *mut u8,
+    sums: &mut [i32; PANEL],
+) {
+    let mask = |there: usize| match there {
+        0 => 0,
+        there => u64::MAX >> (PANEL - there.min(PANEL)),
+    };
+    let (low, high) = (mask(from.span), mask(from.span.saturating_sub(PANEL)));
+    // SAFETY: places are a vector.
+    let places = unsafe { _mm512_loadu_si512(from.places.as_ptr().cast()) };
+    let row = |k: usize| {
+        let codes = panel.lines(k, from).as_ptr();
+        // SAFETY: the masks cover the codes only, since they are as many as the span.
+        unsafe {
+            let first = _mm512_maskz_loadu_epi8(low, codes.cast());
+            let second = _mm512_maskz_loadu_epi8(high, codes.wrapping_add(PANEL).cast());
+            _mm512_permutex2var_epi8(first, places, second)
+        }
+    };
+    // SAFETY: the caller's contract.
+    unsafe { pack_body::<V, ORDERED>(p, rows, row, to, sums) }
+}
+
+/// Packs the vectors that `row` gives.
+///
+/// # Safety
+/// The contract is that of [`Dots::pack`].
+#[inline(always)]
+unsafe fn pack_body<const V: usize, const ORDERED: bool>(
+    p: &Product<'_>,
+    rows: Range<usize>,
+    row: impl Fn(usize) -> __m512i,
+    to: *mut u8,
+    column_sums: &mut [i32; PANEL],
+) {
+    // SAFETY: the caller's contract: the processor has the instructions, `to` has room for the groups, and the sums are four
+    // vectors.
     unsafe {
+        let flip = _mm512_set1_epi8(if p.signed { -128 } else { 0 });
+        let ones = _mm512_set1_epi8(1);
+        let words = const { into_lanes::<V>() };
+        let words = _mm512_loadu_si512(words.as_ptr().cast());
+        // The sums of columns are multiplied by the zero points of rows.
+        let sums_matter = !p.rows_have_no_zeros();
+        let mut sums = [_mm512_setzero_si512(); VECTORS];
+        for (group, first) in rows.clone().step_by(4).enumerate() {
+            let mut r = [_mm512_setzero_si512(); 4];
+            for (i, r) in r.iter_mut().enumerate().take(rows.end - first) {
+                *r = _mm512_xor_si512(row(first + i), flip);
+                if V < VECTORS {
+                    *r = _mm512_permutexvar_epi32(words, *r);
+                }
+            }
+            let columns = interleave::within_lanes_of_64(r);
+            let columns = columns.into_iter().take(V);
+            for (v, (column, sum)) in columns.zip(sums.iter_mut()).enumerate() {
+                _mm512_storeu_si512(to.add(group * 4 * PANEL + v * 64).cast(), column);
+                if sums_matter {
+                    *sum = _mm512_dpbusd_epi32(*sum, column, ones);
+                }
+            }
+        }
+        if !sums_matter {
+            return;
+        }
         let sums = match ORDERED {
             true => transposed(sums),
             false => sums,
@@ -163,20 +246,19 @@ unsafe fn make_codes(
     part: &Part<'_>,
     p: &Product<'_>,
     order: InRegisters<'_>,
-    row: usize,
-    count: usize,
+    rows: BlockRows<'_>,
     to: &mut [[u8; PANEL]; MOST_ROWS],
 ) {
     macro_rules! dispatch {
         ($($r:literal),*; $vectors:tt) => {
-            match count {
+            match rows.count {
                 $($r => dispatch!(@ $r, $vectors),)*
                 _ => {}
             }
         };
         (@ $r:literal, ($($v:literal),*)) => {
             match vectors(order) {
-                $($v => codes::<$r, $v>(part, p, order, row, to),)*
+                $($v => codes::<$r, $v>(part, p, rows, to),)*
                 _ => {}
             }
         };
@@ -194,8 +276,7 @@ unsafe fn make_codes(
 unsafe fn codes<const R: usize, const V: usize>(
     part: &Part<'_>,
     p: &Product<'_>,
-    order: InRegisters<'_>,
-    row: usize,
+    rows: BlockRows<'_>,
     to: &mut [[u8; PANEL]; MOST_ROWS],
 ) {
     let width = packed_row(p.k);
@@ -203,7 +284,7 @@ unsafe fn codes<const R: usize, const V: usize>(
     let mut sums = [[nothing; V]; R];
     // SAFETY: rows of the left operand are `width` bytes, which is a multiple of four; the panel has `groups` groups.
     unsafe {
-        let left = p.left.packed.as_ptr().add((p.first + row) * width);
+        let left = p.left.packed.as_ptr().add((p.first + rows.row) * width);
         for group in 0..part.groups {
             let b: [__m512i; V] = std::array::from_fn(|v| {
                 _mm512_loadu_si512(part.packed.add(group * 4 * PANEL + v * 64).cast())
@@ -221,11 +302,12 @@ unsafe fn codes<const R: usize, const V: usize>(
     let words = const { from_lanes::<V>() };
     // SAFETY: sixteen words are a vector.
     let words = unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
+    let codings = rows.codings;
     for (r, sums) in sums.into_iter().enumerate() {
-        let (zero, rest) = p.row_zero(row + r);
-        let coding = order.how.coding(p.number + row + r, order.how.columns[0]);
-        let add = coding.bias.wrapping_sub(rest.wrapping_mul(order.zero));
-        let (add, factor) = (_mm512_set1_epi32(add), _mm512_set1_ps(coding.factor));
+        let at = rows.at + r;
+        let zero = codings.zeros[at];
+        let add = _mm512_set1_epi32(codings.add[at]);
+        let factor = _mm512_set1_ps(codings.factors[at]);
         let mut words_of = [nothing; VECTORS];
         for (v, sum) in sums.into_iter().enumerate() {
             let mut sum = _mm512_add_epi32(sum, add);
@@ -243,10 +325,10 @@ unsafe fn codes<const R: usize, const V: usize>(
             words_of[v] = _mm512_cvtps_epi32(_mm512_min_ps(most, x));
         }
         // All of it saturates, and the range of codes lies well within that of 16 bits.
-        let of_result = _mm512_set1_epi16(coding.zero as i16);
+        let of_result = _mm512_set1_epi16(codings.of_results[at] as i16);
         let low = _mm512_adds_epi16(_mm512_packs_epi32(words_of[0], words_of[1]), of_result);
         let high = _mm512_adds_epi16(_mm512_packs_epi32(words_of[2], words_of[3]), of_result);
-        let mut codes = match coding.low < 0.0 {
+        let mut codes = match codings.signed {
             true => _mm512_packs_epi16(low, high),
             false => _mm512_packus_epi16(low, high),
         };
