@@ -1,5 +1,8 @@
 //! How a kernel runs: on which threads, and until when.
 
+mod rounds;
+
+use rounds::{Over, Rounds};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -220,6 +223,44 @@ impl<'a> Exec<'a> {
         self.run(items, grain.max(1), &tile)
     }
 
+    /// Calls `tile(round, i)` for each `i` below `tiles`, in parallel where there are threads, and `between(round)` when all
+    /// of them have ended, for one round after the other. A round should take some microseconds: threads wait for the
+    /// next one without sleeping. Ends with the first error of `between`, which looks at the cancel flag.
+    pub(crate) fn rounds(
+        &self,
+        rounds: u32,
+        tiles: u32,
+        tile: &(dyn Fn(usize, usize) + Sync),
+        mut between: impl FnMut(usize) -> Result<(), Cancelled> + Send,
+    ) -> Result<(), Cancelled> {
+        let wanted = || self.threads().min(tiles as usize) - 1;
+        let Some(pool) = self.pool.filter(|_| tiles > 1 && wanted() > 0) else {
+            return (0..rounds as usize).try_for_each(|round| {
+                (0..tiles as usize).for_each(|i| tile(round, i));
+                between(round)
+            });
+        };
+        if let Some(turn) = self.turn {
+            turn.wake();
+        }
+        let all = &Rounds::new();
+        pool.scope(|scope| {
+            let _over = Over(all);
+            (0..rounds).try_for_each(|round| {
+                // Those that left come back where this kernel may still use as many.
+                while all.helping.load(Ordering::Relaxed) < wanted() {
+                    all.helping.fetch_add(1, Ordering::Relaxed);
+                    scope.spawn(move |_| {
+                        let _leaves = Leaves(&all.helping);
+                        all.help(tile);
+                    });
+                }
+                all.run(round, tiles, tile);
+                between(round as usize)
+            })
+        })
+    }
+
     /// [`Exec::tiles`] without type parameters: the thread pool's code exists once, not once per kernel.
     fn run(
         &self,
@@ -287,6 +328,75 @@ impl<'a> Exec<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_round_sees_what_the_one_before_left() {
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(3)
+            .build()
+            .unwrap();
+        for exec in [Exec::single(&NEVER), Exec::pooled(&pool, &NEVER)] {
+            for (rounds, tiles) in [(0, 4), (1, 1), (50, 3), (20, 8)] {
+                let parts: Vec<AtomicU64> = (0..tiles).map(|_| AtomicU64::new(0)).collect();
+                let total = AtomicU64::new(1);
+                let add = |round: usize, i: usize| {
+                    let now = total.load(Ordering::Relaxed);
+                    parts[i].fetch_add(now + round as u64 + i as u64, Ordering::Relaxed);
+                };
+                let mut want = 1u64;
+                let run = || {
+                    exec.rounds(rounds, tiles, &add, |round| {
+                        want = (0..u64::from(tiles))
+                            .map(|i| want.wrapping_add(round as u64 + i))
+                            .fold(0, u64::wrapping_add)
+                            % 1000;
+                        let sum: u64 = parts.iter().map(|p| p.swap(0, Ordering::Relaxed)).sum();
+                        total.store(sum % 1000, Ordering::Relaxed);
+                        assert_eq!(sum % 1000, want, "round {round} of {tiles} tiles");
+                        Ok(())
+                    })
+                };
+                pool.install(run).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_between_rounds_ends_them() {
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(2)
+            .build()
+            .unwrap();
+        let exec = Exec::pooled(&pool, &NEVER);
+        let ran = AtomicUsize::new(0);
+        let tile = |_: usize, _: usize| {
+            ran.fetch_add(1, Ordering::Relaxed);
+        };
+        let end = |round: usize| if round == 2 { Err(Cancelled) } else { Ok(()) };
+        assert_eq!(
+            pool.install(|| exec.rounds(10, 4, &tile, end)),
+            Err(Cancelled)
+        );
+        assert_eq!(ran.into_inner(), 12);
+    }
+
+    #[test]
+    fn a_panic_in_a_round_is_handed_on() {
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(2)
+            .build()
+            .unwrap();
+        let exec = Exec::pooled(&pool, &NEVER);
+        for bad in 0..4 {
+            let tile = |round: usize, i: usize| assert!(round != 3 || i != bad, "on purpose");
+            let run = || pool.install(|| exec.rounds(10, 4, &tile, |_| Ok(())));
+            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+            assert!(caught.is_err());
+        }
+    }
 
     /// Threads take tiles in the order of `turns`, over and over. Returns those of each.
     fn check(tiles: u32, threads: usize, most: usize, turns: &[usize]) -> Vec<Vec<usize>> {

@@ -37,6 +37,7 @@ pub use pack::{
     packed_a_len, packed_b_len,
 };
 
+pub(crate) use vector::panels_of_row;
 pub use vector::product_of_row;
 
 use crate::isa::Isa;

@@ -10,6 +10,7 @@ use super::micro::{NR, unroll};
 use super::pack::{Elements, PackedB, each_type};
 use crate::isa::{Isa, Simd, per_isa};
 use crate::{Cancelled, Exec};
+use std::ops::Range;
 
 /// Least work of a tile, in multiply-adds. It is that of other products, since a recurrent layer calls for each of its steps,
 /// with weights that stay in the cache.
@@ -56,6 +57,25 @@ fn product_on(
     })?;
     // A tile that saw the cancel flag stopped early and could not report it.
     exec.check()
+}
+
+/// Writes the products of a row with the columns of some panels of 48 to `y`, which has those columns, on the calling thread.
+/// Stops early where the step was cancelled.
+pub(crate) fn panels_of_row(
+    exec: &Exec,
+    x: &[f32],
+    b: PackedB<'_>,
+    panels: Range<usize>,
+    y: &mut [f32],
+) {
+    assert_eq!(x.len(), b.k, "a row and a matrix");
+    let first = panels.start * NR;
+    assert_eq!(
+        y.len(),
+        b.n.min(panels.end * NR) - first,
+        "columns of panels"
+    );
+    columns_of_row(Isa::detect(), exec, x, b.data, first, y, |_, _| {});
 }
 
 /// Writes the products of a row with the columns from `first` on, a multiple of [`NR`], of a packed matrix to `y`, which ends

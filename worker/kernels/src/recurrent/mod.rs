@@ -24,11 +24,12 @@ use crate::compiled::compiled;
 use crate::element::Number;
 use crate::error::{KernelError, Result};
 use crate::gemm::{
-    Batch, ChainElement, Epilogue, Lhs, PackedB, Rhs, Strided, gemm_batched, gemm_generic,
-    packed_b_len, product_of_row,
+    Batch, ChainElement, Epilogue, Lhs, NR, PackedB, Rhs, Strided, gemm_batched, gemm_generic,
+    packed_b_len, panels_of_row, product_of_row,
 };
 use crate::math::Real;
 use crate::split::{Finished, tiles2, units_per_tile};
+use std::ops::Range;
 
 /// The most elements of the products with the inputs that are kept at a time, where a step does not need more: 96 KiB of
 /// f32. A level-2 cache keeps them, and an allocator has memory of that size at hand.
@@ -94,6 +95,17 @@ pub trait RecurrentElement: Real + Number + ChainElement {
         bias: Option<&[Self]>,
         c: &mut [Self],
     ) -> Finished;
+
+    /// Some columns of the product of a row with packed weights of `n` rows of `k` elements, on the calling thread: those of the
+    /// panels of [`NR`] columns, which `c` has. Stops early where the step was cancelled.
+    fn panels(
+        exec: &Exec,
+        row: &[Self],
+        packed: &[f32],
+        sizes: (usize, usize),
+        panels: Range<usize>,
+        c: &mut [Self],
+    );
 }
 
 impl RecurrentElement for f32 {
@@ -116,6 +128,17 @@ impl RecurrentElement for f32 {
         };
         let epilogue = bias.map_or(Epilogue::NONE, Epilogue::col_bias);
         gemm_batched(exec, batch, (m, n, k), Lhs::Strided(a), rhs, c, &epilogue)
+    }
+
+    fn panels(
+        exec: &Exec,
+        row: &[f32],
+        packed: &[f32],
+        (n, k): (usize, usize),
+        panels: Range<usize>,
+        c: &mut [f32],
+    ) {
+        panels_of_row(exec, row, PackedB::new(packed, k, n), panels, c);
     }
 }
 
@@ -142,6 +165,10 @@ impl RecurrentElement for f64 {
             }
         }
         exec.check()
+    }
+
+    fn panels(_: &Exec, _: &[f64], _: &[f32], _: (usize, usize), _: Range<usize>, _: &mut [f64]) {
+        panic!("weights of f64 are never packed");
     }
 }
 
@@ -357,23 +384,35 @@ fn run_any<W: RecurrentElement>(
         };
         let ahead = &mut ahead[..count * layer.batch * width];
         inputs(exec, layer, direction, (first, count), bias, ahead)?;
+        let place = |at: usize| match direction.reversed {
+            false => at,
+            true => count - 1 - at,
+        };
+        // Rows of the products are ordered as the inputs are.
+        let given = |place: usize| match layer.batch_first {
+            false => Gates {
+                all: &ahead[place * layer.batch * width..],
+                stride: width,
+            },
+            true => Gates {
+                all: &ahead[place * width..],
+                stride: count * width,
+            },
+        };
+        if let Some(weights) = weights_of_rounds(exec, layer, direction) {
+            let advance = |at: usize, gates: &mut [W], state: &mut [W]| {
+                let (step, given) = (first + place(at), given(place(at)));
+                cells.advance(0..1, step, given, gates, state);
+                y.write(layer, step, state);
+            };
+            rounds(exec, layer.hidden, weights, count, (state, gates), advance)?;
+            done += count;
+            continue;
+        }
         for at in 0..count {
             exec.check()?;
-            let place = match direction.reversed {
-                false => at,
-                true => count - 1 - at,
-            };
-            // Rows of the products are ordered as the inputs are.
-            let given = match layer.batch_first {
-                false => Gates {
-                    all: &ahead[place * layer.batch * width..],
-                    stride: width,
-                },
-                true => Gates {
-                    all: &ahead[place * width..],
-                    stride: count * width,
-                },
-            };
+            let place = place(at);
+            let given = given(place);
             step(
                 exec,
                 layer,
@@ -493,6 +532,82 @@ fn inputs<W: RecurrentElement>(
         }
     }
     Ok(())
+}
+
+/// Least work of a step, in multiply-adds, that threads share: some microseconds.
+const ROUND_WORK: usize = 1 << 16;
+
+/// The packed recurrent weights of a layer whose steps are rounds of one product that threads share.
+fn weights_of_rounds<'a, W: RecurrentElement>(
+    exec: &Exec,
+    layer: &Layer<'_, W>,
+    direction: &Direction<'a, W>,
+) -> Option<&'a [f32]> {
+    let work = layer.hidden * layer.width();
+    match (direction.r, layer.cell.recurrent_parts()) {
+        (Weights::Packed(weights), [_]) if layer.batch == 1 && exec.threads() > 1 => {
+            (work >= ROUND_WORK).then_some(weights)
+        }
+        _ => None,
+    }
+}
+
+/// What the tiles of rounds share: the state, which they read, and the gates, of which each writes some columns.
+struct Shared<W> {
+    state: *const W,
+    gates: *mut W,
+}
+
+// SAFETY: in a round the state is only read, and tiles write columns of their own.
+unsafe impl<W: Sync> Sync for Shared<W> {}
+
+/// The steps of one sequence, whose products threads share. `advance` gets the number of the step, the product and the state,
+/// which it changes.
+fn rounds<W: RecurrentElement>(
+    exec: &Exec,
+    hidden: usize,
+    weights: &[f32],
+    steps: usize,
+    (state, gates): (&mut [W], &mut [W]),
+    mut advance: impl FnMut(usize, &mut [W], &mut [W]) + Send,
+) -> Result {
+    let (n, k) = (gates.len(), hidden);
+    assert!(k <= state.len() && weights.len() == packed_b_len(k, n));
+    let panels = n.div_ceil(NR);
+    let tiles = panels.min(2 * exec.threads());
+    let shared = &Shared {
+        state: state.as_ptr(),
+        gates: gates.as_mut_ptr(),
+    };
+    let (len, alone) = (state.len(), exec.alone());
+    let product = |_: usize, tile: usize| {
+        let of_tile = panels * tile / tiles..panels * (tile + 1) / tiles;
+        let columns = of_tile.start * NR..n.min(of_tile.end * NR);
+        // SAFETY: the row lies in the state, which nobody writes during a round; the columns lie among the gates, and no other
+        // tile has them.
+        let (row, to) = unsafe {
+            let to = shared.gates.add(columns.start);
+            (
+                std::slice::from_raw_parts(shared.state, k),
+                std::slice::from_raw_parts_mut(to, columns.len()),
+            )
+        };
+        W::panels(&alone, row, weights, (n, k), of_tile, to);
+    };
+    let between = |step: usize| {
+        exec.check()?;
+        // SAFETY: between rounds no tile runs, and both are borrowed mutably for the whole call.
+        let (gates, state) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(shared.gates, n),
+                std::slice::from_raw_parts_mut(shared.state.cast_mut(), len),
+            )
+        };
+        advance(step, gates, state);
+        Ok(())
+    };
+    // Both are few: products of at most `AHEAD` elements are computed ahead.
+    Ok(exec.rounds(steps as u32, tiles as u32, &product, between)?)
 }
 
 /// One step of all sequences.

@@ -230,6 +230,9 @@ fn cases() -> Vec<Case> {
             (0, 2, 3, 4),
             (3, 0, 2, 2),
             (4, 9, 5, 70),
+            // Threads share the steps of these.
+            (5, 1, 3, 150),
+            (3, 1, 2, 260),
         ] {
             for (batch_first, reversed) in
                 [(false, false), (true, false), (false, true), (true, true)]
@@ -320,4 +323,6 @@ fn a_length_beyond_the_steps_is_refused() {
 fn each_step_looks_at_the_cancel_flag() {
     let case = Case::new(GRU, (40, 1, 2, 3));
     check_stops(|exec| case.run::<f32>(exec, false).map(|_| ()));
+    let shared = Case::new(LSTM, (40, 1, 2, 150));
+    check_stops(|exec| shared.run::<f32>(exec, true).map(|_| ()));
 }

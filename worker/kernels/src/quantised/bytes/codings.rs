@@ -11,7 +11,7 @@ use crate::multiversion::multiversion;
 use crate::quantised::requantise::SumBias;
 
 /// Most rows at once: a multiple of the rows whose sums are kept in registers.
-pub(super) const ROWS: usize = 192;
+pub(super) const ROWS: usize = 384;
 /// Rows beyond the last one that may be read, so that whole vectors can be.
 const BEYOND: usize = 16;
 
@@ -27,6 +27,8 @@ pub(super) struct RowCodings {
     pub of_results: [i32; ROWS + BEYOND],
     /// Whether codes are signed.
     pub signed: bool,
+    /// The rows: the first one among the rows of the left operand, and among those of all products, and how many there are.
+    rows: Option<(usize, usize, usize)>,
 }
 
 /// Copies the part of a list that repeats which belongs to consecutive rows.
@@ -74,13 +76,19 @@ impl RowCodings {
             factors: [0.0; ROWS + BEYOND],
             of_results: [0; ROWS + BEYOND],
             signed: false,
+            rows: None,
         }
     }
 
-    /// Computes the parameters of rows of a product, at most [`ROWS`].
+    /// Computes the parameters of rows of a product, at most [`ROWS`], unless they are there. All products have the same operand on
+    /// the left, and the same scales.
     pub fn fill(&mut self, p: &Product<'_>, order: InRegisters<'_>, rows: Range<usize>) {
         let (how, n) = (order.how, rows.len());
         let (first, number) = (p.first + rows.start, p.number + rows.start);
+        let rows = Some((first, number, n));
+        if std::mem::replace(&mut self.rows, rows) == rows {
+            return;
+        }
         let moved = if p.left.signed { 0 } else { 128 };
         let zeros = &mut self.zeros[..n];
         match p.left.zeros {

@@ -42,6 +42,8 @@ mod vnni_row;
 use std::ops::Range;
 use std::sync::OnceLock;
 
+#[cfg(target_arch = "x86_64")]
+use codings::RowCodings;
 use columns::Columns;
 use image::Image;
 use output::Output;
@@ -382,6 +384,8 @@ unsafe fn run<'a>(
     let work = if m == 1 { TILE_CODES } else { TILE_WORK };
     let grain = (work / (rows * PANEL * k.max(1)).max(1)).max(1);
     exec.tiles(items * blocks * panels, grain, |range| {
+        #[cfg(target_arch = "x86_64")]
+        let mut codings = RowCodings::new();
         let mut i = range.start;
         while i < range.end {
             if exec.check().is_err() {
@@ -407,16 +411,20 @@ unsafe fn run<'a>(
                 match means {
                     #[cfg(target_arch = "x86_64")]
                     Means::Vnni if panel >= whole => {
-                        vnni_few::tile(exec, &product, rows, columns);
+                        vnni_few::tile(exec, &product, &mut codings, rows, columns);
                     }
                     #[cfg(target_arch = "x86_64")]
                     Means::Vnni if streamed => vnni_row::row(exec, &product, columns),
                     #[cfg(target_arch = "x86_64")]
                     Means::Avx2 if streamed => tile::row::<avx2::Avx2>(exec, &product, columns),
                     #[cfg(target_arch = "x86_64")]
-                    Means::Vnni => tile::tile::<vnni::Vnni>(exec, &product, rows, columns),
+                    Means::Vnni => {
+                        tile::tile::<vnni::Vnni>(exec, &product, &mut codings, rows, columns)
+                    }
                     #[cfg(target_arch = "x86_64")]
-                    Means::Avx2 => tile::tile::<avx2::Avx2>(exec, &product, rows, columns),
+                    Means::Avx2 => {
+                        tile::tile::<avx2::Avx2>(exec, &product, &mut codings, rows, columns)
+                    }
                     Means::Portable => {
                         for first in columns.clone().step_by(PANEL) {
                             let columns = first..columns.end.min(first + PANEL);

@@ -160,6 +160,7 @@ pub(super) unsafe fn row<D: Dots>(exec: Exec<'_>, p: &Product<'_>, columns: Rang
 pub(super) unsafe fn tile<D: Dots>(
     exec: Exec<'_>,
     p: &Product<'_>,
+    row_codings: &mut RowCodings,
     rows: Range<usize>,
     columns: Range<usize>,
 ) {
@@ -185,7 +186,6 @@ pub(super) unsafe fn tile<D: Dots>(
     with_scratch(most.next_multiple_of(4) * PANEL / 4, |scratch| {
         let packed = scratch.as_mut_ptr().cast::<u8>();
         let (mut column_sums, mut output) = ([0; PANEL], Block::new());
-        let mut row_codings = RowCodings::new();
         // A product over nothing is a panel of no rows.
         for first in (0..p.k.max(1)).step_by(most) {
             let depth = most.min(p.k - first);
@@ -224,7 +224,7 @@ pub(super) unsafe fn tile<D: Dots>(
                         match in_registers {
                             Some((make, order)) => {
                                 let rows = BlockRows {
-                                    codings: &row_codings,
+                                    codings: row_codings,
                                     at: at(block),
                                     row,
                                     count,

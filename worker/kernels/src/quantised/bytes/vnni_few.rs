@@ -42,6 +42,7 @@ pub(super) fn columns(p: &Product<'_>, width: usize) -> usize {
 pub(super) unsafe fn tile(
     exec: Exec<'_>,
     p: &Product<'_>,
+    codings: &mut RowCodings,
     rows: Range<usize>,
     columns: Range<usize>,
 ) {
@@ -77,10 +78,10 @@ pub(super) unsafe fn tile(
         // SAFETY: the caller's contract.
         unsafe {
             match columns.len() {
-                1 => few.rows::<1>(exec, order, rows),
-                2 => few.rows::<2>(exec, order, rows),
-                3 => few.rows::<3>(exec, order, rows),
-                _ => few.rows::<4>(exec, order, rows),
+                1 => few.rows::<1>(exec, order, codings, rows),
+                2 => few.rows::<2>(exec, order, codings, rows),
+                3 => few.rows::<3>(exec, order, codings, rows),
+                _ => few.rows::<4>(exec, order, codings, rows),
             }
         }
     });
@@ -125,10 +126,10 @@ impl FewColumns<'_> {
         &self,
         exec: Exec<'_>,
         order: InRegisters<'_>,
+        codings: &mut RowCodings,
         rows: Range<usize>,
     ) {
         let together = SUMS / C;
-        let mut codings = RowCodings::new();
         for start in rows.clone().step_by(codings::ROWS) {
             if exec.check().is_err() {
                 return;
@@ -137,7 +138,7 @@ impl FewColumns<'_> {
             codings.fill(self.p, order, part.clone());
             for row in part.clone().step_by(together) {
                 let rows = BlockRows {
-                    codings: &codings,
+                    codings,
                     at: row - start,
                     row,
                     count: together.min(part.end - row),
