@@ -103,7 +103,7 @@ impl DType {
     #[inline]
     pub const fn bytes_for(self, elements: usize) -> Option<usize> {
         match self {
-            DType::Str => elements.checked_mul(crate::text::ESTIMATE),
+            DType::Str => elements.checked_mul(crate::tensor::text::layout::ESTIMATE),
             _ => self.least_bytes_for(elements),
         }
     }

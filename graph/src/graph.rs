@@ -20,7 +20,7 @@ use crate::codec::{self, CodecError};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::ids::FunctionId;
-use crate::ops::{self, Op, OpError};
+use crate::ops::OpError;
 use crate::printable::{self, Printable};
 use crate::tensor::Tensor;
 
@@ -220,18 +220,6 @@ pub struct Node {
     pub runs_at: RunsAt,
 }
 
-impl Node {
-    /// The node's op; `None` where neither the registry nor this process knows it.
-    pub fn kind(&self) -> Option<Op> {
-        ops::lookup(&self.op).map(|def| def.op)
-    }
-
-    /// Whether the node is a use of `op`, which is one of the registry.
-    pub fn is(&self, op: impl Into<Op>) -> bool {
-        *self.op == *op.into().name()
-    }
-}
-
 /// A constant, or the place of its bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Literal {
@@ -376,11 +364,6 @@ impl Function {
             Literal::Inline(t) if *v == id => Some(t),
             _ => None,
         })
-    }
-
-    /// Checks all invariants of [`crate::graph`].
-    pub fn verify(&self) -> Result<(), GraphError> {
-        crate::ops::verify::verify(self)
     }
 }
 

@@ -9,7 +9,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::block::ALIGN;
+/// The alignment of every buffer in bytes: that of a cache line, and of the widest vector register.
+pub const ALIGN: usize = 64;
 
 /// Allocates offsets below a limit, in the gap that fits best.
 #[derive(Debug, Clone, Default)]

@@ -3,11 +3,17 @@
 //! Bytes are those of all operands and outputs, each counted once. Operations follow the arithmetic of
 //! the op; a transcendental counts about ten.
 
-use super::def::{Cost, OpDef};
-use super::families::{control_cost, iterations};
-use super::kind::Op;
 use crate::dim::Bindings;
-use crate::graph::{Attrs, Function, Node, TensorType};
+use crate::graph::{Attrs, TensorType};
+
+/// The work of one execution of an op, for concrete shapes.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Cost {
+    /// Floating-point operations; a fused multiply-add counts two.
+    pub flops: f64,
+    /// Bytes read and written.
+    pub bytes: f64,
+}
 
 /// Elements of `ty`, zero where a dimension is unknown.
 pub(super) fn elements(ty: &TensorType) -> f64 {
@@ -69,38 +75,6 @@ pub(super) fn output_traffic(
     Cost {
         flops: 0.,
         bytes: 2. * moved(&[], outputs),
-    }
-}
-
-/// The work of one execution of `node` under `bindings`; dimensions that stay unknown count as zero.
-pub fn node_cost(f: &Function, node: &Node, bindings: &Bindings) -> Cost {
-    let bind = |id: &crate::graph::ValueId| {
-        let ty = &f.values.get(id.ix())?.ty;
-        let shape = ty
-            .shape
-            .iter()
-            .map(|d| crate::Dim::Const(d.eval(bindings).unwrap_or(0)));
-        Some(TensorType::new(ty.dtype, shape.collect()))
-    };
-    let inputs: Vec<_> = node
-        .inputs
-        .iter()
-        .map(|i| i.as_ref().and_then(bind))
-        .collect();
-    let outputs: Vec<_> = node.outputs.iter().filter_map(bind).collect();
-    let inputs: Vec<_> = inputs.iter().map(Option::as_ref).collect();
-    let outputs: Vec<_> = outputs.iter().collect();
-    match super::lookup(&node.op) {
-        Some(OpDef {
-            op: Op::Control(op),
-            ..
-        }) => {
-            let runs = iterations(f, node, *op, bindings);
-            control_cost((*op, runs), &node.attrs, &inputs, &outputs, bindings)
-        }
-        Some(op) => super::custom::guarded(op, || (op.cost)(&node.attrs, &inputs, &outputs))
-            .unwrap_or_default(),
-        None => with_flops(0., &inputs, &outputs),
     }
 }
 

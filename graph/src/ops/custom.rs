@@ -14,7 +14,8 @@ use std::sync::{PoisonError, RwLock};
 
 use serde::{Deserialize, Serialize};
 
-use super::def::{InferredOutput, OpDef, OpError};
+use super::def::{InferredOutput, OpDef};
+use super::error::OpError;
 use crate::graph::{Node, Value};
 
 /// The longest name of a custom op, in bytes.

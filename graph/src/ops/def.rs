@@ -1,11 +1,15 @@
 //! The types that an op definition consists of.
 
+use super::cost::per_element;
 use super::families::UnaryOp;
 use super::kind::Op;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::graph::{Attr, Attrs, TensorType};
 use crate::tensor::{Shape, Tensor};
+
+pub use super::cost::Cost;
+pub use super::error::OpError;
 
 /// The memory in which an op expects an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,57 +191,6 @@ impl InferredOutput {
     }
 }
 
-/// The work of one execution of an op, for concrete shapes.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Cost {
-    /// Floating-point operations; a fused multiply-add counts two.
-    pub flops: f64,
-    /// Bytes read and written.
-    pub bytes: f64,
-}
-
-/// Why an op rejects a node.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum OpError {
-    /// The registry has no such op.
-    #[error("op '{op}' is not supported")]
-    Unknown { op: String },
-    /// Too few or too many operands.
-    #[error("takes {expected} operands, {got} given")]
-    OperandCount { expected: String, got: usize },
-    /// A required operand is left out.
-    #[error("operand '{operand}' is required")]
-    MissingOperand { operand: &'static str },
-    /// An operand has a dtype that the op does not accept.
-    #[error("operand '{operand}' is {got}; it must be one of {allowed}")]
-    DType {
-        operand: String,
-        got: DType,
-        allowed: String,
-    },
-    /// Operands whose dtypes must agree differ in dtype.
-    #[error("operands differ in dtype: {left} and {right}")]
-    DTypeMismatch { left: DType, right: DType },
-    /// An attribute is missing, unknown or of the wrong kind.
-    #[error("attribute '{attr}': {reason}")]
-    Attr { attr: String, reason: String },
-    /// Shapes do not fit together.
-    #[error("{reason}")]
-    Shape { reason: String },
-    /// The rule needs a host operand whose elements are not known before the run.
-    #[error("operand '{operand}' decides the rank of the result and must be known before the run")]
-    ValueNeeded { operand: &'static str },
-}
-
-impl OpError {
-    /// Makes a shape error.
-    pub fn shape(reason: impl Into<String>) -> OpError {
-        OpError::Shape {
-            reason: reason.into(),
-        }
-    }
-}
-
 /// One operand of an op about to run.
 #[derive(Debug, Clone, Copy)]
 pub struct ConcreteOperand<'a> {
@@ -322,7 +275,7 @@ impl OpDef {
             outputs: (1, 1),
             infer,
             quick: None,
-            cost: super::cost::per_element::<0>,
+            cost: per_element::<0>,
             pure_op: true,
             sized_by_data: false,
             in_place: false,

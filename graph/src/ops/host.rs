@@ -13,6 +13,11 @@ use crate::{Dim, Tensor};
 /// The most elements of a tensor that are followed.
 pub(super) const LIMIT: usize = 64;
 
+/// The elements of a small integer or bool tensor, as rules see them; `None` for any other tensor.
+pub fn host_value(t: &Tensor) -> Option<HostValue> {
+    from_tensor(t, LIMIT)
+}
+
 /// The elements of `t`, where it holds at most `limit` integers or bools that fit an i64.
 pub(super) fn from_tensor(t: &Tensor, limit: usize) -> Option<HostValue> {
     if t.elements() > limit || t.dtype().is_float() {

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::lookup;
+use super::registry::lookup;
 use crate::dtype::DType;
 
 /// Most ops that a set may list; the registry has fewer.

@@ -1,6 +1,7 @@
 //! Arithmetic on symbolic shapes that several rules share.
 
-use super::def::{Infer, InferredOutput, OpError, Operand};
+use super::def::{Infer, InferredOutput, Operand};
+use super::error::OpError;
 use crate::dtype::DType;
 use crate::graph::TensorType;
 use crate::tensor::MAX_RANK;

@@ -13,10 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::offsets::Offsets;
 use crate::segment::Segment;
-use crate::tensor::TensorError;
+use crate::tensor::error::TensorError;
 
-/// The alignment of every buffer in bytes: that of a cache line, and of the widest vector register.
-pub const ALIGN: usize = 64;
+pub use crate::offsets::ALIGN;
 
 /// Blocks of this many bytes or more have a mapping each, in huge pages. Memory that was never touched costs a page
 /// fault per page, and with small pages these faults take longer than a fast network takes to fill the memory.

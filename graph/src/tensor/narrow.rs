@@ -4,7 +4,8 @@ use convoke_functions::narrow::{Narrow, NarrowFloat, NarrowInt, NarrowRounding, 
 use convoke_functions::packed;
 
 use crate::dtype::{DType, Element};
-use crate::tensor::{Tensor, TensorError};
+use crate::tensor::Tensor;
+use crate::tensor::error::TensorError;
 
 /// The format of the elements of `dtype`; `None` where it is not narrow.
 pub fn narrow_of(dtype: DType) -> Option<Narrow> {

@@ -20,7 +20,7 @@ use rustix::fs::{
 };
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-use crate::block::ALIGN;
+use crate::offsets::ALIGN;
 
 /// The type of the file system that memory files with ordinary pages are in, as `fstatfs` reports it.
 const TMPFS: u64 = 0x0102_1994;

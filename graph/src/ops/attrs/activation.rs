@@ -1,8 +1,8 @@
 //! The activation that a fused op applies last.
 
-use super::super::def::OpError;
 use super::bad;
 use crate::graph::Attrs;
+use crate::ops::error::OpError;
 
 /// An elementwise function on f32, with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -2,7 +2,7 @@
 
 use super::{bad, flag};
 use crate::graph::Attrs;
-use crate::ops::OpError;
+use crate::ops::error::OpError;
 
 /// The direction in which a number becomes a power of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::bad;
 use crate::graph::Attrs;
-use crate::ops::OpError;
+use crate::ops::error::OpError;
 
 /// The most targets of an ensemble of trees.
 const MOST_TARGETS: i64 = 1 << 20;

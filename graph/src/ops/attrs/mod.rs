@@ -33,7 +33,7 @@ pub use vision::{
 };
 pub use window::{AutoPad, ConvAttrs, PoolAttrs, Window};
 
-use super::def::OpError;
+use super::error::OpError;
 use crate::DType;
 use crate::graph::{Attr, Attrs};
 

@@ -2,7 +2,7 @@
 
 use super::{bad, flag};
 use crate::graph::Attrs;
-use crate::ops::OpError;
+use crate::ops::error::OpError;
 
 /// Attributes of `RotaryEmbedding`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use super::{bad, flag, normalize_axis};
 use crate::DType;
 use crate::graph::Attrs;
-use crate::ops::OpError;
+use crate::ops::error::OpError;
 
 /// The dtypes of quantised numbers.
 pub const QUANTISED: &[DType] = &[

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::bad;
 use crate::DType;
 use crate::graph::Attrs;
-use crate::ops::OpError;
+use crate::ops::error::OpError;
 
 /// Attribute `dtype`, which must be a float.
 fn float(attrs: &Attrs) -> Result<DType, OpError> {

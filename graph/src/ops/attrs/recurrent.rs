@@ -2,8 +2,8 @@
 
 use super::bad;
 use crate::graph::{Attr, Attrs};
-use crate::ops::OpError;
 use crate::ops::attrs::flag;
+use crate::ops::error::OpError;
 use crate::ops::families::RecurrentOp;
 use crate::ops::packing::packed_gemm_len;
 

@@ -2,7 +2,7 @@
 
 use super::{bad, flag, normalize_axes};
 use crate::graph::Attrs;
-use crate::ops::def::OpError;
+use crate::ops::error::OpError;
 
 /// The `nearest_mode` that is [`Nearest::ByScale`], which ONNX has no name for.
 pub const BY_SCALE: &str = "by_scale";

@@ -1,8 +1,8 @@
 //! Attributes of `DFT` and `Col2Im`.
 
-use super::super::def::OpError;
 use super::{bad, flag};
 use crate::graph::Attrs;
+use crate::ops::error::OpError;
 
 /// Attributes of `DFT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

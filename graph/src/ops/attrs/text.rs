@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{bad, flag};
 use crate::graph::{Attr, Attrs};
-use crate::ops::OpError;
+use crate::ops::error::OpError;
 
 /// The most columns that `TfIdfVectorizer` makes.
 pub const MOST_COLUMNS: usize = 1 << 24;

@@ -2,7 +2,7 @@
 
 use super::{Window, bad, flag};
 use crate::graph::Attrs;
-use crate::ops::OpError;
+use crate::ops::error::OpError;
 
 /// The largest extent that regions are brought to.
 const MAX_EXTENT: i64 = 1 << 24;

@@ -2,10 +2,10 @@
 
 use smallvec::SmallVec;
 
-use super::super::def::OpError;
 use super::{bad, flag};
 use crate::Dim;
 use crate::graph::Attrs;
+use crate::ops::error::OpError;
 
 /// The largest kernel extent, stride, dilation or padding. The limit keeps the arithmetic of windows inside an i64.
 const MAX_EXTENT: i64 = 1 << 24;

@@ -230,7 +230,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     same_type(BinaryOp::Add, "A + B, broadcast.", AB_NUMBER, |i| {
         arithmetic(i, host::add)
     })

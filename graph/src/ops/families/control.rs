@@ -19,7 +19,10 @@ use crate::dim::Bindings;
 use crate::graph::{Attrs, Function, Node, RunsAt, TensorType, Value, ValueId};
 use crate::ops::cost::moved;
 use crate::ops::def::*;
+use crate::ops::infer::infer_types;
+use crate::ops::infer::verify::verify_untyped;
 use crate::ops::kind::{Op, family};
+use crate::ops::registry::{lookup, node_cost};
 use crate::ops::shapes::*;
 
 /// The most levels of functions within functions.
@@ -106,7 +109,7 @@ fn work(f: &Function) -> usize {
 pub fn check_bodies(attrs: &Attrs) -> Result<(), OpError> {
     for (name, f) in attrs.functions() {
         check_body(name, f)?;
-        let verified = crate::ops::verify::verify(f);
+        let verified = f.verify();
         verified.map_err(|e| crate::ops::attrs::bad(name, e.to_string()))?;
     }
     Ok(())
@@ -131,7 +134,7 @@ fn check_body(name: &str, f: &Function) -> Result<(), OpError> {
             let msg = "is not one of Convoke's ops, which alone run in branches and loops";
             return bad(format!("node '{}' ({}) {msg}", n.name, n.op));
         }
-        if crate::ops::lookup(&n.op).is_some_and(|op| !op.pure_op) {
+        if lookup(&n.op).is_some_and(|op| !op.pure_op) {
             return bad(format!("node '{}' ({}) is not pure", n.name, n.op));
         }
     }
@@ -169,8 +172,8 @@ fn typed(i: &Infer<'_>, name: &str, params: &[TensorType]) -> Result<Function, O
         }
         value.ty = ty.clone();
     }
-    crate::ops::verify::verify_untyped(&f).map_err(|e| bad(e.to_string()))?;
-    crate::ops::infer_types(&mut f)
+    verify_untyped(&f).map_err(|e| bad(e.to_string()))?;
+    infer_types(&mut f)
         .map_err(|e| bad(e.first().map_or_else(String::new, ToString::to_string)))?;
     Ok(f)
 }
@@ -498,7 +501,7 @@ fn of_body(attrs: &Attrs, name: &str, axes: &Bindings) -> Cost {
     let Some(f) = attrs.function(name) else {
         return Cost::default();
     };
-    let each = f.nodes.iter().map(|n| crate::ops::node_cost(f, n, axes));
+    let each = f.nodes.iter().map(|n| node_cost(f, n, axes));
     each.fold(Cost::default(), |sum, c| Cost {
         flops: sum.flops + c.flops,
         bytes: sum.bytes + c.bytes,
@@ -589,7 +592,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Control(ControlOp::If),
         "The results of one function or the other, for the operands after `cond`, a bool scalar.",

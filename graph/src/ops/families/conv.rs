@@ -87,7 +87,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[OpDef::of(
+pub(in crate::ops) const OPS: &[OpDef] = &[OpDef::of(
     Op::Conv(ConvOp::Conv),
     "X [N, C, ..] convolved with W [M, C/group, ..], plus bias [M]: [N, M, ..].",
     &[

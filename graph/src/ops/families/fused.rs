@@ -232,7 +232,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Fused(FusedOp::PackGemmB),
         "B [K, N], or [N, K] with `trans`, laid out for products: [packed length].",

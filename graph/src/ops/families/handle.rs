@@ -47,7 +47,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Handle(HandleOp::HandleIn),
         "The tensor of the caller's handle of this number, given up by the handle where it is donated.",

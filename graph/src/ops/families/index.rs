@@ -271,7 +271,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     OpDef::of(Op::Index(IndexOp::Gather), "Slices of the data along `axis` at the indices.", &[DATA, INDICES], gather)
         .attrs(&[AXIS])
         .cost(output_traffic),

@@ -62,7 +62,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Learn(LearnOp::LabelEncoder),
         "For each element of X, any shape, the value at the place of its key, or `default`; `keys` ascend, NaN last.",

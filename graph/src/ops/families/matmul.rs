@@ -123,7 +123,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::MatMul(MatMulOp::Det),
         "Determinants of the matrices X [.., M, M]: [..].",

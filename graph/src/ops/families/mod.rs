@@ -1,34 +1,34 @@
 //! The definitions of the registry; each module is a family of ops.
 
-mod binary;
-mod control;
-mod conv;
-mod fused;
-mod handle;
-mod index;
-mod learn;
-mod matmul;
-mod movement;
-mod norm;
-mod pooling;
-mod position;
-mod quantised;
-mod random;
-mod recurrent;
-mod reduce;
-mod resize;
-mod scan;
-mod shape;
-mod signal;
-mod slice;
-mod text;
-mod unary;
-mod vision;
+pub(super) mod binary;
+pub(super) mod control;
+pub(super) mod conv;
+pub(super) mod fused;
+pub(super) mod handle;
+pub(super) mod index;
+pub(super) mod learn;
+pub(super) mod matmul;
+pub(super) mod movement;
+pub(super) mod norm;
+pub(super) mod pooling;
+pub(super) mod position;
+pub(super) mod quantised;
+pub(super) mod random;
+pub(super) mod recurrent;
+pub(super) mod reduce;
+pub(super) mod resize;
+pub(super) mod scan;
+pub(super) mod shape;
+pub(super) mod signal;
+pub(super) mod slice;
+pub(super) mod text;
+pub(super) mod unary;
+pub(super) mod vision;
 
 pub use binary::BinaryOp;
 pub use control::{
-    ControlOp, ITERATIONS, MOST_NESTED, asks_body, check_bodies, control_cost, iterations,
-    known_iterations, split_loop, split_scan, typed_bodies,
+    ControlOp, ITERATIONS, MOST_NESTED, asks_body, check_bodies, iterations, known_iterations,
+    split_loop, split_scan, typed_bodies,
 };
 pub use conv::ConvOp;
 pub use fused::FusedOp;
@@ -52,34 +52,3 @@ pub use slice::SliceOp;
 pub use text::TextOp;
 pub use unary::{UnaryOp, float_function, parameter_default};
 pub use vision::VisionOp;
-
-use super::def::OpDef;
-
-/// All definitions except the custom ones, by family.
-pub(super) static FAMILIES: [(&str, &[OpDef]); 25] = [
-    ("binary", binary::OPS),
-    ("control", control::OPS),
-    ("conv", conv::OPS),
-    ("fused", fused::OPS),
-    ("function", unary::FUNCTIONS),
-    ("handle", handle::OPS),
-    ("index", index::OPS),
-    ("learn", learn::OPS),
-    ("matmul", matmul::OPS),
-    ("movement", movement::OPS),
-    ("norm", norm::OPS),
-    ("pool", pooling::OPS),
-    ("position", position::OPS),
-    ("quantised", quantised::OPS),
-    ("random", random::OPS),
-    ("recurrent", recurrent::OPS),
-    ("reduce", reduce::OPS),
-    ("resize", resize::OPS),
-    ("scan", scan::OPS),
-    ("shape", shape::OPS),
-    ("signal", signal::OPS),
-    ("slice", slice::OPS),
-    ("text", text::OPS),
-    ("unary", unary::OPS),
-    ("vision", vision::OPS),
-];

@@ -98,7 +98,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Movement(MovementOp::Transpose),
         "The operand with its axes permuted, reversed by default.",

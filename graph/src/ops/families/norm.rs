@@ -133,7 +133,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     OpDef::of(Op::Norm(NormOp::Softmax), "e^x over its sum along an axis, any shape.", X_FLOAT, along_axis)
         .attrs(&[AXIS])
         .cost(per_element::<12>),

@@ -82,7 +82,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Pool(PoolOp::MaxPool),
         "Greatest element of every window of X [N, C, ..]; optionally its flat index.",

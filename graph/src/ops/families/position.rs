@@ -72,7 +72,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[OpDef::of(
+pub(in crate::ops) const OPS: &[OpDef] = &[OpDef::of(
     Op::Position(PositionOp::RotaryEmbedding),
     "X [B, H, S, D], or [B, S, H * D] with `num_heads`, whose pairs of elements are rotated by the angles of their tokens: those of the rows of the caches [P, R / 2] at position_ids [B, S], or of caches [B, S, R / 2] without them.",
     &[

@@ -349,7 +349,7 @@ pub(super) const N_BITS_ATTRS: &[AttrDef] = &[
 ];
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Quantised(QuantisedOp::ConvInteger),
         "X [N, C, ..] convolved with W [M, C/group, ..], each less its zero point, as exact sums that wrap: [N, M, ..].",

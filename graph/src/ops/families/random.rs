@@ -65,7 +65,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Random(RandomOp::PhiloxUniform),
         "A tensor of the given shape, uniform in [low, high), drawn from `seed`, an i64 key and stream of shape [2].",

@@ -229,7 +229,7 @@ const LAYOUT: AttrDef = attr("layout", AttrKind::Int);
 const PACKED: AttrDef = attr("packed_input_size", AttrKind::Int);
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Recurrent(RecurrentOp::GRU),
         "Gated recurrent units over X [steps, batch, n]: all states [steps, directions, batch, h] and the last ones.",

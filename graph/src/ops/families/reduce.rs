@@ -139,7 +139,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     reduction(ReduceOp::ReduceSum, "Sum over axes.", DATA, |i| {
         reduce(i, Some(host::add), None)
     }),

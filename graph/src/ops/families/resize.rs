@@ -78,7 +78,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[OpDef::of(
+pub(in crate::ops) const OPS: &[OpDef] = &[OpDef::of(
     Op::Resize(ResizeOp::Resize),
     "X with axes brought to other lengths, by factors `scales` or to `sizes`, by interpolation.",
     &[

@@ -53,7 +53,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     running(
         ScanOp::CumProd,
         "Running product along an axis, same shape.",

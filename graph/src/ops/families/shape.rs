@@ -290,7 +290,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Shape(ShapeOp::Constant),
         "The tensor of attribute `value`.",

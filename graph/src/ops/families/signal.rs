@@ -137,7 +137,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Signal(SignalOp::Col2Im),
         "Images [N, C, ..] as the sums of overlapping blocks, the columns of [N, C * block, positions].",

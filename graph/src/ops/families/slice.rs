@@ -336,7 +336,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Slice(SliceOp::Slice),
         "Every step-th element from start to end along the given axes.",

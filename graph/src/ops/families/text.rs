@@ -82,7 +82,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Text(TextOp::RegexFullMatch),
         "Whether each string of X as a whole matches a regular expression: bool, any shape.",

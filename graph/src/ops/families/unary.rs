@@ -201,7 +201,7 @@ macro_rules! functions {
         }
 
         /// Definitions of the ops that compute a function of one float and nothing else.
-        pub(super) const FUNCTIONS: &[OpDef] = &[
+        pub(in crate::ops) const FUNCTIONS: &[OpDef] = &[
             $(function!($cost $name $({ $($parameter = $default),* })? $doc)),*
         ];
 
@@ -254,7 +254,7 @@ macro_rules! function {
 float_functions!(functions);
 
 /// Definitions of the other ops of the family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     integral(UnaryOp::Abs, "|x| of X, any shape.", X_NUMBER, |i| {
         followed(i, absolute)
     }),

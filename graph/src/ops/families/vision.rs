@@ -214,7 +214,7 @@ family! {
 }
 
 /// Definitions of this family.
-pub(super) const OPS: &[OpDef] = &[
+pub(in crate::ops) const OPS: &[OpDef] = &[
     OpDef::of(
         Op::Vision(VisionOp::DeformConv),
         "X [N, C, ..] of one to three spatial axes convolved with W, each element of which is read with an offset of its own: [N, M, ..].",

@@ -2,26 +2,33 @@
 //!
 //! Inference is one pass in topological order. It follows the elements of small integer and bool values, so that
 //! exported shape arithmetic resolves to symbolic dimensions.
+//!
+//! Whatever runs the rules of ops is here: `check` looks at what a rule is given and what it gives, `concrete` runs it on
+//! sizes of run time, and `verify` compares with the types that a function declares.
 
+mod check;
+mod concrete;
 mod partial;
+pub(super) mod verify;
 
 use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-use super::check;
 use super::custom;
-use super::def::{HostValue, Infer, InferredOutput, OpDef, OpError, Operand};
+use super::def::{HostValue, Infer, InferredOutput, OpDef, Operand};
+use super::error::OpError;
 use super::host;
+use super::registry::lookup;
 use crate::graph::{Function, GraphError, Literal, Node, TensorType, Value, ValueId};
 use crate::tensor::Tensor;
 use crate::{DType, Dim};
+use check::{MAX_WEIGHT, check_given, check_literal};
+
+pub use concrete::{infer_concrete, infer_launch};
 
 /// The most errors that are reported about one function.
 const MAX_ERRORS: usize = 32;
-
-/// Weight ([`Dim::weight`]) above which an expression is replaced by a symbol.
-const MAX_WEIGHT: usize = 48;
 
 /// The most weight of followed elements in a whole function, which takes some 200 MB. Elements beyond that are unknown.
 const MAX_FOLLOWED: usize = 1 << 22;
@@ -133,7 +140,7 @@ impl<'f> ValueFacts<'f> {
             let name = named.map_or(&node.name, |id| &values[id.ix()].name);
             Dim::sym(&format!("{name}#{axis}"))
         };
-        let Some(op) = super::lookup(&node.op) else {
+        let Some(op) = lookup(&node.op) else {
             let mut out = custom::declared(node, values)?;
             check::settle(&mut out, MAX_WEIGHT, &fresh)?;
             return Ok(out);
@@ -168,24 +175,10 @@ pub(super) fn rejected(node: &Node, e: OpError) -> GraphError {
     GraphError::rejected(&node.name, &node.op, e)
 }
 
-/// Checks the type of a parameter or literal.
-pub(super) fn check_given(value: &Value, what: &str) -> Result<(), GraphError> {
-    let heavy = |d: &Dim| d.as_const().is_none() && d.weight(MAX_WEIGHT) > MAX_WEIGHT;
-    let checked = match value.ty.shape.iter().any(heavy) {
-        true => Err(OpError::shape("a dimension is too long an expression")),
-        false => check::check_type(&value.ty),
-    };
-    checked.map_err(|e| GraphError::Op {
-        node: value.name.to_string(),
-        op: what.into(),
-        reason: e.to_string(),
-    })
-}
-
 /// An error for every op that the registry lacks, with all nodes that use it.
 pub(super) fn unsupported(f: &Function) -> Vec<GraphError> {
     let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    let known = |op: &str| custom::is_custom(op) || super::lookup(op).is_some();
+    let known = |op: &str| custom::is_custom(op) || lookup(op).is_some();
     for n in f.nodes.iter().filter(|n| !known(&n.op)) {
         missing.entry(&n.op).or_default().push(n.name.to_string());
     }
@@ -217,7 +210,7 @@ pub fn infer_types(f: &mut Function) -> Result<(), Vec<GraphError>> {
         }
     }
     for (id, literal) in &f.literals {
-        let check = |v| super::verify::check_literal(f, v, literal);
+        let check = |v| check_literal(f, v, literal);
         errors.extend(f.values.get(id.ix()).map(check).and_then(Result::err));
     }
     if !errors.is_empty() {

@@ -4,9 +4,11 @@ use std::cell::Cell;
 
 use smallvec::SmallVec;
 
-use super::def::{ConcreteOperand, ConcreteOutputs, HostValue, OpDef, OpError, Operand};
-use super::{check, custom, host, infer as rules};
+use super::{apply, check};
 use crate::graph::{Attrs, TensorType};
+use crate::ops::def::{ConcreteOperand, ConcreteOutputs, HostValue, OpDef, Operand};
+use crate::ops::error::OpError;
+use crate::ops::{custom, host};
 use crate::tensor::Shape;
 use crate::{DType, Dim};
 
@@ -74,7 +76,7 @@ fn infer(
         unknown.set(true);
         Dim::Const(0)
     };
-    let inferred = rules::apply(op, attrs, &operands, outputs, &fresh)?;
+    let inferred = apply(op, attrs, &operands, outputs, &fresh)?;
     if unknown.get() && !may_be_unknown {
         return Err(OpError::shape(
             "the size of the result depends on a host operand not given",
@@ -118,7 +120,7 @@ mod tests {
                 })
             })
             .collect();
-        let out = infer_concrete(super::super::lookup(op).unwrap(), &attrs, &inputs, 1)?;
+        let out = infer_concrete(crate::ops::lookup(op).unwrap(), &attrs, &inputs, 1)?;
         Ok(out.into_iter().map(|(_, s)| s.to_vec()).collect())
     }
 

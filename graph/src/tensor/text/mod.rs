@@ -13,24 +13,15 @@
 //! 2. Strings fill the buffer of their tensor, whose length therefore says how long the text is.
 //! 3. The bytes of one tensor are at most [`MOST_BYTES`].
 
+pub(crate) mod layout;
+
 use crate::block::Block;
 use crate::dtype::DType;
-use crate::tensor::{Shape, Tensor, TensorError, element_count};
+use crate::tensor::error::TensorError;
+use crate::tensor::{Shape, Tensor, element_count};
+use layout::ENTRY;
 
-/// Most bytes of one tensor of strings, table and text together. That many are checked in some 10 ms.
-pub const MOST_BYTES: usize = 1 << 28;
-
-/// Bytes that plans count for a string: its entry in the table, and 24 bytes of text. Where strings are longer, a step
-/// takes more memory than was planned for it, which the ledger grants or refuses when the strings are made.
-pub const ESTIMATE: usize = ENTRY + 24;
-
-/// Bytes of an entry of the table.
-const ENTRY: usize = 8;
-
-/// Bytes of the table of this many strings, which are the bytes of as many empty ones; `None` on overflow.
-pub const fn table_len(strings: usize) -> Option<usize> {
-    strings.checked_mul(ENTRY)
-}
+pub use layout::{ESTIMATE, MOST_BYTES, table_len};
 
 /// Bytes of a tensor of strings with these lengths. Fails above [`MOST_BYTES`].
 pub fn size_of(lengths: impl Iterator<Item = usize>) -> Result<usize, TensorError> {

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::infer::{ValueFacts, check_given, rejected, unsupported};
-use super::shapes::can_equal;
-use crate::graph::{Function, GraphError, Literal, RunsAt, TensorType, Value, ValueId};
-use crate::tensor::Tensor;
+use super::check::{check_given, check_literal};
+use super::{ValueFacts, rejected, unsupported};
+use crate::graph::{Function, GraphError, RunsAt, TensorType, Value, ValueId};
+use crate::ops::shapes::can_equal;
 
 /// Whether a value is defined, and in which part of the function.
 #[derive(Clone, Copy, PartialEq)]
@@ -15,14 +15,16 @@ enum DefinedAt {
     Step,
 }
 
-/// Checks all invariants of [`crate::graph`].
-pub fn verify(f: &Function) -> Result<(), GraphError> {
-    check(f, true)
+impl Function {
+    /// Checks all invariants of [`crate::graph`].
+    pub fn verify(&self) -> Result<(), GraphError> {
+        check(self, true)
+    }
 }
 
-/// As [`verify`], except that the types of nodes' results are not checked: for a function whose types are still to be
+/// As [`Function::verify`], except that the types of nodes' results are not checked: for a function whose types are still to be
 /// inferred.
-pub(super) fn verify_untyped(f: &Function) -> Result<(), GraphError> {
+pub(in crate::ops) fn verify_untyped(f: &Function) -> Result<(), GraphError> {
     check(f, false)
 }
 
@@ -140,47 +142,6 @@ fn define<'f>(
             }),
         },
         _ => Err(GraphError::NoSuchValue { node: by.into() }),
-    }
-}
-
-/// Checks that a literal's bytes are as many as its type needs, and lie inside its file.
-pub(super) fn check_literal(
-    f: &Function,
-    value: &Value,
-    literal: &Literal,
-) -> Result<(), GraphError> {
-    let wrong_size = |bytes: u64| {
-        let (value, ty) = (value.name.to_string(), value.ty.to_string());
-        Err(GraphError::LiteralSize { value, ty, bytes })
-    };
-    let shape = value.ty.fixed_shape();
-    match literal {
-        Literal::Inline(t) => {
-            let same = t.dtype() == value.ty.dtype && shape.as_deref() == Some(t.shape());
-            if same {
-                Ok(())
-            } else {
-                wrong_size(t.byte_len() as u64)
-            }
-        }
-        Literal::Range {
-            artifact,
-            offset,
-            len,
-        } => {
-            let bytes = usize::try_from(*len).unwrap_or(usize::MAX);
-            let fits = |s: &Vec<usize>| Tensor::check_size(value.ty.dtype, s, bytes).is_ok();
-            if !shape.as_ref().is_some_and(fits) {
-                return wrong_size(*len);
-            }
-            let file = f.artifacts.get(*artifact as usize).map(|a| a.len);
-            match (file, offset.checked_add(*len)) {
-                (Some(file), Some(end)) if end <= file => Ok(()),
-                _ => Err(GraphError::LiteralRange {
-                    value: value.name.to_string(),
-                }),
-            }
-        }
     }
 }
 

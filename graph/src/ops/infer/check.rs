@@ -1,9 +1,13 @@
-//! Checks of every node before its shape rule runs, and of every output afterwards.
+//! Checks of what a function is given, of every node before its shape rule runs, and of every output afterwards.
 
-use super::def::{AttrKind, InferredOutput, OpDef, OpError};
-use crate::graph::{Attrs, TensorType};
-use crate::tensor::MAX_RANK;
+use crate::graph::{Attrs, Function, GraphError, Literal, TensorType, Value};
+use crate::ops::def::{AttrKind, InferredOutput, OpDef};
+use crate::ops::error::OpError;
+use crate::tensor::{MAX_RANK, Tensor};
 use crate::{DType, Dim};
+
+/// Weight ([`Dim::weight`]) above which an expression is replaced by a symbol.
+pub(super) const MAX_WEIGHT: usize = 48;
 
 /// Checks operand count, required operands, dtypes and dtype classes; `dtypes` has one entry per
 /// operand slot of the node.
@@ -155,6 +159,61 @@ pub(super) fn settle(
         }
     }
     Ok(())
+}
+
+/// Checks the type of a parameter or literal.
+pub(super) fn check_given(value: &Value, what: &str) -> Result<(), GraphError> {
+    let heavy = |d: &Dim| d.as_const().is_none() && d.weight(MAX_WEIGHT) > MAX_WEIGHT;
+    let checked = match value.ty.shape.iter().any(heavy) {
+        true => Err(OpError::shape("a dimension is too long an expression")),
+        false => check_type(&value.ty),
+    };
+    checked.map_err(|e| GraphError::Op {
+        node: value.name.to_string(),
+        op: what.into(),
+        reason: e.to_string(),
+    })
+}
+
+/// Checks that a literal's bytes are as many as its type needs, and lie inside its file.
+pub(super) fn check_literal(
+    f: &Function,
+    value: &Value,
+    literal: &Literal,
+) -> Result<(), GraphError> {
+    let wrong_size = |bytes: u64| {
+        let (value, ty) = (value.name.to_string(), value.ty.to_string());
+        Err(GraphError::LiteralSize { value, ty, bytes })
+    };
+    let shape = value.ty.fixed_shape();
+    match literal {
+        Literal::Inline(t) => {
+            let same = t.dtype() == value.ty.dtype && shape.as_deref() == Some(t.shape());
+            if same {
+                Ok(())
+            } else {
+                wrong_size(t.byte_len() as u64)
+            }
+        }
+        Literal::Range {
+            artifact,
+            offset,
+            len,
+        } => {
+            let bytes = usize::try_from(*len).unwrap_or(usize::MAX);
+            let fits = |s: &Vec<usize>| Tensor::check_size(value.ty.dtype, s, bytes).is_ok();
+            if !shape.as_ref().is_some_and(fits) {
+                return wrong_size(*len);
+            }
+            let file = f.artifacts.get(*artifact as usize).map(|a| a.len);
+            match (file, offset.checked_add(*len)) {
+                (Some(file), Some(end)) if end <= file => Ok(()),
+                _ => Err(GraphError::LiteralRange {
+                    value: value.name.to_string(),
+                }),
+            }
+        }
+    }
 }
 
 #[cfg(test)]
