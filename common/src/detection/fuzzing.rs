@@ -8,7 +8,7 @@ use tokio::io::{duplex, join, sink};
 use super::listener::name;
 use super::tripwire::{ExpectedNonces, NONCE, announce, answer};
 use super::watched::Tripwires;
-use crate::fuzzing::on_runtime;
+use crate::fuzzing::target::on_runtime;
 use crate::world::TcpConnection;
 
 fn boxed(tcp: impl TcpConnection + 'static) -> Box<dyn TcpConnection> {

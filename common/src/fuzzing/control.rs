@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use tarpc::{ClientMessage, RequestName, Response};
 
 use super::graph::{trust_driver, trust_function, trust_programs};
-use super::{MemoryBound, Target, choose};
+use super::target::{MemoryBound, Target, choose};
 use crate::error::Result;
 use crate::rpc::services::{
     CoordinatorRequest, CoordinatorResponse, JoiningRequest, JoiningResponse, WorkerRequest,

@@ -9,7 +9,7 @@ use convoke_graph::ops;
 use convoke_graph::program::{DriverProgram, HashedProgram, Program, bytes_under};
 use serde::de::DeserializeOwned;
 
-use super::{MemoryBound, Target, choose};
+use super::target::{MemoryBound, Target, choose};
 use crate::grant::{BodyGrant, Grant};
 
 pub(super) const TARGET: Target = Target {

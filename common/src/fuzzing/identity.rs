@@ -1,7 +1,7 @@
 //! Targets for the inputs of newcomers and handshakes: join tokens, names, signing requests and certificates; also
 //! identity files.
 
-use super::{MemoryBound, Target, choose};
+use super::target::{MemoryBound, Target, choose};
 use crate::identity::fuzzing::{authority, certificate, own_file, signing_request, stranger};
 use crate::identity::{JoinToken, PeerName, Role, Serial, TokenId};
 

@@ -1,6 +1,6 @@
 //! The messages and files that processes of one host send on the socket over which they share memory.
 
-use super::{MemoryBound, Target, choose, on_runtime};
+use super::target::{MemoryBound, Target, choose, on_runtime};
 use crate::world::shared_memory::fuzzing::{gifts, greeted, greeting, has};
 
 pub(super) const TARGET: Target = Target {

@@ -1,7 +1,7 @@
 //! Targets for bytes that a peer can send before it is known, or unreliably: greetings, first bytes of streams, and
 //! datagrams.
 
-use super::{MemoryBound, Target, choose};
+use super::target::{MemoryBound, Target, choose};
 use crate::detection::datagram::Datagram;
 use crate::rpc::StreamKind;
 use crate::world::hello;

@@ -1,7 +1,7 @@
 //! Targets for the bytes that both ends send while a tripwire is armed, on a stream of the connection, and for those
 //! that strangers may send to the TCP port.
 
-use super::{MemoryBound, Target, choose};
+use super::target::{MemoryBound, Target, choose};
 use crate::detection::fuzzing::{announced, answers};
 
 pub(super) const TARGET: Target = Target {

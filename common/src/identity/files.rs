@@ -8,18 +8,15 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
-use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::identity::authority::ca::{BACKDATE, CERTIFICATE_LIFE, IdentityError};
 use crate::identity::authority::csr::OwnKey;
-use crate::identity::certificate::subject::{BadSubject, PeerIdentity};
+use crate::identity::certificate::peer::PeerIdentity;
+use crate::identity::certificate::validity::{BACKDATE, CERTIFICATE_LIFE, validity};
+use crate::identity::certificate::verify::AUTHORITIES;
+use crate::identity::error::IdentityError;
 use crate::world::{FileMode, Store};
 
 const IDENTITY_FILE: &str = "identity.pem";
-
-/// The most authorities' certificates that belong to an identity: the one of the authority that signed it, and, while
-/// that authority replaces another, its endorsement by the other and the other's own.
-pub(super) const AUTHORITIES: usize = 4;
 
 /// A bound for identity files: five PEM blocks have about 4 KiB.
 const LARGEST_FILE: u64 = 64 << 10;
@@ -94,34 +91,6 @@ pub(super) fn write_pem(
     }
     store.write_atomic(path, text.as_bytes(), FileMode::Secret)?;
     Ok(())
-}
-
-fn parse<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, IdentityError> {
-    X509Certificate::from_der(der)
-        .map(|(_, certificate)| certificate)
-        .map_err(|_| IdentityError::BadSubject(BadSubject::Certificate))
-}
-
-/// The first and the last second in which a certificate is valid, since 1970.
-pub(super) fn validity(der: &CertificateDer<'_>) -> Result<(u64, u64), IdentityError> {
-    let certificate = parse(der)?;
-    let seconds = |time: x509_parser::time::ASN1Time| time.timestamp().max(0) as u64;
-    let validity = certificate.validity();
-    Ok((seconds(validity.not_before), seconds(validity.not_after)))
-}
-
-impl OwnKey {
-    pub(super) fn check_matches(
-        &self,
-        certificate: &CertificateDer<'_>,
-    ) -> Result<(), IdentityError> {
-        let certificate = parse(certificate)?;
-        if *certificate.public_key().subject_public_key.data == *self.public_key() {
-            Ok(())
-        } else {
-            Err(IdentityError::KeyMismatch)
-        }
-    }
 }
 
 /// This process's key, its certificate, and the CA that signed it.

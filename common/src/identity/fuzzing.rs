@@ -8,11 +8,11 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 
-use crate::identity::authority::ca::{CERTIFICATE_LIFE, CertificateClaims, ClusterCa};
+use crate::identity::authority::ca::{CertificateClaims, ClusterCa};
 use crate::identity::certificate::revocation::RevocationList;
-use crate::identity::certificate::subject::{CaHash, PeerName, Role, TokenId};
+use crate::identity::certificate::subject::{CaHash, PeerName, Role, SERVER_NAME, TokenId};
+use crate::identity::certificate::validity::CERTIFICATE_LIFE;
 use crate::identity::certificate::verify::{TrustedAuthorities, VerifyClient, VerifyServer};
-use crate::identity::connection::tls::SERVER_NAME;
 use crate::identity::files::{OwnIdentity, parse_pem};
 use crate::world::{NoCompute, Rng, WallClock, World};
 

@@ -21,6 +21,7 @@
 mod authority;
 mod certificate;
 mod connection;
+mod error;
 mod files;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
@@ -28,22 +29,23 @@ pub(crate) mod fuzzing;
 pub(crate) mod testing;
 mod token;
 
-pub use authority::ca::{CA_LIFE, CERTIFICATE_LIFE, CertificateClaims, ClusterCa, IdentityError};
+pub use authority::ca::{CertificateClaims, ClusterCa};
 pub use authority::csr::OwnKey;
 pub use authority::former::former_holder;
 pub use certificate::membership::{MEMBERSHIP_OVER, membership_over};
+pub use certificate::peer::PeerIdentity;
 pub use certificate::revocation::RevocationList;
-pub use certificate::subject::{
-    BadSubject, CaHash, PeerIdentity, PeerName, Role, Serial, TokenId, certified_until,
-    is_certified_by, peer_ca, peer_identity,
-};
+pub use certificate::subject::{BadSubject, CaHash, PeerName, Role, SERVER_NAME, Serial, TokenId};
+pub use certificate::validity::{CA_LIFE, CERTIFICATE_LIFE};
 pub use connection::dial::{
     AcceptError, CLOSE_WRONG_ROLE, DIAL_TIMEOUT, DialError, InboundConnection, OutboundConnection,
     Side, TlsCause, dial, greet,
 };
 pub use connection::handshakes::{Handshake, Handshakes};
+pub use connection::peer_certificate::{certified_until, is_certified_by, peer_ca, peer_identity};
 pub(crate) use connection::tls::AskedNames;
-pub use connection::tls::{SERVER_NAME, TlsConfigs};
+pub use connection::tls::TlsConfigs;
+pub use error::IdentityError;
 pub use files::{IdentityFiles, OwnIdentity};
 pub use token::budget::{Amount, Budget, Weight};
 pub use token::store::{TokenError, TokenInfo, TokenStore};

@@ -8,10 +8,11 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 
-use crate::identity::authority::ca::{CERTIFICATE_LIFE, CertificateClaims, ClusterCa};
+use crate::identity::authority::ca::{CertificateClaims, ClusterCa};
 use crate::identity::authority::csr::OwnKey;
 use crate::identity::certificate::revocation::RevocationList;
 use crate::identity::certificate::subject::{Role, TokenId};
+use crate::identity::certificate::validity::CERTIFICATE_LIFE;
 use crate::identity::connection::tls::TlsConfigs;
 use crate::identity::files::OwnIdentity;
 use crate::world::testing::FakeWall;

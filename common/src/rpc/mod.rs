@@ -25,11 +25,12 @@ use crate::memory::SharedBlocks;
 use crate::world::World;
 use transport::{DeadlineChannel, MAX_FRAME, client_config, client_transport};
 
+pub use crate::world::ComputeUse;
 pub use services::{Coordinator, Joining, Worker};
 pub use status::{
-    ClusterStatus, ComputeUse, DeathStatus, DeviceMemory, LeaseStatus, LinkStatus, MeasuredLink,
-    MemberState, MemberStatus, MemoryReport, MemoryUse, ProgramStatus, ProgramStoreStatus,
-    QuarantineStatus, RendezvousStatus, STEPS, Sources, StepFailure, WeightsStatus, WorkerStatus,
+    ClusterStatus, DeathStatus, DeviceMemory, LeaseStatus, LinkStatus, MeasuredLink, MemberState,
+    MemberStatus, MemoryReport, MemoryUse, ProgramStatus, ProgramStoreStatus, QuarantineStatus,
+    RendezvousStatus, STEPS, Sources, StepFailure, WeightsStatus, WorkerStatus,
 };
 pub use streams::{FORBIDDEN, StreamService, serve_stream_of, serve_streams};
 

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::ids::{Incarnation, LeaseId, StepKey};
 use crate::members::OpenConnections;
 use crate::memory::{Purpose, TokenHolding};
-use crate::world::AccountId;
+use crate::world::{AccountId, ComputeUse};
 
 /// The memory of a device that is not the host itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -179,25 +179,6 @@ impl StepFailure {
             "a step failed"
         );
     }
-}
-
-/// A lease, or an eager session, that has jobs at compute.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ComputeUse {
-    /// The account that is charged: the client's token, or the client if it joined without one.
-    pub account: AccountId,
-    /// The name of the client.
-    pub member: String,
-    pub lease: LeaseId,
-    /// Whether one of its jobs runs now.
-    pub runs: bool,
-    /// How many jobs wait that have not begun.
-    pub waiting: u32,
-    /// How many jobs wait that have begun and gave way.
-    pub paused: u32,
-    /// For how many milliseconds the oldest waiting job has waited since it arrived or gave way; if none waits, how
-    /// long the running job has had its turn.
-    pub since_ms: u64,
 }
 
 /// An installed program.

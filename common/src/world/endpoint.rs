@@ -15,8 +15,9 @@ use std::time::Duration;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{AsyncUdpSocket, ConnectionId, ConnectionIdGenerator, VarInt};
 
+use super::net::NetError;
 use super::transport::{EndpointOptions, HIGHEST_MTU, Side, transport};
-use super::{NetError, Rng, WallClock, WallTime};
+use super::{Rng, WallClock, WallTime};
 use crate::identity::{AskedNames, TlsConfigs};
 
 /// Connection ids are opaque; eight random bytes do not collide within one endpoint.

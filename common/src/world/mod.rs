@@ -24,7 +24,6 @@ mod endpoint;
 pub mod hello;
 mod net;
 mod private;
-mod real_net;
 mod rng;
 pub(crate) mod shared_memory;
 mod socket;
@@ -51,13 +50,12 @@ use crate::error::{Code, Error};
 
 pub use clock::{SystemClock, WallClock, WallTime};
 pub use compute::{
-    AccountId, Begin, CREDIT, Compute, FairQueue, Job, NoCompute, Refusal, RefusedJob, Rival,
-    STEP_TURN, Share,
+    AccountId, Begin, CREDIT, Compute, ComputeUse, FairQueue, Job, NoCompute, Refusal, RefusedJob,
+    Rival, STEP_TURN, Share,
 };
 pub use disk::Disk;
 pub use endpoint::{Endpoint, Incoming, build_endpoint};
-pub use net::{Net, NetError, TcpAcceptor, TcpConnection};
-pub use real_net::RealNet;
+pub use net::{Net, NetError, RealNet, TcpAcceptor, TcpConnection};
 pub use rng::{Rng, SystemRng};
 pub use shared_memory::{ExpectedPeer, Giver, Nonce, SegmentNotice, SharedMemory, Taker};
 pub use socket::bind_private;

@@ -16,84 +16,18 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
 
 use crate::identity::authority::csr::OwnKey;
-use crate::identity::certificate::subject::{
-    BadSubject, CaHash, PeerName, Role, Serial, TokenId, to_uri,
-};
-use crate::identity::connection::tls::SERVER_NAME;
-use crate::identity::files::{
-    OwnIdentity, Pem, parse_pem, pem_text, read_pem, validity, write_pem,
-};
+use crate::identity::certificate::peer::to_uri;
+use crate::identity::certificate::subject::{CaHash, PeerName, Role, SERVER_NAME, Serial, TokenId};
+use crate::identity::certificate::validity::{BACKDATE, CA_LIFE, CERTIFICATE_LIFE, validity};
+use crate::identity::error::IdentityError;
+use crate::identity::files::{OwnIdentity, Pem, parse_pem, pem_text, read_pem, write_pem};
 use crate::identity::token::budget::Budget;
-use crate::world::{FileMode, Rng, Store, StoreError, World};
-
-/// How long the CA's certificate is valid.
-pub const CA_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
-
-/// How long a member's certificate is valid; it is renewed after a third of that.
-pub const CERTIFICATE_LIFE: Duration = Duration::from_secs(7 * 86_400);
-
-/// Certificates are valid from this long before they are made, because clocks differ.
-pub(in crate::identity) const BACKDATE: Duration = Duration::from_secs(3600);
+use crate::world::{FileMode, Rng, Store, World};
 
 /// A bound for signing requests: one with an Ed25519 key has about 200 bytes.
 const LARGEST_REQUEST: usize = 4096;
 
 const CA_FILE: &str = "cluster-ca.pem";
-
-/// Why a key or certificate could not be made, read or stored.
-#[derive(Debug, thiserror::Error)]
-pub enum IdentityError {
-    /// The disk refused to read or write a file.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The certificate library failed.
-    #[error("cannot {what}")]
-    Crypto {
-        /// What could not be done, beginning with a verb.
-        what: &'static str,
-        /// The library's error.
-        #[source]
-        source: rcgen::Error,
-    },
-    /// The CA does not serve this signing request.
-    #[error("the signing request is refused: {reason}")]
-    BadRequest {
-        /// Why the request is refused.
-        reason: &'static str,
-    },
-    /// The certificate does not say who its holder is.
-    #[error("the certificate cannot be used")]
-    BadSubject(#[source] BadSubject),
-    /// The file does not hold a certificate or key as it should.
-    #[error(
-        "{} is damaged: {reason}; restore it from a backup, or remove it to start anew \
-         (every member must then join again)", path.display()
-    )]
-    Damaged {
-        /// The damaged file.
-        path: PathBuf,
-        /// What is wrong with the file.
-        reason: &'static str,
-    },
-    /// The key and the certificate do not belong together.
-    #[error("the certificate was not made for this key")]
-    KeyMismatch,
-    /// The certificate came without the certificate of its authority.
-    #[error("the coordinator did not say which authority signed the certificate")]
-    NoAuthority,
-    /// The authority already replaces another one that was not retired.
-    #[error("the authority that was replaced last is still accepted: retire it first")]
-    AlreadyRotated,
-    /// TLS refuses the key or the certificate.
-    #[error("the identity cannot be used for TLS")]
-    Tls(#[source] rustls::Error),
-}
-
-impl IdentityError {
-    pub(in crate::identity) fn crypto(what: &'static str) -> impl FnOnce(rcgen::Error) -> Self {
-        move |source| Self::Crypto { what, source }
-    }
-}
 
 /// What a certificate is to say about its holder.
 #[derive(Debug, Clone)]
@@ -395,7 +329,7 @@ fn leaf(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::certificate::subject::PeerIdentity;
+    use crate::identity::certificate::peer::PeerIdentity;
     use crate::identity::testing::rig;
     use crate::world::testing::Scratch;
 

@@ -1,9 +1,10 @@
 //! A private key that is made in the process that uses it, and the request that carries its public half to the CA.
 
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ED25519};
-use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
-use crate::identity::authority::ca::IdentityError;
+use crate::identity::certificate::validity::parse;
+use crate::identity::error::IdentityError;
 use crate::world::Rng;
 
 /// The DER bytes before the seed of an Ed25519 key in PKCS #8 (RFC 8410, section 7).
@@ -41,6 +42,19 @@ impl OwnKey {
 
     pub(in crate::identity) fn into_pair(self) -> KeyPair {
         self.0
+    }
+
+    /// Fails if a certificate was not made for this key.
+    pub(in crate::identity) fn check_matches(
+        &self,
+        certificate: &CertificateDer<'_>,
+    ) -> Result<(), IdentityError> {
+        let certificate = parse(certificate)?;
+        if *certificate.public_key().subject_public_key.data == *self.public_key() {
+            Ok(())
+        } else {
+            Err(IdentityError::KeyMismatch)
+        }
     }
 
     /// A certificate signing request in DER. It proves possession of the key and asks for nothing else: the CA decides

@@ -7,9 +7,9 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use std::time::Duration;
 
-use crate::identity::certificate::subject::PeerIdentity;
+use crate::identity::certificate::peer::PeerIdentity;
+use crate::identity::certificate::validity::validity;
 use crate::identity::certificate::verify::verify_leaf;
-use crate::identity::files::validity;
 
 /// A bound for certificates: a member's has about 600 bytes.
 const LARGEST_CERTIFICATE: usize = 4096;

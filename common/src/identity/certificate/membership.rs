@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::identity::certificate::subject::PeerIdentity;
+use crate::identity::certificate::peer::PeerIdentity;
 use crate::world::WallClock;
 
 /// How often the calendar is read. A single timer would miss that the calendar was set, or that the machine slept.

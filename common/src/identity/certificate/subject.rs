@@ -1,17 +1,14 @@
-//! What a certificate says about its holder, as one URI: `convoke:/<role>/<name>/<token id>/<serial>`, followed by
-//! `/<budget>` where the token has one.
+//! The parts of what a certificate says: role, name, token id and serial number of its holder, and the hash by which its
+//! authority is known.
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
 
-use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
-use webpki::KeyUsage;
 
-use crate::identity::certificate::verify::verify_leaf;
-use crate::identity::files::validity;
-use crate::identity::token::budget::Budget;
+/// The DNS name in every server certificate. Certificates hold no addresses: members are known by role and key.
+pub const SERVER_NAME: &str = "convoke";
 
 /// What a peer may do. Each service decides which of its calls a role may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -216,124 +213,6 @@ impl fmt::Debug for CaHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CaHash({})", blake3::Hash::from_bytes(self.0).to_hex())
     }
-}
-
-/// The identity of a peer, as its verified certificate states it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct PeerIdentity {
-    /// What the peer may do.
-    pub role: Role,
-    /// The name of the peer.
-    pub name: PeerName,
-    /// The token with which the peer joined.
-    pub token_id: TokenId,
-    /// What the holders of that token may make each process hold and do.
-    pub budget: Budget,
-    /// The certificate's serial number.
-    pub serial: Serial,
-    /// BLAKE3 hash of the certificate, which tells two holders of the same name apart.
-    pub fingerprint: [u8; 32],
-}
-
-const SCHEME: &str = "convoke:/";
-
-/// The URI that a certificate carries for this holder.
-pub(in crate::identity) fn to_uri(
-    role: Role,
-    name: &PeerName,
-    token_id: &TokenId,
-    budget: &Budget,
-    serial: Serial,
-) -> String {
-    let uri = format!("{SCHEME}{role}/{name}/{token_id}/{serial}");
-    match budget.is_default() {
-        true => uri,
-        false => format!("{uri}/{budget}"),
-    }
-}
-
-impl PeerIdentity {
-    /// The bytes that the holders of this peer's token may use together at a worker that may use `all` bytes.
-    pub fn memory_of(&self, all: u64) -> u64 {
-        match self.role {
-            _ if self.token_id == TokenId::direct() => all,
-            Role::Client => self.budget.memory.unwrap_or(Budget::MEMORY).of(all),
-            Role::Worker | Role::Coordinator => all,
-        }
-    }
-
-    /// Reads the identity in a certificate. The caller must have verified that the certificate is genuine.
-    pub(in crate::identity) fn from_certificate(
-        der: &CertificateDer<'_>,
-    ) -> Result<Self, BadSubject> {
-        let certificate =
-            webpki::EndEntityCert::try_from(der).map_err(|_| BadSubject::Certificate)?;
-        let mut uris = certificate.valid_uri_names();
-        let (Some(uri), None) = (uris.next(), uris.next()) else {
-            return Err(BadSubject::Form);
-        };
-        let path = uri.strip_prefix(SCHEME).ok_or(BadSubject::Form)?;
-        let mut parts = path.split('/');
-        let (Some(role), Some(name), Some(token_id), Some(serial), budget, None) = (
-            parts.next(),
-            parts.next(),
-            parts.next(),
-            parts.next(),
-            parts.next(),
-            parts.next(),
-        ) else {
-            return Err(BadSubject::Form);
-        };
-        Ok(Self {
-            role: role.parse()?,
-            name: name.parse()?,
-            token_id: token_id.parse()?,
-            budget: budget.unwrap_or_default().parse()?,
-            serial: serial.parse()?,
-            fingerprint: *blake3::hash(der).as_bytes(),
-        })
-    }
-}
-
-fn chain(connection: &quinn::Connection) -> Option<Vec<CertificateDer<'static>>> {
-    let any = connection.peer_identity()?;
-    any.downcast().ok().map(|chain| *chain)
-}
-
-/// The identity that the other end of a connection proved; `None` for a peer that showed no certificate.
-pub fn peer_identity(connection: &quinn::Connection) -> Option<PeerIdentity> {
-    let chain = chain(connection)?;
-    PeerIdentity::from_certificate(chain.first()?).ok()
-}
-
-/// The last second, since 1970, in which the certificate is valid that the other end of a connection showed.
-pub fn certified_until(connection: &quinn::Connection) -> Option<u64> {
-    let chain = chain(connection)?;
-    validity(chain.first()?).ok().map(|(_, end)| end)
-}
-
-/// Whether one of these authorities itself signed the certificate that the other end of a connection showed. The
-/// certificate may have expired meanwhile; whether its token is still valid is for the caller to judge.
-pub fn is_certified_by(
-    connection: &quinn::Connection,
-    authorities: &[CertificateDer<'static>],
-) -> bool {
-    let Some(leaf) = chain(connection).and_then(|chain| chain.into_iter().next()) else {
-        return false;
-    };
-    let signed = |ca: &CertificateDer<'static>| {
-        let (_, end) = validity(&leaf).ok()?;
-        let (_, last) = validity(ca).ok()?;
-        let then = UnixTime::since_unix_epoch(Duration::from_secs(end.min(last)));
-        verify_leaf(&leaf, ca, &[], then, KeyUsage::client_auth()).ok()
-    };
-    authorities.iter().any(|ca| signed(ca).is_some())
-}
-
-/// The CA certificate with this hash that a server showed: a newcomer keeps it after joining.
-pub fn peer_ca(connection: &quinn::Connection, hash: &CaHash) -> Option<CertificateDer<'static>> {
-    let chain = chain(connection)?;
-    chain.into_iter().find(|ca| CaHash::of(ca) == *hash)
 }
 
 #[cfg(test)]

@@ -18,10 +18,14 @@ use rustls::{
 };
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
+use crate::identity::certificate::peer::PeerIdentity;
 use crate::identity::certificate::revocation::RevocationList;
-use crate::identity::certificate::subject::{CaHash, PeerIdentity, Role};
-use crate::identity::connection::tls::SERVER_NAME;
-use crate::identity::files::{AUTHORITIES, validity};
+use crate::identity::certificate::subject::{CaHash, Role, SERVER_NAME};
+use crate::identity::certificate::validity::validity;
+
+/// The most authorities' certificates that belong to an identity: the one of the authority that signed it, and, while
+/// that authority replaces another, its endorsement by the other and the other's own.
+pub(in crate::identity) const AUTHORITIES: usize = 4;
 
 /// Ed25519 is the only signature algorithm that this cluster accepts.
 pub(in crate::identity) static ALGORITHMS: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {

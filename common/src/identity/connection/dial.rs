@@ -7,7 +7,9 @@ use std::time::Duration;
 use quinn::{Connection, ConnectionError, VarInt};
 use tokio::time::{Instant, timeout_at};
 
-use crate::identity::certificate::subject::{PeerIdentity, Role, peer_identity};
+use crate::identity::certificate::peer::PeerIdentity;
+use crate::identity::certificate::subject::Role;
+use crate::identity::connection::peer_certificate::peer_identity;
 use crate::world::hello::{self, CLOSE_VERSION, HelloError};
 use crate::world::{Endpoint, Incoming, admit_all_streams, welcome};
 

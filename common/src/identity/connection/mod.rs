@@ -2,4 +2,5 @@
 
 pub(in crate::identity) mod dial;
 pub(in crate::identity) mod handshakes;
+pub(in crate::identity) mod peer_certificate;
 pub(in crate::identity) mod tls;

@@ -11,18 +11,15 @@ use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ServerConfig, SignatureScheme};
 
-use crate::identity::authority::ca::IdentityError;
 use crate::identity::certificate::revocation::RevocationList;
 use crate::identity::certificate::subject::{CaHash, Role};
 use crate::identity::certificate::verify::{
     ALGORITHMS, TrustedAuthorities, VerifyClient, VerifyServer,
 };
+use crate::identity::error::IdentityError;
 use crate::identity::files::OwnIdentity;
 use crate::identity::token::base32;
 use crate::world::{WallClock, WallTime};
-
-/// The DNS name in every server certificate. Certificates hold no addresses: members are known by role and key.
-pub const SERVER_NAME: &str = "convoke";
 
 /// The BLAKE3 context that separates the names of clusters from all other hashes.
 const NAME_CONTEXT: &str = "convoke 2026-11-23 server name of a cluster";

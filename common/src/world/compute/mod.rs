@@ -16,9 +16,7 @@ use std::time::Duration;
 use convoke_graph::ids::FunctionId;
 
 pub use fair_queue::{CREDIT, FairQueue, Rival, STEP_TURN};
-pub use share::{AccountId, Share};
-
-use crate::rpc::ComputeUse;
+pub use share::{AccountId, ComputeUse, Share};
 
 /// A piece of work.
 pub type Job = Box<dyn FnOnce() + Send + 'static>;

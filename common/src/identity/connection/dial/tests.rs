@@ -1,6 +1,7 @@
 use super::*;
-use crate::identity::authority::ca::CERTIFICATE_LIFE;
-use crate::identity::certificate::subject::{CaHash, peer_ca};
+use crate::identity::certificate::subject::CaHash;
+use crate::identity::certificate::validity::CERTIFICATE_LIFE;
+use crate::identity::connection::peer_certificate::peer_ca;
 use crate::identity::connection::tls::TlsConfigs;
 use crate::identity::connection::tls::{AskedNames, name_asked_for};
 use crate::identity::testing::{Rig, START, rig};
@@ -196,13 +197,13 @@ async fn certificates_have_their_time() {
 async fn an_expired_authority_is_refused() {
     let rig = rig();
     rig.wall
-        .set(START + crate::identity::authority::ca::CA_LIFE.as_secs() - 60);
+        .set(START + crate::identity::certificate::validity::CA_LIFE.as_secs() - 60);
     let server = rig.member(Role::Coordinator).await;
     let worker = rig.member(Role::Worker).await;
     let (dialled, _) = meet(&server, &worker, Role::Coordinator).await;
     dialled.expect("a minute is left");
     rig.wall
-        .set(START + crate::identity::authority::ca::CA_LIFE.as_secs() + 60);
+        .set(START + crate::identity::certificate::validity::CA_LIFE.as_secs() + 60);
     let (dialled, _) = meet(&server, &worker, Role::Coordinator).await;
     assert_eq!(rejected(dialled), (Side::Us, TlsCause::OutOfDate));
 }

@@ -8,10 +8,11 @@ use quinn::Runtime;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use super::endpoint::build_endpoint;
-use super::net::{Net, NetError, TcpAcceptor, TcpConnection};
-use super::{BoxFuture, Endpoint, EndpointOptions, Rng, WallClock};
+use super::error::NetError;
+use super::{Net, TcpAcceptor, TcpConnection};
 use crate::identity::TlsConfigs;
+use crate::world::endpoint::build_endpoint;
+use crate::world::{BoxFuture, Endpoint, EndpointOptions, Rng, WallClock};
 
 /// The size to which a UDP socket's buffers are raised: about 3 ms of a 10 Gbit/s link, so that a burst does not
 /// overflow them while the I/O thread is scheduled away. The kernel may cap the size (`net.core.rmem_max`).
