@@ -9,6 +9,7 @@ use convoke_graph::ops;
 use convoke_graph::{DType, Dim};
 
 use super::edit::Edit;
+use super::pass;
 
 /// Runs the pass.
 pub fn run(f: Function) -> (Function, Option<String>) {
@@ -40,7 +41,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
         pairs.into_iter().for_each(|(from, to)| e.forward(from, to));
         merged += 1;
     }
-    let report = (merged > 0).then(|| format!("merged {}", super::count(merged, "equal node")));
+    let report = (merged > 0).then(|| format!("merged {}", pass::count(merged, "equal node")));
     (e.finish(), report)
 }
 

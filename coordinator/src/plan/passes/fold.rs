@@ -6,6 +6,7 @@ use convoke_graph::ops::{self, HostValue};
 use convoke_graph::tensor::Tensor;
 
 use super::edit::Edit;
+use super::pass;
 
 /// Runs the pass.
 pub fn run(f: Function) -> (Function, Option<String>) {
@@ -26,7 +27,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
             .for_each(|(o, t)| e.define(o, t));
         folded += 1;
     }
-    let report = (folded > 0).then(|| format!("evaluated {}", super::count(folded, "shape node")));
+    let report = (folded > 0).then(|| format!("evaluated {}", pass::count(folded, "shape node")));
     (e.finish(), report)
 }
 

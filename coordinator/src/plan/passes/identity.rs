@@ -5,6 +5,7 @@ use convoke_graph::graph::{Function, ValueId};
 use convoke_graph::ops::{BinaryOp, MovementOp, Op, ShapeOp, SliceOp, UnaryOp};
 
 use super::edit::Edit;
+use super::pass;
 
 /// Runs the pass.
 pub fn run(f: Function) -> (Function, Option<String>) {
@@ -19,7 +20,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
         }
     }
     let report =
-        (removed > 0).then(|| format!("removed {} without effect", super::count(removed, "node")));
+        (removed > 0).then(|| format!("removed {} without effect", pass::count(removed, "node")));
     (e.finish(), report)
 }
 

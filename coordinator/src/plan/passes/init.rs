@@ -9,6 +9,7 @@ use convoke_graph::graph::{Function, RunsAt};
 use convoke_graph::ops;
 
 use super::edit::Edit;
+use super::pass;
 
 /// Runs the pass.
 pub fn run(f: Function) -> (Function, Option<String>) {
@@ -29,6 +30,6 @@ pub fn run(f: Function) -> (Function, Option<String>) {
             moved += 1;
         }
     }
-    let report = (moved > 0).then(|| format!("{} to install time", super::count(moved, "node")));
+    let report = (moved > 0).then(|| format!("{} to install time", pass::count(moved, "node")));
     (e.finish(), report)
 }

@@ -22,8 +22,8 @@ mod fold;
 mod fuse;
 mod identity;
 mod init;
-mod names;
 mod pack;
+mod pass;
 mod prune;
 mod sink;
 mod transpose;
@@ -34,6 +34,7 @@ use convoke_graph::graph::{Function, GraphError};
 
 use approximate::{batch_norm, coded, rewrite};
 pub use bodies::{Bodies, control_op, read_by};
+use pass::Pass;
 pub use sink::StaysInPlace;
 
 /// An optimised function, and one line for each pass that changed something.
@@ -44,9 +45,6 @@ pub struct OptimisedFunction {
     /// Whether nodes have moved into branches of control flow, which could have stayed.
     pub moved: bool,
 }
-
-/// A pass returns the new function, and a description of its changes if it made any.
-type Pass = fn(Function) -> (Function, Option<String>);
 
 /// The changes that a pass may make.
 enum PassKind {
@@ -126,11 +124,6 @@ pub fn optimise_in_place(
 fn verify_after(f: &Function, pass: &str) -> Result<()> {
     f.verify()
         .map_err(|e| Error::internal(format!("after {pass}: {e}")))
-}
-
-/// Formats a count with its noun: `1 node`, `2 nodes`.
-fn count(n: usize, noun: &str) -> String {
-    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

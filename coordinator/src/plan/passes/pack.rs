@@ -14,6 +14,7 @@ use convoke_graph::ops::{
 use convoke_graph::{DType, Tensor};
 
 use super::edit::Edit;
+use super::pass;
 
 /// Runs the pass.
 pub fn run(f: Function) -> (Function, Option<String>) {
@@ -35,8 +36,8 @@ pub fn run(f: Function) -> (Function, Option<String>) {
     let report = (nodes > 0).then(|| {
         format!(
             "{} for {}",
-            super::count(packed.len(), "weight"),
-            super::count(nodes, "node")
+            pass::count(packed.len(), "weight"),
+            pass::count(nodes, "node")
         )
     });
     (e.finish(), report)

@@ -4,6 +4,8 @@
 use convoke_graph::graph::{Function, Literal, Node, ValueId};
 use convoke_graph::ops;
 
+use super::pass;
+
 const NONE: u32 = u32::MAX;
 
 /// Runs the pass.
@@ -42,8 +44,8 @@ pub fn run(mut f: Function) -> (Function, Option<String>) {
     let report = (done != (0, 0)).then(|| {
         format!(
             "removed {} and {}",
-            super::count(done.0, "node"),
-            super::count(done.1, "constant")
+            pass::count(done.0, "node"),
+            pass::count(done.1, "constant")
         )
     });
     (f, report)

@@ -15,6 +15,7 @@ use convoke_graph::ops::{self, ControlOp};
 use convoke_graph::tensor::Tensor;
 
 use super::bodies::{Bodies, inline_literals, read_by};
+use super::pass;
 
 /// Tells of a node's name whether the node stays where it is.
 pub type StaysInPlace<'a> = &'a dyn Fn(&str) -> bool;
@@ -64,12 +65,7 @@ pub fn run(mut f: Function, stays: StaysInPlace<'_>) -> (Function, Option<String
     let count = gone.iter().filter(|gone| **gone).count();
     let mut gone = gone.into_iter();
     f.nodes.retain(|_| !gone.next().unwrap_or(false));
-    let report = || {
-        format!(
-            "{} to the branch that needs it",
-            super::count(count, "node")
-        )
-    };
+    let report = || format!("{} to the branch that needs it", pass::count(count, "node"));
     let report = (count > 0).then(report);
     (f, report)
 }

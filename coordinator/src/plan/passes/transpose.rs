@@ -9,6 +9,7 @@ use convoke_graph::tensor::Tensor;
 use convoke_graph::ops::{MovementOp, ShapeOp};
 
 use super::edit::Edit;
+use super::pass;
 use super::prune;
 
 /// Runs the pass.
@@ -26,7 +27,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
         }
     }
     let told =
-        |n: usize, what: &str| (n > 0).then(|| format!("{what} {}", super::count(n, "transpose")));
+        |n: usize, what: &str| (n > 0).then(|| format!("{what} {}", pass::count(n, "transpose")));
     let done = [told(merged, "merged"), told(reshaped, "made a reshape of")];
     let report = done
         .into_iter()

@@ -12,8 +12,7 @@ use convoke_graph::ops::{Cost, CustomOp, KernelSet};
 use convoke_graph::program::{NUMERICS_PROFILE, ProgramNode};
 
 use super::device_nodes::DeviceNodes;
-use super::memory::Usage;
-use super::memory_model::{MemoryModel, Presence};
+use super::memory::{MemoryModel, Presence, Usage};
 use super::work::Work;
 
 /// A worker's offer, as placement sees it.

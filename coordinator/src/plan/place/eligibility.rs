@@ -9,13 +9,9 @@ use convoke_graph::graph::{Function, Node};
 use convoke_graph::ops::CustomOp;
 
 use super::cluster::ClusterModel;
-use super::needed_kernel::NeededKernel;
+use super::needed_kernel::{NeededKernel, listed};
 use super::pins::Pins;
-use super::search::UNPINNED;
-use super::work::Work;
-
-/// How many names a message lists before it says how many more there are.
-const LISTED: usize = 8;
+use super::work::{UNPINNED, Work};
 
 /// The index of a position without a constraint.
 const ANY: u16 = u16::MAX;
@@ -222,15 +218,4 @@ fn not_equipped(node: &Node, who: &str, cluster: &ClusterModel, have: &[bool]) -
     let there = cluster.workers.iter().zip(have).filter(|(_, has)| **has);
     let there = listed(there.map(|(w, _)| w.name.clone()));
     Error::new(Code::UnsupportedOp, msg).advise(format!("{there} have it"))
-}
-
-/// Joins the first names, and counts the others.
-pub(super) fn listed(names: impl Iterator<Item = String>) -> String {
-    let mut names: Vec<String> = names.collect();
-    let hidden = names.len().saturating_sub(LISTED);
-    names.truncate(LISTED);
-    if hidden > 0 {
-        names.push(format!("and {hidden} more"));
-    }
-    names.join(", ")
 }

@@ -4,7 +4,7 @@ use convoke_graph::graph::{Function, Node, ValueId};
 use convoke_graph::ops::ControlOp;
 use convoke_graph::program::PARTITIONED;
 
-use super::work::{At, bytes_of, of_unknown_size, widened_bytes};
+use super::bytes::{At, bytes_of, of_unknown_size, widened_bytes};
 
 /// Returns the peak of the bytes of the values that the functions of a node make while they run. The results of a
 /// branch are not counted, because they are the results of its node. For a partitioned body only its results are

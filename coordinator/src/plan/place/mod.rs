@@ -13,14 +13,12 @@
 //! 4. A node runs on a worker that has a kernel for its op at its dtype, and a pinned one on a worker of the pin's set.
 //! 5. Pure and deterministic: equal inputs give equal placements.
 
-mod activations;
+mod bytes;
 mod cluster;
 mod device_nodes;
-mod device_usage;
 mod eligibility;
 mod inner;
 mod memory;
-mod memory_model;
 mod needed_kernel;
 mod pins;
 mod schedule;
@@ -36,17 +34,19 @@ use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
 use convoke_graph::program::{ConstantId, NUMERICS_PROFILE};
 
+pub use bytes::{At, MOST_BYTES, bytes_of};
 pub use cluster::{ASSUMED_LINK, ClusterModel, LinkSpeed, Team, WorkerModel};
 pub use inner::inner_bytes;
-pub use memory::{InitDependencies, Need, PartsUsage, Usage, needed};
-pub use memory_model::{Holder, MemoryModel, PresentConstants};
+pub use memory::{
+    Holder, InitDependencies, MemoryModel, Need, PartsUsage, PresentConstants, Usage, needed,
+};
 pub use pins::{Pins, PlacedStage, check as check_pins, is_pinned};
 pub use schedule::Schedule;
 pub use too_small::{human, no_room};
-pub use work::{At, MOST_BYTES, NONE, Work, bytes_of};
+pub use work::{NONE, Work};
 
 use eligibility::Eligibility;
-use memory_model::Presence;
+use memory::Presence;
 use search::Search;
 
 /// A function after placement.
@@ -83,7 +83,7 @@ impl Placement {
 
     /// Returns those of the constants that each participant keeps on a device with memory of its own.
     pub fn device_constants(&self) -> Vec<BTreeMap<ConstantId, u64>> {
-        let read = device_usage::on_devices(&self.work, &self.team, &self.participant);
+        let read = memory::on_devices(&self.work, &self.team, &self.participant);
         let each = read.into_iter().zip(&self.team.workers);
         let each = each.map(|(read, worker)| {
             let read = read?;

@@ -10,7 +10,9 @@ use convoke_graph::ops::{self, CustomOp};
 
 use super::cluster::{ClusterModel, WorkerModel};
 use super::device_nodes::first_dtype;
-use super::eligibility::listed;
+
+/// How many names a message lists before it says how many more there are.
+const LISTED: usize = 8;
 
 /// A kernel that a node needs.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -113,4 +115,15 @@ fn undefined(op: &str, msg: String, cluster: &ClusterModel) -> Error {
                 .advise("build client and workers with the same definition")
         }
     }
+}
+
+/// Joins the first names, and counts the others.
+pub fn listed(names: impl Iterator<Item = String>) -> String {
+    let mut names: Vec<String> = names.collect();
+    let hidden = names.len().saturating_sub(LISTED);
+    names.truncate(LISTED);
+    if hidden > 0 {
+        names.push(format!("and {hidden} more"));
+    }
+    names.join(", ")
 }

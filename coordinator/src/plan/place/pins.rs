@@ -14,8 +14,7 @@ use convoke_graph::graph::Function;
 use convoke_graph::printable;
 
 use super::cluster::ClusterModel;
-use super::search::UNPINNED;
-use super::work::{NONE, Work};
+use super::work::{NONE, UNPINNED, Work};
 
 /// The pins of a plan, resolved for the workers of a cluster.
 #[derive(Debug, Clone)]

@@ -3,10 +3,11 @@
 
 use convoke_common::{Code, Error};
 
+use super::bytes::MOST_BYTES;
 use super::cluster::{ClusterModel, WorkerModel};
-use super::memory_model::{Holder, MemoryModel};
+use super::memory::{Holder, MemoryModel};
 use super::search::{Charge, Scale, by_memory};
-use super::work::{MOST_BYTES, Work};
+use super::work::Work;
 
 /// How many workers a message lists by name before it says how many more there are.
 const LISTED: usize = 8;

@@ -12,6 +12,7 @@ use convoke_graph::ops::{BinaryOp, ConvOp, MatMulOp, NormOp, Op, ShapeOp, UnaryO
 use convoke_graph::tensor::Tensor;
 
 use crate::passes::edit::Edit;
+use crate::passes::pass;
 
 /// Runs the pass.
 pub fn run(f: Function) -> (Function, Option<String>) {
@@ -22,8 +23,7 @@ pub fn run(f: Function) -> (Function, Option<String>) {
             folded += usize::from(fold(&mut e, i).is_some());
         }
     }
-    let report =
-        (folded > 0).then(|| format!("folded {}", crate::passes::count(folded, "normalisation")));
+    let report = (folded > 0).then(|| format!("folded {}", pass::count(folded, "normalisation")));
     (e.finish(), report)
 }
 

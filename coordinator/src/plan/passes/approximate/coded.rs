@@ -9,14 +9,15 @@ use convoke_graph::graph::{Attr, Function};
 use convoke_graph::ops::attrs::BlockWeightAttrs;
 use convoke_graph::ops::{FusedOp, QuantisedOp};
 
+use crate::passes::pass;
+
 /// The `accuracy_level` of products whose left operand may be codes of eight bits.
 const INT8: i64 = 4;
 
 /// Runs the pass, also on the functions of control flow.
 pub fn run(mut f: Function) -> (Function, Option<String>) {
     let coded = code(&mut f);
-    let report =
-        (coded > 0).then(|| format!("{} on codes", crate::passes::count(coded, "product")));
+    let report = (coded > 0).then(|| format!("{} on codes", pass::count(coded, "product")));
     (f, report)
 }
 

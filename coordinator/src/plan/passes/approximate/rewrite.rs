@@ -10,6 +10,7 @@ use convoke_graph::graph::{Attr, Attrs, Function, Node, ValueId};
 use convoke_graph::ops::{BinaryOp, NormOp, Op, ReduceOp, UnaryOp};
 
 use crate::passes::edit::Edit;
+use crate::passes::pass;
 
 /// Runs the pass.
 pub fn run(f: Function) -> (Function, Option<String>) {
@@ -28,8 +29,8 @@ pub fn run(f: Function) -> (Function, Option<String>) {
     let report = (gelus + norms > 0).then(|| {
         format!(
             "{} and {} written out",
-            crate::passes::count(gelus, "gelu"),
-            crate::passes::count(norms, "layer norm")
+            pass::count(gelus, "gelu"),
+            pass::count(norms, "layer norm")
         )
     });
     (e.finish(), report)

@@ -7,7 +7,7 @@ use convoke_graph::graph::{Attr, Function, Literal, Node, RunsAt, TensorType, Va
 use convoke_graph::ops::{self, ControlOp, Op};
 use convoke_graph::tensor::Tensor;
 
-use crate::passes::names::Names;
+use crate::passes::edit::Names;
 
 /// The op of a node of control flow that runs in steps.
 pub fn control_op(node: &Node) -> Option<ControlOp> {

@@ -7,8 +7,15 @@ use convoke_graph::graph::{Function, Node, RunsAt, ValueId};
 use convoke_graph::ops::ControlOp;
 use convoke_graph::tensor::Tensor;
 
-use super::{Bodies, MoveCounts, infallible, inline_literals};
+use super::{Bodies, infallible, inline_literals};
 use crate::passes::edit::Edit;
+
+/// The number of nodes that moved out of functions.
+#[derive(Default)]
+pub struct MoveCounts {
+    pub to_init: usize,
+    pub to_step: usize,
+}
 
 /// The move of nodes from function `body` of node `at`.
 pub struct Hoist<'a> {

@@ -26,11 +26,12 @@ use convoke_graph::ops::{self, ControlOp};
 
 pub use captures::{Bodies, control_op, inline_literals, read_by};
 use constants::CapturedConstants;
-use hoist::Hoist;
+use hoist::{Hoist, MoveCounts};
 use infallible::infallible;
 
 use super::edit::Edit;
-use super::{Pass, cse, fold, fuse, identity, pack, prune, sink, transpose};
+use super::pass::{self, Pass};
+use super::{cse, fold, fuse, identity, pack, prune, sink, transpose};
 
 /// The passes that run on a function of control flow, in order.
 const PASSES: &[Pass] = &[
@@ -48,13 +49,6 @@ const PASSES: &[Pass] = &[
     prune::run,
 ];
 
-/// The number of nodes that moved out of functions.
-#[derive(Default)]
-struct MoveCounts {
-    to_init: usize,
-    to_step: usize,
-}
-
 /// Runs the pass.
 pub fn run(f: Function) -> (Function, Option<String>) {
     let control = f.nodes.iter().enumerate();
@@ -70,9 +64,9 @@ pub fn run(f: Function) -> (Function, Option<String>) {
     }
     let report = format!(
         "of {}: {} to install time, {} in front of loops",
-        super::count(control.len(), "node"),
-        super::count(moved.to_init, "node"),
-        super::count(moved.to_step, "node"),
+        pass::count(control.len(), "node"),
+        pass::count(moved.to_init, "node"),
+        pass::count(moved.to_step, "node"),
     );
     (e.finish(), Some(report))
 }

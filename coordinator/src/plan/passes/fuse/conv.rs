@@ -4,7 +4,7 @@ use convoke_graph::graph::Attr;
 
 use convoke_graph::ops::{ConvOp, FusedOp};
 
-use super::{FusedNode, addition, as_vector, keeps_bits, summed_in_f32};
+use super::fused_node::{FusedNode, addition, as_vector, keeps_bits, summed_in_f32};
 use crate::passes::edit::Edit;
 
 /// Returns the fused node that replaces convolution `i`.

@@ -5,7 +5,7 @@ use convoke_graph::graph::{Attr, Attrs, TensorType, ValueId};
 use convoke_graph::ops::{FusedOp, MovementOp, QuantisedOp};
 
 use super::codes::{self, CodedWeights};
-use super::{FusedNode, addition, as_vector, keeps_bits, summed_in_f32};
+use super::fused_node::{FusedNode, addition, as_vector, keeps_bits, summed_in_f32};
 use crate::passes::edit::Edit;
 
 /// Returns the fused node that replaces `Gemm` node `i`.

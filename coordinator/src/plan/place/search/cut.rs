@@ -13,10 +13,7 @@ use std::collections::VecDeque;
 use super::position_run::{Charge, PositionRun, Scale};
 use crate::place::cluster::Team;
 use crate::place::eligibility::TeamEligibility;
-use crate::place::work::{NONE, Work};
-
-/// The participant of a position that no pin fixes.
-pub const UNPINNED: u16 = u16::MAX;
+use crate::place::work::{NONE, UNPINNED, Work};
 
 /// The cost of each crossing tensor besides its transfer, in nanoseconds.
 const CROSSING_NS: u64 = 5_000;

@@ -7,8 +7,7 @@ use std::collections::VecDeque;
 
 use crate::place::cluster::WorkerModel;
 use crate::place::device_nodes::DeviceNodes;
-use crate::place::memory::Need;
-use crate::place::memory_model::MemoryModel;
+use crate::place::memory::{MemoryModel, Need};
 use crate::place::work::{NONE, Work};
 
 /// How activations are charged to a run.

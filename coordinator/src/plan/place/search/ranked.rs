@@ -2,12 +2,11 @@
 //! transfers included. (Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling for
 //! heterogeneous computing, 2002.)
 
-use super::cut::UNPINNED;
 use crate::place::cluster::{Team, WorkerModel};
 use crate::place::eligibility::TeamEligibility;
-use crate::place::memory_model::MemoryModel;
+use crate::place::memory::MemoryModel;
 use crate::place::schedule::priorities;
-use crate::place::work::{NONE, Work};
+use crate::place::work::{NONE, UNPINNED, Work};
 
 /// Most (flow, participant) pairs; a larger table of arrivals is not worth its memory.
 const MOST_ARRIVALS: usize = 16 << 20;

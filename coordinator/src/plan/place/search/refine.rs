@@ -1,10 +1,9 @@
 //! Moves light nodes between participants if that saves transfers: shape arithmetic goes to its consumers, and a node
 //! at a boundary to the side that it shares more with. A node takes along the nodes that only it reads.
 
-use super::cut::UNPINNED;
 use crate::place::cluster::Team;
 use crate::place::eligibility::TeamEligibility;
-use crate::place::work::{NONE, Work};
+use crate::place::work::{NONE, UNPINNED, Work};
 
 /// Most bytes of weights that may move with a node: little against any prediction of memory.
 const LIGHT: u64 = 64 << 10;

@@ -7,7 +7,7 @@
 
 use convoke_graph::offsets::Offsets;
 
-use super::work::{NONE, SizesInBytes, Work};
+use crate::place::work::{NONE, SizesInBytes, Work};
 
 /// The offset of a flow that takes no memory.
 const NOWHERE: u64 = u64::MAX;

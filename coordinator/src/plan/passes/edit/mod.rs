@@ -5,12 +5,14 @@
 //! 2. Every look-up is constant time, so a pass over all nodes is linear.
 //! 3. [`Edit::finish`] keeps topological order: a new node stands before the node it was made for.
 
+mod names;
+
 use convoke_graph::csr::Csr;
 use convoke_graph::graph::{Function, Literal, Node, RunsAt, TensorType, ValueId};
 use convoke_graph::ops::Op;
 use convoke_graph::tensor::Tensor;
 
-use super::names::Names;
+pub use names::Names;
 
 const NONE: u32 = u32::MAX;
 

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use convoke_graph::program::ConstantId;
 
-use super::memory::Need;
-use super::work::Work;
+use crate::place::work::Work;
 
 /// One memory of a worker as the client may use it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -20,7 +19,7 @@ pub struct MemoryModel {
     pub offered: u64,
     /// The constants that are there. They are taken of the memory already, and a lease that reads them shares them.
     pub constants: PresentConstants,
-    /// Those of the function that is placed; see [`ClusterModel::for_work`](super::ClusterModel::for_work).
+    /// Those of the function that is placed; see [`ClusterModel::for_work`](crate::place::ClusterModel::for_work).
     pub presence: Arc<Presence>,
     /// Those who have memory there, the largest first.
     pub holders: Vec<Holder>,
@@ -60,6 +59,15 @@ impl MemoryModel {
         self.budget = self.budget.saturating_sub(kept.budget);
         self.constants.add(constants);
     }
+}
+
+/// What a part needs of one memory of its worker, without the constants that are there already.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Need {
+    /// Bytes of the memory.
+    pub memory: u64,
+    /// Bytes that the client's token is charged for: also those of constants that only others have paid for.
+    pub budget: u64,
 }
 
 /// The constants that leases have in one memory of a worker.
@@ -130,6 +138,15 @@ impl Presence {
     /// Returns whether the client's token is charged for a constant at the worker.
     pub fn is_paid(&self, constant: usize) -> bool {
         self.of.get(constant).is_some_and(|(_, own)| *own)
+    }
+
+    /// Returns which of the constants `kept` are not there, and which are there without being charged to the client's
+    /// token.
+    pub fn absent(&self, kept: &[bool]) -> (Vec<bool>, Vec<bool>) {
+        let each = || kept.iter().copied().enumerate();
+        let lacks = each().map(|(c, kept)| kept && !self.has(c));
+        let unpaid = each().map(|(c, kept)| kept && self.has(c) && !self.is_paid(c));
+        (lacks.collect(), unpaid.collect())
     }
 }
 
