@@ -2,8 +2,9 @@
 
 use convoke_common::ids::Incarnation;
 
-use super::member::{Life, Member};
-use super::{Membership, Moment};
+use super::Membership;
+use super::interface::Moment;
+use super::tables::member::{Life, Member};
 
 impl Membership {
     /// Returns until when it is worth waiting for workers, at most `patience`; `None` if none is expected any more.

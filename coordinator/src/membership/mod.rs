@@ -19,16 +19,14 @@
 
 mod absent;
 mod drivers;
-mod exposure;
 mod interface;
 mod leases;
-mod links;
-mod member;
 mod names;
 mod plans;
 mod quarantine;
 mod room;
 mod service_state;
+mod tables;
 #[cfg(test)]
 mod tests;
 
@@ -41,24 +39,22 @@ use convoke_common::ids::Incarnation;
 use convoke_common::mutant;
 use convoke_common::rpc::{LinkReport, MeasuredLink, MemberStatus, close};
 
-pub use drivers::Driver;
 pub use interface::events::{self, Event, Input};
-pub use interface::{Command, ConnectionId, Fingerprint, MembershipError, Moment};
-pub use member::{Offer, shortened};
-pub use names::{Absence, KeptMember};
-pub use plans::{InstallOrder, Plan, PlanPart};
-pub use quarantine::{CountedDeath, Record};
-pub use room::Asker;
+pub use interface::{Asker, Command, ConnectionId, Fingerprint, MembershipError, Moment};
+pub use tables::drivers::Driver;
+pub use tables::member::{Absence, KeptMember};
+pub use tables::offer::{Offer, shortened};
+pub use tables::plans::{InstallOrder, Plan, PlanPart};
+pub use tables::quarantine::{CountedDeath, Record};
 
 use crate::place::{ClusterModel, WorkerModel};
-use drivers::Drivers;
-use exposure::Exposures;
-use leases::Leases;
-use links::Links;
-use member::{Life, Member, ServiceState};
-use names::MEMBERS;
-use plans::Plans;
-use quarantine::Quarantine;
+use tables::drivers::Drivers;
+use tables::exposure::Exposures;
+use tables::leases::Leases;
+use tables::links::Links;
+use tables::member::{Life, MEMBERS, Member, ServiceState};
+use tables::plans::Plans;
+use tables::quarantine::Quarantine;
 
 /// Most peers that a newcomer is asked to probe: a longer round would take too long.
 const PROBED: usize = 64;

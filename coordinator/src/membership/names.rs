@@ -4,32 +4,11 @@ use std::time::Duration;
 
 use convoke_common::identity::PeerName;
 use convoke_common::rpc::RETURN_BOUND;
-use serde::{Deserialize, Serialize};
 
-use super::member::{KEPT, Life, Member};
-use super::{Command, ConnectionId, Fingerprint, Membership, MembershipError, Moment, Offer};
-
-/// A name as it is saved over a restart of the coordinator.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptMember {
-    pub name: String,
-    /// Hashes of the certificates that hold the name.
-    pub fingerprints: Vec<Fingerprint>,
-    /// Set if the holder of the name is gone.
-    pub gone: Option<Absence>,
-}
-
-/// When and how a worker went.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Absence {
-    /// The time since then, by the coordinator's calendar.
-    pub ago: Duration,
-    /// Whether the worker had announced that it would leave.
-    pub left: bool,
-}
-
-/// Most names that are kept, of living and lost workers together: far more than one coordinator serves well.
-pub const MEMBERS: usize = 1024;
+use super::Membership;
+use super::interface::{Command, ConnectionId, Fingerprint, MembershipError, Moment};
+use super::tables::member::{Absence, KEPT, KeptMember, Life, MEMBERS, Member};
+use super::tables::offer::Offer;
 
 /// How long a worker may take from its certificate to its registration: two round trips, and a slow start.
 const RESERVED: Duration = Duration::from_secs(10);

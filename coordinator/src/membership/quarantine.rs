@@ -3,148 +3,23 @@
 //! A node that killed two worker processes is refused whenever its function is planned again: the third process would
 //! die of it too. A single death may be the machine's fault. Deaths that the owner forgave do not count.
 //!
-//! Invariants
-//! 1. A death counts once, however often its worker reports it, and only if it may have happened: see
-//!    [`exposure`](super::exposure).
-//! 2. The number of records is bounded; nodes that are not refused are forgotten first.
+//! Invariant: a death counts once, however often its worker reports it, and only if it may have happened: see
+//! [`exposure`](super::tables::exposure).
 
-use std::collections::BTreeMap;
-
-use convoke_common::ids::Incarnation;
-use convoke_common::mutant;
 use convoke_common::rpc::{Death, DeathStatus, QuarantineStatus, signal_name};
 use convoke_graph::ids::FunctionId;
-use serde::{Deserialize, Serialize};
 
-use super::member::LONGEST_TEXT;
-use super::{Command, Membership, MembershipError};
-use crate::calendar::Utc;
-
-/// Number of deaths from which on a node is refused.
-const DEADLY: usize = 2;
-
-/// Most nodes that are kept.
-const NODES: usize = 1024;
-
-/// Most deaths that are kept of one node, the latest ones.
-const DEATHS: usize = 8;
+use super::Membership;
+use super::interface::{Command, MembershipError};
+use super::tables::quarantine::Record;
 
 /// Most deaths that a worker may report at once: one for each thread of a process.
 const REPORTED: usize = 64;
 
-/// One death in a node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CountedDeath {
-    pub worker: String,
-    pub incarnation: Incarnation,
-    pub signal: i32,
-    /// When it was reported, in seconds since 1970.
-    pub at: u64,
-    /// Whether the owner lifted the quarantine after this death.
-    pub forgiven: bool,
-}
-
-/// A node and its deaths, the oldest first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
-    pub function: FunctionId,
-    pub node: String,
-    pub deaths: Vec<CountedDeath>,
-}
-
-impl Record {
-    fn counting(&self) -> impl Iterator<Item = &CountedDeath> {
-        self.deaths.iter().filter(|d| !d.forgiven)
-    }
-
-    fn is_refused(&self) -> bool {
-        self.counting().count() >= DEADLY
-    }
-
-    /// Returns how important it is to keep the record: refused nodes before others, later deaths before earlier ones.
-    fn worth(&self) -> (bool, u64) {
-        (self.is_refused(), self.deaths.last().map_or(0, |d| d.at))
-    }
-
-    fn key(&self) -> (FunctionId, String) {
-        (self.function, self.node.clone())
-    }
-}
-
-/// The records of all nodes, by function and node.
-#[derive(Debug, Default)]
-pub struct Quarantine(BTreeMap<(FunctionId, String), Record>);
-
-impl Quarantine {
-    /// Fails if a node of the function is quarantined.
-    pub fn admit(&self, function: &FunctionId) -> Result<(), MembershipError> {
-        let first = (*function, String::new());
-        let of_function = self.0.range(first..).take_while(|(k, _)| k.0 == *function);
-        match of_function
-            .map(|(_, r)| r)
-            .find(|r| r.is_refused() && !mutant!("quarantine-unheeded"))
-        {
-            None => Ok(()),
-            Some(record) => {
-                let death = |d: &CountedDeath| {
-                    let signal = signal_name(d.signal);
-                    format!("worker '{}' ({signal}, {})", d.worker, utc(d.at))
-                };
-                let deaths: Vec<String> = record.counting().map(death).collect();
-                Err(MembershipError::Quarantined {
-                    node: record.node.clone(),
-                    deaths: deaths.join(" and "),
-                })
-            }
-        }
-    }
-
-    /// Counts one death. Returns the updated record, or `None` if the death was known or is not valid.
-    fn count(&mut self, worker: &str, at: u64, death: Death) -> Option<Record> {
-        let Death {
-            incarnation,
-            signal,
-            function,
-            node,
-        } = death;
-        if node.is_empty() || node.len() > LONGEST_TEXT || node.chars().any(char::is_control) {
-            return None;
-        }
-        let record = self.0.entry((function, node.clone())).or_insert(Record {
-            function,
-            node,
-            deaths: vec![],
-        });
-        let known = |d: &CountedDeath| d.worker == worker && d.incarnation == incarnation;
-        if record.deaths.iter().any(known) {
-            return None;
-        }
-        if record.deaths.len() >= DEATHS {
-            record.deaths.remove(0);
-        }
-        record.deaths.push(CountedDeath {
-            worker: worker.to_owned(),
-            incarnation,
-            signal,
-            at,
-            forgiven: false,
-        });
-        Some(record.clone())
-    }
-
-    /// If there are too many records, removes and returns the least important one.
-    fn shrink(&mut self) -> Option<Record> {
-        let worth = |r: &Record| (r.worth(), r.key());
-        let least = self.0.values().min_by_key(|r| worth(r))?.key();
-        (self.0.len() > NODES).then(|| self.0.remove(&least))?
-    }
-}
-
 impl Membership {
     /// Restores the records that were saved before a restart of the coordinator.
     pub(super) fn restore_quarantine(&mut self, records: Vec<Record>) {
-        let records = records.into_iter().take(NODES);
-        self.quarantine.0 = records.map(|r| (r.key(), r)).collect();
+        self.quarantine.restore(records);
     }
 
     /// Fails if a node of the function is quarantined.
@@ -188,7 +63,7 @@ impl Membership {
     /// Forgives all deaths in the nodes of this name. Returns the number of functions in which such a node was refused.
     pub(super) fn lift(&mut self, node: &str) -> Result<u32, MembershipError> {
         let mut lifted = 0;
-        for record in self.quarantine.0.values_mut().filter(|r| r.node == node) {
+        for record in self.quarantine.of_node_mut(node) {
             lifted += u32::from(record.is_refused());
             record.deaths.iter_mut().for_each(|d| d.forgiven = true);
             let keep = Command::KeepDeaths(record.clone());
@@ -204,7 +79,7 @@ impl Membership {
 
     /// Returns the nodes with deaths that count, for the status; `at` is the time in seconds since 1970.
     pub fn quarantine(&self, at: u64) -> Vec<QuarantineStatus> {
-        let counting = self.quarantine.0.values();
+        let counting = self.quarantine.each();
         let counting = counting.filter(|r| r.counting().next().is_some());
         counting
             .map(|r| QuarantineStatus {
@@ -224,24 +99,16 @@ impl Membership {
     }
 }
 
-/// Formats seconds since 1970 as a date and a time of day.
-fn utc(seconds: u64) -> String {
-    let Utc {
-        year,
-        month,
-        day,
-        hour,
-        minute,
-        ..
-    } = Utc::of(seconds);
-    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use convoke_common::actor::Core;
     use convoke_common::grant::Participant;
+    use convoke_common::ids::Incarnation;
 
+    use super::super::tables::offer::LONGEST_TEXT;
+    use super::super::tables::quarantine::NODES;
     use super::*;
 
     const F: FunctionId = FunctionId([1; 32]);

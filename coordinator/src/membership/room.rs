@@ -17,67 +17,28 @@
 //!
 //! Invariants
 //! 1. A lease counts from its grant until it ends, and a plan that is to be installed counts until it is granted, or
-//!    for [`HELD_FOR`].
+//!    for [`HELD_FOR`](super::tables::plans::HELD_FOR).
 //! 2. The memory of a token's holders counts against their budget in the same way.
 //! 3. A refusal for lack of room is remembered for that token only, so that no client can keep the others from a
 //!    worker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use convoke_common::identity::{PeerIdentity, TokenId};
 use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::memory::{Purpose, TokenHolding};
-use convoke_common::rpc::{MemoryReport, MemoryUse, RETURN_BOUND};
-use convoke_graph::ids::FunctionId;
+use convoke_common::rpc::{MemoryReport, MemoryUse};
 use convoke_graph::program::ConstantId;
 
-use super::leases::Charge;
-use super::member::{Member, shortened};
-use super::{ConnectionId, Driver, Membership, Moment, Offer};
+use super::Membership;
+use super::interface::{Asker, ConnectionId, Moment};
+use super::tables::known_use::Report;
+use super::tables::leases::Charge;
+use super::tables::member::Member;
+use super::tables::offer::Offer;
 use crate::place::{Holder, MemoryModel, PresentConstants};
 use crate::plan::{MemoryNeed, PartConstants, PartMemory};
-
-/// How long a plan that is to be installed counts as taken: its driver dials the workers first.
-pub const HELD_FOR: Duration = RETURN_BOUND;
-
-/// How long it is remembered that a worker had no room for a lease, unless it frees memory.
-const REFUSED_FOR: Duration = Duration::from_secs(5);
-
-/// For how many tokens it is remembered that a worker had no room.
-const REFUSALS: usize = 64;
-
-/// Most tokens of which a worker's report may name the memory; there are no more tokens.
-const HOLDINGS: usize = 4096;
-
-/// What the coordinator knows of one worker's memory beside its own records: the use as the worker reported it, and the
-/// leases that the worker had no room for.
-#[derive(Debug, Default)]
-pub struct KnownUse {
-    report: Option<Report>,
-    /// The size of a lease that the worker had no room for, on its host and on its device, by the token of its client, and
-    /// until when that counts.
-    refusals: BTreeMap<TokenId, (Moment, [u64; 2])>,
-}
-
-/// A worker's report, and the counters of the coordinator when it asked for the report.
-#[derive(Debug)]
-struct Report {
-    incarnation: Incarnation,
-    /// The value of [`Membership::installs`].
-    asked: u64,
-    used: MemoryReport,
-}
-
-/// The member that asks how much is free.
-#[derive(Debug, Clone)]
-pub struct Asker {
-    pub identity: PeerIdentity,
-    /// The client and the function that it wants to install: an earlier plan of the same is replaced, and does not
-    /// count.
-    pub wants: Option<(Driver, FunctionId)>,
-}
 
 /// One memory of a worker, with what the coordinator knows of it.
 struct Space<'a> {
@@ -186,19 +147,13 @@ impl Membership {
         &mut self,
         connection: ConnectionId,
         asked: u64,
-        mut used: MemoryReport,
+        used: MemoryReport,
     ) {
-        for memory in [&mut used.host, &mut used.device] {
-            memory.holdings.truncate(HOLDINGS);
-            for holding in &mut memory.holdings {
-                holding.member = shortened(&holding.member);
-            }
-        }
         let on = |m: &&mut Member| m.connection() == Some(connection);
         if let Some(member) = self.members.values_mut().find(on)
             && let Some(incarnation) = member.living().map(|offer| offer.incarnation)
         {
-            member.memory.report = Some(Report {
+            member.memory.reported(Report {
                 incarnation,
                 asked,
                 used,
@@ -211,13 +166,8 @@ impl Membership {
         let Some((token, bytes)) = self.leases.size_at(lease, worker) else {
             return;
         };
-        let Some(member) = self.members.get_mut(worker) else {
-            return;
-        };
-        let refusals = &mut member.memory.refusals;
-        refusals.retain(|_, (until, _)| *until > now);
-        if refusals.len() < REFUSALS {
-            refusals.insert(token, (now + REFUSED_FOR, bytes));
+        if let Some(member) = self.members.get_mut(worker) {
+            member.memory.refused(now, token, bytes);
         }
     }
 
@@ -225,7 +175,7 @@ impl Membership {
     pub(super) fn memory_freed(&mut self, at: Option<&str>) {
         self.freed += 1;
         if let Some(member) = at.and_then(|name| self.members.get_mut(name)) {
-            member.memory.refusals.clear();
+            member.memory.freed();
         }
     }
 
@@ -244,27 +194,25 @@ impl Membership {
     ) -> (MemoryModel, Option<MemoryModel>) {
         let identity = &asker.identity;
         let known = self.members.get(name).map(|m| &m.memory);
-        let report = known.and_then(|k| k.report.as_ref());
-        let report = report.filter(|r| r.incarnation == offer.incarnation);
+        let report = known.and_then(|k| k.report(offer.incarnation));
         let leases = self.leases.charges(name, offer.incarnation);
         let wants = asker.wants.as_ref();
         let plans = self.plans.charges(now, name, offer.incarnation, wants);
         let charges: Vec<Charge<'_>> = leases.chain(plans).collect();
         let certainty = Certainty::of(&charges, report);
-        let refusal = known.and_then(|k| k.refusals.get(&identity.token_id));
-        let refusal = refusal.filter(|(until, _)| *until > now);
+        let refusal = known.and_then(|k| k.refusal(now, &identity.token_id));
         let host = Space {
             size: offer.memory,
             need: |part| &part.host,
             report: report.map(|r| &r.used.host),
-            refused: refusal.map(|(_, [host, _])| *host),
+            refused: refusal.map(|[host, _]| host),
         };
         let device = (!offer.device.is_cpu()).then(|| Space {
             size: offer.device_memory,
             need: |part| &part.device,
             report: report.map(|r| &r.used.device),
             // A part that needs nothing of the device had room there.
-            refused: refusal.map(|(_, [_, device])| *device).filter(|n| *n > 0),
+            refused: refusal.map(|[_, device]| device).filter(|n| *n > 0),
         });
         let model = |space: Space<'_>| space.model(&charges, certainty, identity);
         (model(host), device.map(model))

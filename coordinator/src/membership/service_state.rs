@@ -2,8 +2,10 @@
 
 use convoke_common::Error;
 
-use super::member::{Life, Member, ServiceState, shortened};
-use super::{Command, ConnectionId, Membership, MembershipError, Moment};
+use super::Membership;
+use super::interface::{Command, ConnectionId, MembershipError, Moment};
+use super::tables::member::{Life, Member, ServiceState};
+use super::tables::offer::shortened;
 
 impl Membership {
     fn set_service(
@@ -111,7 +113,7 @@ mod tests {
     use convoke_common::Code;
     use convoke_common::rpc::MemberState;
 
-    use super::super::member::KEPT;
+    use super::super::tables::member::KEPT;
     use super::super::tests::{LEASE, Rig, gone, rig};
     use super::*;
 

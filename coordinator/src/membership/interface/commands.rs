@@ -4,16 +4,8 @@ use convoke_common::grant::Participant;
 use convoke_common::ids::LeaseId;
 use convoke_graph::ids::FunctionId;
 
-use serde::{Deserialize, Serialize};
-
-use crate::membership::Record;
-
-/// The number that the shell gave to a member's connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct ConnectionId(pub u64);
-
-/// The BLAKE3 hash of a certificate.
-pub type Fingerprint = [u8; 32];
+use super::connection::{ConnectionId, Fingerprint};
+use crate::membership::tables::quarantine::Record;
 
 /// An action that the service performs for the core.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,7 +3,7 @@
 use convoke_common::ids::LeaseId;
 use convoke_common::{Code, Error, Site};
 
-use super::ConnectionId;
+use super::connection::ConnectionId;
 
 /// A refusal. Each variant is one that a caller decides on or a person acts on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

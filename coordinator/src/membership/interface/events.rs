@@ -17,8 +17,14 @@ use convoke_common::memory::Reservation;
 use convoke_common::rpc::{LinkReport, MemoryReport, Registration};
 use serde::{Deserialize, Serialize};
 
-use super::{ConnectionId, Fingerprint, MembershipError, Moment};
-use crate::membership::{Driver, InstallOrder, KeptMember, Membership, Plan, Record};
+use super::connection::{ConnectionId, Fingerprint};
+use super::error::MembershipError;
+use super::moment::Moment;
+use crate::membership::Membership;
+use crate::membership::tables::drivers::Driver;
+use crate::membership::tables::member::KeptMember;
+use crate::membership::tables::plans::{InstallOrder, Plan};
+use crate::membership::tables::quarantine::Record;
 
 /// An input of the core.
 pub trait Input: Clone + Into<Event> + Send + 'static {

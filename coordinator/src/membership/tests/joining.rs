@@ -4,7 +4,7 @@ use convoke_common::rpc::MeasuredLink;
 use convoke_graph::DType;
 use convoke_graph::ops::{CustomOp, OpDTypes};
 
-use super::super::member::Offer;
+use super::super::tables::offer::Offer;
 use super::*;
 
 #[test]

@@ -1,6 +1,6 @@
 //! When leases end, and which members are informed.
 
-use super::super::leases::HELD;
+use super::super::tables::leases::HELD;
 use super::*;
 
 #[test]

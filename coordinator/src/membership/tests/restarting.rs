@@ -1,7 +1,7 @@
 //! Tests of a restart: what a restarted coordinator knows, and which workers it waits for.
 
-use super::super::leases::HELD;
-use super::super::member::LONGEST_TEXT;
+use super::super::tables::leases::HELD;
+use super::super::tables::offer::LONGEST_TEXT;
 use super::*;
 
 #[test]

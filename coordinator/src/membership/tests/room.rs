@@ -6,7 +6,7 @@ use convoke_common::memory::{Purpose, TokenHolding};
 use convoke_common::rpc::{MemoryReport, MemoryUse};
 use convoke_graph::program::ConstantId;
 
-use super::super::room::HELD_FOR;
+use super::super::tables::plans::HELD_FOR;
 use super::*;
 
 const MIB: u64 = 1 << 20;
