@@ -48,8 +48,9 @@ pub const AREAS: [Area; 10] = [
             "coordinator/src/membership/tables/leases.rs",
             "coordinator/src/membership/tables/plans.rs",
             "coordinator/src/membership/tables/drivers.rs",
-            "coordinator/src/service/releasing.rs",
-            "coordinator/src/service/installing.rs",
+            "coordinator/src/service/leases/releases.rs",
+            "coordinator/src/service/leases/releasing.rs",
+            "coordinator/src/service/leases/installing.rs",
         ],
     },
     Area {

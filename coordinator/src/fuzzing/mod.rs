@@ -16,7 +16,7 @@ use convoke_graph::program::NUMERICS_PROFILE;
 use crate::admin::{Answer, Request};
 use crate::membership::{Fingerprint, Membership, Moment, Record, events};
 use crate::place::{ClusterModel, MemoryModel, WorkerModel};
-use crate::service::planning::compute;
+use crate::service::planning::compute::compute;
 
 /// The fuzz targets of this crate.
 pub const TARGETS: &[Target] = &[

@@ -10,6 +10,9 @@ use convoke_common::world::quic::Connection;
 
 use crate::membership::ConnectionId;
 
+/// Why a connection ends whose certificate the authority that is left did not sign.
+pub const RETIRED: &str = "the authority that signed this certificate was retired";
+
 /// The bounds on the connections of members. Newcomers have places of their own.
 pub const BOUNDS: Bounds = Bounds {
     all: 4096,

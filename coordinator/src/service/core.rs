@@ -1,20 +1,16 @@
-//! The task that owns the membership core, and the handle through which other tasks give it inputs.
+//! The handle of the membership core, through which other tasks give it inputs and queries.
 
-use std::sync::Arc;
-
-use convoke_common::actor::{self, Core as _};
 use convoke_common::{Error, Result};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::Service;
-use crate::membership::{Input, Membership, Moment, events};
+use crate::membership::{Input, Membership, Moment};
 
 /// How many inputs and queries may wait. Each takes microseconds, and its sender waits for the answer.
 const MAILBOX: usize = 256;
 
 /// An input or a query, which sends its own answer.
-type Call = Box<dyn FnOnce(&mut Membership, Moment) + Send>;
+pub type Call = Box<dyn FnOnce(&mut Membership, Moment) + Send>;
 
 /// The handle of the core's task; clones share it.
 #[derive(Clone)]
@@ -25,27 +21,30 @@ pub struct Core {
 
 /// The receiving end of [`Core`].
 pub struct Mailbox {
-    calls: mpsc::Receiver<Call>,
-    clock: Clock,
+    pub calls: mpsc::Receiver<Call>,
+    pub clock: Clock,
 }
 
 /// Converts between the runtime's time and the core's.
 #[derive(Clone, Copy)]
-struct Clock {
+pub struct Clock {
     /// [`Moment::START`].
     start: Instant,
 }
 
 impl Clock {
-    fn moment(self, at: Instant) -> Moment {
+    /// Returns the core's time at an instant; the core's start if the instant is before it.
+    pub fn moment(self, at: Instant) -> Moment {
         Moment::START + at.duration_since(self.start)
     }
 
-    fn instant(self, at: Moment) -> Instant {
+    /// Returns the instant of the core's time; the core's start if the time is before it.
+    pub fn instant(self, at: Moment) -> Instant {
         self.start + at.since(Moment::START)
     }
 
-    fn now(self) -> Moment {
+    /// Returns the core's time now.
+    pub fn now(self) -> Moment {
         self.moment(Instant::now())
     }
 }
@@ -95,28 +94,5 @@ impl Core {
         let stopping = || Error::unreachable(None, "the coordinator is stopping");
         self.calls.send(call).await.map_err(|_| stopping())?;
         answered.await.map_err(|_| stopping())
-    }
-}
-
-/// Runs the core until its task is stopped.
-pub async fn run(service: Arc<Service>, mut core: Membership, mailbox: Mailbox) {
-    let Mailbox { mut calls, clock } = mailbox;
-    loop {
-        let due = core.poll_timeout().map(|at| clock.instant(at));
-        tokio::select! {
-            biased;
-            call = calls.recv() => match call {
-                Some(call) => call(&mut core, clock.now()),
-                None => return,
-            },
-            () = actor::due(due) => core.apply(clock.now(), events::Timeout {}),
-        }
-        while let Some(command) = core.next_command() {
-            service.perform(command).await;
-        }
-        service.freed.send_if_modified(|known| {
-            let freed = core.freed();
-            std::mem::replace(known, freed) != freed
-        });
     }
 }

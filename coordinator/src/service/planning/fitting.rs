@@ -22,9 +22,11 @@ use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
 use tokio::time::{Instant, timeout_at};
 
+use super::compute::compute;
+use super::limits::RequestGuard;
+use super::options::{for_what_is_left, lacks_workers};
 use super::profiles::permitted;
 use super::queue::QueuePlace;
-use super::{RequestGuard, compute, for_what_is_left, lacks_workers};
 use crate::blocking::blocking_within;
 use crate::membership::{Asker, ConnectionId};
 use crate::place::{ClusterModel, MemoryModel, no_room};

@@ -10,7 +10,7 @@ use convoke_common::rpc::{PlanOptions, Profiles};
 use convoke_common::{Code, Error, Result};
 use convoke_graph::graph::Function;
 
-use super::{for_what_is_left, lacks_workers};
+use super::options::{for_what_is_left, lacks_workers};
 use crate::place::ClusterModel;
 use crate::plan::{PlannedPrograms, plan};
 

@@ -18,9 +18,9 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
-use super::Service;
-use super::connections::Peer;
 use crate::membership::{ConnectionId, InstallOrder, PlanPart, events};
+use crate::service::Service;
+use crate::service::connections::Peer;
 
 /// If a worker failed as a consequence of another failure, how long the cause may take to arrive.
 const CAUSE_BOUND: Duration = Duration::from_secs(2);
@@ -32,7 +32,7 @@ fn has_ended(peer: Option<&Peer>) -> bool {
 
 impl Service {
     /// Installs a plan for its driver and returns the lease, which the caller has to release.
-    pub(super) async fn install(
+    pub(in crate::service) async fn install(
         self: &Arc<Self>,
         driver: ConnectionId,
         plan: PlanId,
@@ -105,7 +105,11 @@ impl Service {
     }
 
     /// Ends the leases that a plan was granted: its driver no longer waits for the install.
-    pub(super) async fn abandon(&self, driver: ConnectionId, plan: PlanId) -> Result<()> {
+    pub(in crate::service) async fn abandon(
+        &self,
+        driver: ConnectionId,
+        plan: PlanId,
+    ) -> Result<()> {
         self.core
             .apply(events::PlanAbandonment { driver, plan })
             .await
@@ -217,7 +221,11 @@ impl Service {
     }
 
     /// Returns the progress of an install, summed over its workers. A worker that does not answer counts as not begun.
-    pub(super) async fn progress(&self, driver: ConnectionId, plan: PlanId) -> Result<Progress> {
+    pub(in crate::service) async fn progress(
+        &self,
+        driver: ConnectionId,
+        plan: PlanId,
+    ) -> Result<Progress> {
         let used = events::PlanUse {
             owner: driver,
             id: plan,

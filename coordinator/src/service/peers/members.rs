@@ -16,9 +16,10 @@ use convoke_graph::graph::Function;
 use tarpc::context::Context;
 use tokio::time::Instant;
 
-use super::{RETIRED, Service};
 use crate::audit::{Entry, Event};
 use crate::membership::{ConnectionId, Driver, Membership, events, shortened};
+use crate::service::Service;
+use crate::service::connections::RETIRED;
 
 /// How many characters of a peer's text a message repeats.
 const LONGEST_SHOWN: usize = 64;

@@ -3,15 +3,12 @@
 //! Invariants
 //! 1. A connection gets one answer; a newcomer that wants another one dials again.
 //! 2. Text of newcomers reaches the log shortened and escaped, and a flood of refusals writes a few lines.
-//! 3. The joins with one token in a minute are bounded.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use convoke_common::identity::{Budget, PeerName, Role, TokenId};
+use convoke_common::identity::{Budget, PeerName, Role};
 use convoke_common::mutant;
 use convoke_common::rpc::{JoinAnswer, JoinRequest, Joining};
 use convoke_common::{Code, Error, Result};
@@ -19,19 +16,16 @@ use tarpc::context::Context;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Service;
 use super::members::same_release;
 use crate::audit::{Entry, Event};
 use crate::membership::{Fingerprint, events};
+use crate::service::Service;
 
 /// The prefix of clients' names, which no other member's name has.
 const CLIENTS: &str = "client-";
 
 /// How many characters of a requested name the log shows.
 const SHOWN: usize = 64;
-
-/// The period in which the joins with a token are counted.
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// Serves a peer that has no certificate.
 #[derive(Clone)]
@@ -111,31 +105,6 @@ fn shown(name: &str) -> String {
         shown.push('…');
     }
     shown
-}
-
-/// For each token with joins in the last minute: since when they are counted, and their number.
-#[derive(Debug, Default)]
-pub struct Joins(Mutex<BTreeMap<TokenId, (Instant, u32)>>);
-
-impl Joins {
-    fn tokens(&self) -> MutexGuard<'_, BTreeMap<TokenId, (Instant, u32)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts a join with a valid token, or refuses it if there were too many.
-    fn enter(&self, now: Instant, token: &TokenId, most: u32) -> Result<()> {
-        let mut tokens = self.tokens();
-        tokens.retain(|_, (since, _)| now.duration_since(*since) < MINUTE);
-        let (_, count) = tokens.entry(token.clone()).or_insert((now, 0));
-        if *count >= most {
-            let msg = format!("{most} members joined with the token {token} within a minute");
-            return Err(Error::new(Code::Busy, msg).advise(
-                "try again in a minute, or use a token made with `convoke token create --joins`",
-            ));
-        }
-        *count += 1;
-        Ok(())
-    }
 }
 
 /// Parses the name that a worker asks for; `None` if the coordinator shall choose one.
@@ -232,16 +201,5 @@ mod tests {
             shown(&"n".repeat(16 << 10)),
             format!("{}…", "n".repeat(SHOWN))
         );
-    }
-
-    #[test]
-    fn a_token_lets_in_so_many_in_a_minute() {
-        let (joins, start) = (Joins::default(), Instant::now());
-        let [a, b] = ["aaaa", "bbbb"].map(|t| t.parse::<TokenId>().unwrap());
-        assert!((0..3).all(|_| joins.enter(start, &a, 3).is_ok()));
-        assert_eq!(joins.enter(start, &a, 3).unwrap_err().code, Code::Busy);
-        assert!(joins.enter(start, &b, 3).is_ok());
-        assert!(joins.enter(start + MINUTE, &a, 3).is_ok());
-        assert_eq!(joins.tokens().len(), 1);
     }
 }

@@ -18,12 +18,12 @@ use convoke_common::world::quic::{Connection, ConnectionError, RecvStream, SendS
 use convoke_common::{Code, Error};
 use tokio::time::{Instant, timeout};
 
-use super::connections::Peer;
 use super::joining::JoiningPeer;
 use super::members::{Caller, Member};
-use super::{RETIRED, Service};
 use crate::audit::{Entry, Event};
 use crate::membership::{ConnectionId, events};
+use crate::service::Service;
+use crate::service::connections::{Peer, RETIRED};
 
 /// How many handshakes run at once; each costs a signature and a little memory.
 const HANDSHAKES: usize = 128;
