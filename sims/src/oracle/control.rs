@@ -6,7 +6,7 @@ use convoke_graph::graph::{Function, Node};
 use convoke_graph::{DType, Tensor};
 
 use super::evaluate::{NodeFailure, evaluate};
-use super::ops::{of, tensor};
+use super::slices::{of, tensor};
 
 fn body<'n>(node: &'n Node, name: &str) -> &'n Arc<Function> {
     let body = node.attrs.function(name);

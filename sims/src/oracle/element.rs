@@ -2,7 +2,7 @@
 
 use convoke_graph::{DType, Element, Tensor};
 
-use super::ops::{of, tensor};
+use super::slices::{of, tensor};
 
 /// `x`, or the one NaN that sums, products and reductions give.
 pub(super) fn the_nan(x: f32) -> f32 {

@@ -22,6 +22,7 @@ mod evaluate;
 mod movement;
 mod ops;
 mod rows;
+mod slices;
 #[cfg(test)]
 mod tests;
 

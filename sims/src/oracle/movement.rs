@@ -2,7 +2,7 @@
 
 use convoke_graph::Tensor;
 
-use super::ops::{of, tensor};
+use super::slices::{of, tensor};
 
 /// A number of elements that exceeds every worker's memory. Only a sprung trap asks for as many.
 const ABSURD: usize = 1 << 30;

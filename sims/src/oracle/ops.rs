@@ -2,22 +2,12 @@
 
 use convoke_common::error::Code;
 use convoke_graph::graph::{Attrs, Node};
-use convoke_graph::{DType, Element, Tensor};
+use convoke_graph::{DType, Tensor};
 
 use super::element::{self, broadcast, the_nan};
 use super::evaluate::NodeFailure;
+use super::slices::of;
 use super::{control, elementary, movement, rows};
-
-/// The elements of a tensor of the dtype that the op is written for.
-pub(super) fn of<T: Element>(t: &Tensor) -> &[T] {
-    t.as_slice()
-        .unwrap_or_else(|e| panic!("the oracle has no such op of {}: {e}", t.signature()))
-}
-
-/// A tensor of these elements.
-pub(super) fn tensor<T: Element>(shape: &[usize], elements: &[T]) -> Tensor {
-    Tensor::from_slice(shape, elements).unwrap_or_else(|e| panic!("{shape:?}: {e}"))
-}
 
 /// Panics where a node has an attribute that the oracle would ignore.
 fn only(node: &Node, names: &[&str]) {

@@ -7,7 +7,7 @@ use convoke_graph::Tensor;
 
 use super::element::{larger, the_nan};
 use super::elementary::{exp, ln};
-use super::ops::{of, tensor};
+use super::slices::{of, tensor};
 
 const LANES: usize = 16;
 

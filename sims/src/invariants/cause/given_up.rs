@@ -8,7 +8,8 @@ use crate::cluster::Host;
 use crate::eager::CallMode;
 use crate::event_log::Kind;
 use crate::faults::{Harm, Injury};
-use crate::invariants::{Findings, Invariant, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::View;
 use crate::script::{CallOutcome, Record};
 use crate::steps::Key;
 

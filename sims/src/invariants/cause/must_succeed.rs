@@ -12,7 +12,8 @@ use convoke_common::error::{Code, Error};
 
 use crate::cluster::Host;
 use crate::faults::{Harm, Injury};
-use crate::invariants::{Findings, Invariant, JOINING, LEAVING, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::{JOINING, LEAVING, View};
 use crate::oracle::ExpectedOutcome;
 use crate::scenario::{CallSpec, ModelUse};
 use crate::script::{CallOutcome, Record};

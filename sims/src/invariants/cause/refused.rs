@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::cluster::{Host, faults::DIED_IN};
 use crate::faults::{Harm, Injury};
-use crate::invariants::{Findings, Invariant, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::View;
 use crate::steps::Lease;
 
 /// The processes that a node may end before it is refused.

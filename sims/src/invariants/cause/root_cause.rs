@@ -8,7 +8,8 @@ use convoke_common::error::{Code, Error};
 
 use crate::cluster::Host;
 use crate::faults::{Harm, Injury, Row};
-use crate::invariants::{Findings, Invariant, JOINING, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::{JOINING, View};
 use crate::oracle::ExpectedOutcome;
 use crate::scenario::WorkerSpec;
 use crate::script::{CallOutcome, Record};

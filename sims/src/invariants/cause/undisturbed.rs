@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::cluster::Host;
 use crate::event_log::Kind;
 use crate::faults::{Harm, Injury};
-use crate::invariants::{Findings, Invariant, LEAVING, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::{LEAVING, View};
 use crate::steps::Lease;
 
 /// Codes with which a step ends by what its caller or its nodes do; the caller's calls are checked for them.

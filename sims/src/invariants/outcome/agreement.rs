@@ -1,7 +1,8 @@
 //! Caller and participants agree on the outcome of a step: it fails for the caller if and only if it failed for them.
 
 use crate::event_log::Kind;
-use crate::invariants::{Findings, Invariant, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::View;
 use crate::steps::Abort;
 
 /// Codes of errors that a driver may find by itself, without a participant that reported them.

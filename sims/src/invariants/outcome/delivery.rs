@@ -2,7 +2,8 @@
 //! incarnation; and no tensor of a step that succeeded is lost.
 
 use crate::event_log::{Event, Kind};
-use crate::invariants::{Findings, Invariant, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::View;
 use crate::steps::{Edge, Key, Tensor};
 
 pub(in crate::invariants) struct Delivery;

@@ -8,7 +8,8 @@ use convoke_common::detection::bounds::LOST;
 
 use crate::cluster::Host;
 use crate::event_log::{Event, Kind};
-use crate::invariants::{Findings, Invariant, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::View;
 use crate::steps::{Key, Lease, Step};
 
 pub(in crate::invariants) struct OneLife;

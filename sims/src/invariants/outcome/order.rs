@@ -4,7 +4,8 @@
 use crate::cluster::Host;
 use crate::faults::{Harm, Target};
 use crate::history::MemberRegister;
-use crate::invariants::{Findings, Invariant, Stage, View};
+use crate::invariants::invariant::{Findings, Invariant, Stage};
+use crate::invariants::view::View;
 use crate::scenario::Scenario;
 
 pub(in crate::invariants) struct Order;

@@ -1,6 +1,7 @@
 //! A call that succeeds yields the results of a direct evaluation, bit for bit.
 
-use crate::invariants::{Findings, Invariant, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::View;
 use crate::oracle::{ExpectedOutcome, difference};
 use crate::script::CallOutcome;
 

@@ -1,6 +1,7 @@
 //! After faults heal, all processes come back within the bound, except those that were told to leave.
 
-use crate::invariants::{Findings, Invariant, Stage, View};
+use crate::invariants::invariant::{Findings, Invariant, Stage};
+use crate::invariants::view::View;
 
 pub(in crate::invariants) struct Back;
 

@@ -1,18 +1,8 @@
 //! After faults heal, a step of each client succeeds within the bound, with the right result.
 
-use convoke::Error;
-use convoke_graph::Tensor;
-
-use crate::invariants::{Findings, Invariant, Stage, View};
+use crate::invariants::invariant::{Findings, Invariant, Stage};
+use crate::invariants::view::{Canary, View};
 use crate::oracle::difference;
-
-/// The canary of one client: a step that it runs after all faults are healed.
-pub struct Canary {
-    pub client: u16,
-    pub want: Vec<Tensor>,
-    /// The step's outcome, or `None` if it did not end in time.
-    pub got: Option<Result<Vec<Tensor>, Error>>,
-}
 
 pub(in crate::invariants) struct Canaries;
 

@@ -3,7 +3,8 @@
 use convoke_common::identity::Role;
 
 use crate::cluster::{Cluster, Task};
-use crate::invariants::{Findings, Invariant, Stage, View};
+use crate::invariants::invariant::{Findings, Invariant, Stage};
+use crate::invariants::view::View;
 
 /// Makes and revokes a token, both of which the coordinator has to keep on its disk, and asks for its health.
 pub fn keeps(cluster: &Cluster) -> Task<Result<(), String>> {

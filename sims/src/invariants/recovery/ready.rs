@@ -1,6 +1,7 @@
 //! A cluster gets ready: all workers are registered and all clients connected within the bound.
 
-use crate::invariants::{Findings, Invariant, Stage, View};
+use crate::invariants::invariant::{Findings, Invariant, Stage};
+use crate::invariants::view::View;
 
 pub(in crate::invariants) struct Ready;
 

@@ -10,7 +10,8 @@ use convoke_common::memory::{Purpose, TokenHolding};
 use convoke_common::rpc::{LeaseStatus, WorkerStatus};
 
 use crate::cluster::{Cluster, Host, Task};
-use crate::invariants::{Findings, Invariant, Stage, View};
+use crate::invariants::invariant::{Findings, Invariant, Stage};
+use crate::invariants::view::View;
 use crate::steps::{Key, Lease, Step, Steps};
 
 pub(in crate::invariants) struct AtRest;

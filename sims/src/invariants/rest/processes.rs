@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::cluster::{Host, faults::DIED_IN};
 use crate::faults::{Harm, Injury};
-use crate::invariants::{Findings, Invariant, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::View;
 
 /// Texts by which an error says that a disk is full or fails.
 const UNUSABLE: [&str; 3] = [

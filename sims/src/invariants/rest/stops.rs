@@ -1,7 +1,8 @@
 //! Processes that are asked to stop do so within the bound, and leave no task behind.
 
 use crate::cluster::HostState;
-use crate::invariants::{Findings, Invariant, Stage, View};
+use crate::invariants::invariant::{Findings, Invariant, Stage};
+use crate::invariants::view::View;
 
 pub(in crate::invariants) struct Stops;
 

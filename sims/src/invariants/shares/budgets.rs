@@ -11,7 +11,8 @@ use convoke_common::memory::{Purpose, TokenHolding};
 
 use crate::cluster::Host;
 use crate::faults::{Harm, Hog, Injury};
-use crate::invariants::{Findings, Invariant, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::View;
 
 /// How long a fault between two members affects either: the loss is noticed, the session is freed, and a new one
 /// begins.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use convoke_common::world::{AccountId, CREDIT};
 
 use crate::cluster::Host;
-use crate::invariants::{Findings, Invariant, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::View;
 use crate::world::{Party, Turn};
 
 /// How much more time the first of a pair had than the second, while both wanted to run.

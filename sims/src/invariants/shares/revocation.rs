@@ -9,7 +9,8 @@ use convoke_common::error::Code;
 
 use crate::cluster::Host;
 use crate::faults::{Harm, Injury};
-use crate::invariants::{Findings, Invariant, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::View;
 use crate::script::{CallOutcome, Record};
 
 /// How long after the confirmation the workers that were told have ended their connections.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::cluster::Host;
 use crate::faults::{Harm, Injury};
-use crate::invariants::{Findings, Invariant, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::View;
 use crate::script::Record;
 use crate::steps::Lease;
 

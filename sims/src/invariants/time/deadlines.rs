@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::cluster::Host;
 use crate::faults::Harm;
-use crate::invariants::{Findings, Invariant, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::View;
 
 /// How long after its deadline a call may end: timers have a resolution of 1 ms.
 const SLACK: Duration = Duration::from_millis(50);

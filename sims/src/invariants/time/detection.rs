@@ -7,7 +7,8 @@ use convoke_common::detection::bounds::{LOST, PROCESS_KILLED};
 
 use crate::cluster::Host;
 use crate::faults::{Harm, Injury};
-use crate::invariants::{Findings, Invariant, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::View;
 use crate::steps::{Key, Step};
 
 /// How much later than its bound a loss may be noticed: the news of it takes a while to arrive.

@@ -10,7 +10,8 @@ use convoke_rendezvous::{Hub, Lease};
 
 use crate::cluster::Host;
 use crate::faults::Harm;
-use crate::invariants::{Findings, Invariant, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::View;
 
 /// Bytes of frames without tensors that may wait at one link.
 const FRAMES: u64 = 16 << 10;

@@ -10,7 +10,8 @@ use convoke_common::detection::bounds::LOST;
 use crate::cluster::Host;
 use crate::event_log::Kind;
 use crate::faults::{Harm, Injury};
-use crate::invariants::{Findings, Invariant, View};
+use crate::invariants::invariant::{Findings, Invariant};
+use crate::invariants::view::View;
 use crate::steps::{Key, Lease, Step};
 
 /// How long the last participant takes to quiesce after the first error, kernels that run meanwhile not counted: the
