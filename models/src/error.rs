@@ -7,8 +7,6 @@ use convoke_graph::graph::GraphError;
 use convoke_graph::printable::Listed;
 use convoke_graph::{DType, Printable};
 
-use crate::onnx::EITHER;
-
 /// A node that is not supported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnsupportedNode {
@@ -334,6 +332,9 @@ const REWRITTEN: [&str; 24] = [
 /// The advice for ops on channels in blocks, which only the optimizer's highest level makes.
 const BEFORE_BLOCKS: &str = "have ONNX Runtime's optimizer write the model at the level 'extended', which keeps ONNX's order of channels, or load it as it was before";
 
+/// Why the channels of a block are not known.
+pub(crate) const EITHER_WIDTH: &str = "weights whose blocks may be of 8 or 16 channels";
+
 /// The advice for a model in blocks of channels of either width.
 const WHICH_BLOCKS: &str = "say which with --nchwc-block (ModelBuilder::block_width): 16 if ONNX Runtime wrote the model on a processor with AVX-512 or of ARM, else 8; the wrong one gives wrong numbers, so compare results with known ones; or have it write the model at the level 'extended'";
 
@@ -409,7 +410,7 @@ fn advice_on(op: &str, reason: Option<&str>) -> &'static str {
         Some(BRANCHES_DIFFER | ITERATIONS_DIFFER | TENSORS_DIFFER) => return KEEP_RANK,
         Some(reason) if reason.ends_with(RANK_OF_SIZES) => return GIVE_SIZES,
         Some(reason) if reason.ends_with(RANK_OF_DATA) => return KEEP_RANK,
-        Some(EITHER) => return WHICH_BLOCKS,
+        Some(EITHER_WIDTH) => return WHICH_BLOCKS,
         Some(OF_MAPS) => return AS_TENSORS,
         Some(reason) if reason.starts_with(OF_PATTERNS) => return AS_RE2,
         _ => {}

@@ -7,7 +7,6 @@ use convoke_graph::graph::TensorType;
 use convoke_graph::tensor::{MAX_RANK, byte_size};
 use convoke_graph::{DType, Dim, Printable};
 
-use super::nested::MOST;
 use super::proto::{
     GraphProto, ModelProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto,
 };
@@ -51,6 +50,9 @@ pub(super) enum GraphInput {
     /// A map: the types of the list of its keys, and of that of its values.
     Map(Box<[TensorType; 2]>),
 }
+
+/// The most tensors of a sequence. Each is a value of the function, and often a node.
+pub(super) const MOST_TENSORS: usize = 1 << 10;
 
 /// The name of the tensor number `at` of the sequence `name`, which is an input or an output of the graph.
 pub(super) fn sequence_name(name: &str, at: usize) -> String {
@@ -230,8 +232,8 @@ fn check_given(
                 return wrong(reason.into());
             }
             (GivenInput::Sequence(ranks), Some(_)) => {
-                if ranks.len() > MOST {
-                    return wrong(format!("a sequence of more than {MOST} tensors"));
+                if ranks.len() > MOST_TENSORS {
+                    return wrong(format!("a sequence of more than {MOST_TENSORS} tensors"));
                 }
                 let mut names = (0..ranks.len()).map(|at| sequence_name(name, at));
                 if let Some(value) = names.find(|n| types.contains_key(n.as_str())) {

@@ -44,7 +44,6 @@ use format::{proto, skeleton, wire};
 use inputs::FixedSizes;
 pub use inputs::GivenInput;
 pub use normalize::BlockWidth;
-pub(crate) use normalize::EITHER;
 pub use outputs::OutputForm;
 
 /// Options for loading a model.

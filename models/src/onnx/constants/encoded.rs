@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use convoke_graph::DType;
 use convoke_graph::artifact::{ArtifactMeta, CHUNK};
 
-use super::tensor::sparse::Scattered;
+use super::tensor::Scattered;
 use crate::artifact_index::{ArtifactIndex, write_atomically};
 use crate::error::ModelError;
 use crate::file::{DataFile, Reader};

@@ -27,5 +27,4 @@ mod single;
 mod unrolled;
 
 pub(super) use packed::Packed;
-pub(super) use sequences::MOST;
 pub(super) use single::{REASON, Reads, reads};

@@ -9,23 +9,21 @@
 //!
 //! Invariants
 //! 1. No value of the function is a sequence.
-//! 2. A sequence that is not packed has at most [`MOST`] tensors, and a loop that is unrolled at most as many iterations.
+//! 2. A sequence that is not packed has at most [`MOST_TENSORS`] tensors, and a loop that is unrolled at most as many
+//!    iterations.
 
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::ops::attrs::normalize_axis;
 use convoke_graph::{DType, Dim, Tensor};
 
 use super::super::import::Importer;
-use super::super::inputs::sequence_name;
+use super::super::inputs::{MOST_TENSORS, sequence_name};
 use super::super::normalize::ImportFailure;
 use super::super::proto::{AttributeProto, NodeProto};
 use super::super::scope::{Meaning, domain};
 use super::control::{Bound, ControlNode};
 use super::packed::Packed;
 use crate::error::ModelError;
-
-/// The most tensors of a sequence. Each is a value of the function, and often a node.
-pub(in super::super) const MOST: usize = 1 << 10;
 
 /// The ops that take or make sequences and optional values.
 const OPS: &[&str] = &[
@@ -256,7 +254,7 @@ impl<'a> Importer<'a> {
             _ => return Err(unsupported("takes a sequence")),
         };
         match made {
-            Meaning::Sequence(all) if all.len() > MOST => Err(too_long()),
+            Meaning::Sequence(all) if all.len() > MOST_TENSORS => Err(too_long()),
             made => Ok(vec![made]),
         }
     }
@@ -363,7 +361,7 @@ impl<'a> Importer<'a> {
                 let known = count
                     .as_const()
                     .and_then(|count| usize::try_from(count).ok());
-                let Some(count) = known.filter(|count| *count <= MOST) else {
+                let Some(count) = known.filter(|count| *count <= MOST_TENSORS) else {
                     let cut = self.expanded(n, |e| e.cut(x, axis, sizes, true))?;
                     return Ok(Meaning::Packed(cut));
                 };
@@ -375,7 +373,7 @@ impl<'a> Importer<'a> {
                     return Err(n.error(format!("'split' is {}", each.unwrap_or(0))).into());
                 }
                 let counted = each.zip(length).filter(|(each, length)| {
-                    length.unsigned_abs().div_ceil(each.unsigned_abs()) <= MOST as u64
+                    length.unsigned_abs().div_ceil(each.unsigned_abs()) <= MOST_TENSORS as u64
                 });
                 let Some((each, length)) = counted else {
                     let cut = self.expanded(n, |e| {
@@ -519,5 +517,5 @@ impl<'a> Importer<'a> {
 }
 
 fn too_long() -> ImportFailure {
-    unsupported(format!("a sequence of more than {MOST} tensors"))
+    unsupported(format!("a sequence of more than {MOST_TENSORS} tensors"))
 }

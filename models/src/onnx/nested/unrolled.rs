@@ -6,11 +6,12 @@ use convoke_graph::tensor::TensorError;
 use convoke_graph::{Tensor, ops};
 
 use super::super::import::Importer;
+use super::super::inputs::MOST_TENSORS;
 use super::super::normalize::ImportFailure;
 use super::super::proto::{GraphProto, NodeProto};
 use super::super::scope::Meaning;
 use super::control::is_list;
-use super::sequences::{MOST, Meanings, SequenceNode, unsupported};
+use super::sequences::{Meanings, SequenceNode, unsupported};
 use crate::error::ModelError;
 
 impl<'a> Importer<'a> {
@@ -32,7 +33,7 @@ impl<'a> Importer<'a> {
             return Ok(!collected.any(|output| self.is_read(output)));
         }
         let g = n.control.graph("body")?;
-        let counted = most.filter(|most| *most <= MOST as i64);
+        let counted = most.filter(|most| *most <= MOST_TENSORS as i64);
         if !ops::asks_body(most.is_some(), condition.is_some()) {
             return Ok(counted.is_some());
         }
@@ -40,7 +41,7 @@ impl<'a> Importer<'a> {
         let tries = match counted {
             Some(_) if passes_on_condition(g) => 1,
             Some(most) => most,
-            None => MOST as i64,
+            None => MOST_TENSORS as i64,
         };
         let kept = self.kept_results(&n.control, g, (2, 1), count, 0)?;
         let refusals = self.b.refusals();
@@ -114,8 +115,9 @@ impl<'a> Importer<'a> {
             if !goes_on {
                 break;
             }
-            if i == MOST as i64 {
-                let reason = format!("it carries a sequence, and has more than {MOST} iterations");
+            if i == MOST_TENSORS as i64 {
+                let reason =
+                    format!("it carries a sequence, and has more than {MOST_TENSORS} iterations");
                 return Err(unsupported(reason));
             }
             let name = format!("{}/{i}", n.control.name);

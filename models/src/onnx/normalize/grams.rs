@@ -4,7 +4,7 @@ use convoke_graph::Tensor;
 use convoke_graph::graph::Attr;
 
 use super::super::import::Importer;
-use super::{ImportedNode, Outputs};
+use super::node::{ImportedNode, Outputs};
 
 /// Imports TfIdfVectorizer.
 pub(in super::super) fn tf_idf(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {

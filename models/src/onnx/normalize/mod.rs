@@ -11,11 +11,10 @@ mod composed;
 mod contrib;
 mod early;
 mod einsum;
-mod expansion;
 mod grams;
 mod learn;
+mod node;
 mod operands;
-mod qlinear_matmul;
 mod quantised;
 mod random;
 mod scatter;
@@ -23,181 +22,9 @@ mod signal;
 mod strings;
 mod vision;
 
-use convoke_graph::DType;
-use convoke_graph::graph::{Attr, Attrs, ValueId};
-
 use self::composed::{losses, softmax};
 use self::vision::{center_crop_pad, conv_transpose, grid, resize};
 use super::builder::Builder;
-use crate::error::ModelError;
-
-/// A node to import, with resolved operands.
-pub(super) struct ImportedNode {
-    pub name: String,
-    pub op: String,
-    pub inputs: Vec<Option<ValueId>>,
-    pub attrs: Attrs,
-    /// The names of the outputs, of which there is at least one. An output with an empty name is never read.
-    pub outputs: Vec<String>,
-    /// The version of the operator set of the op's domain.
-    pub opset: i64,
-}
-
-/// Why a node cannot be imported.
-pub(super) enum ImportFailure {
-    /// The node is not supported, for this reason, which is empty where the op itself is unknown. It is reported
-    /// together with all other such nodes.
-    Unsupported(String),
-    /// The type of an operand is not known, because the node that makes it was refused. It is that node which is reported.
-    Consequence,
-    /// The model is wrong, which ends the import.
-    Error(ModelError),
-}
-
-impl From<ModelError> for ImportFailure {
-    fn from(e: ModelError) -> ImportFailure {
-        ImportFailure::Error(e)
-    }
-}
-
-/// The outputs of an imported node.
-pub(super) type Outputs = Result<Vec<ValueId>, ImportFailure>;
-
-fn unsupported(reason: impl Into<String>) -> ImportFailure {
-    ImportFailure::Unsupported(reason.into())
-}
-
-impl ImportedNode {
-    /// A node that the importer expands by itself.
-    pub(super) fn of_expansion(name: &str, outputs: Vec<String>) -> ImportedNode {
-        ImportedNode {
-            name: name.into(),
-            op: String::new(),
-            inputs: vec![],
-            attrs: Attrs::default(),
-            outputs,
-            opset: 0,
-        }
-    }
-
-    /// Operand `i`; `None` where it is left out.
-    fn input(&self, i: usize) -> Option<ValueId> {
-        self.inputs.get(i).copied().flatten()
-    }
-
-    /// Operand `i`. Fails where it is left out.
-    fn need(&self, i: usize) -> Result<ValueId, ModelError> {
-        self.input(i)
-            .ok_or_else(|| self.error(format!("operand {i} is missing")))
-    }
-
-    /// Sets operand `i`.
-    fn set(&mut self, i: usize, id: Option<ValueId>) {
-        if self.inputs.len() <= i {
-            self.inputs.resize(i + 1, None);
-        }
-        self.inputs[i] = id;
-    }
-
-    /// Removes and returns an attribute.
-    fn take(&mut self, attr: &str) -> Option<Attr> {
-        self.attrs.0.remove(attr)
-    }
-
-    /// Removes and returns an attribute that must be a list of integers.
-    fn take_ints(&mut self, attr: &str) -> Result<Option<Vec<i64>>, ModelError> {
-        match self.take(attr) {
-            None => Ok(None),
-            Some(Attr::Ints(v)) => Ok(Some(v)),
-            Some(_) => Err(self.wrong(attr, "a list of integers")),
-        }
-    }
-
-    /// Removes and returns an attribute that must be an integer.
-    fn take_int(&mut self, attr: &str) -> Result<Option<i64>, ModelError> {
-        match self.take(attr) {
-            None => Ok(None),
-            Some(Attr::Int(v)) => Ok(Some(v)),
-            Some(_) => Err(self.wrong(attr, "an integer")),
-        }
-    }
-
-    /// Removes and returns an attribute that must be a float.
-    fn take_float(&mut self, attr: &str) -> Result<Option<f32>, ModelError> {
-        match self.take(attr) {
-            None => Ok(None),
-            Some(Attr::Float(v)) => Ok(Some(v)),
-            Some(_) => Err(self.wrong(attr, "a float")),
-        }
-    }
-
-    fn wrong(&self, attr: &str, want: &str) -> ModelError {
-        ModelError::Attribute {
-            node: self.name.clone(),
-            op: self.op.clone(),
-            attr: attr.into(),
-            reason: format!("must be {want}"),
-        }
-    }
-
-    pub(super) fn error(&self, reason: impl Into<String>) -> ModelError {
-        ModelError::Node {
-            node: self.name.clone(),
-            op: self.op.clone(),
-            reason: reason.into(),
-        }
-    }
-
-    /// The name of a node or value that is added for this node.
-    fn sub(&self, what: &str) -> String {
-        format!("{}/{what}", self.name)
-    }
-
-    /// Adds a node before the last one, and returns its only output.
-    fn before(
-        &self,
-        b: &mut Builder,
-        op: &str,
-        attrs: Attrs,
-        inputs: Vec<Option<ValueId>>,
-    ) -> Result<ValueId, ModelError> {
-        let name = self.sub(op);
-        let output = [name.clone()];
-        let out = b.emit(op, &name, attrs, inputs, &output)?;
-        out.first()
-            .copied()
-            .ok_or_else(|| self.error("has no output"))
-    }
-
-    /// Adds the last node of a rewriting: `op` on `inputs`.
-    fn finish(
-        self,
-        b: &mut Builder,
-        op: &str,
-        attrs: Attrs,
-        inputs: Vec<Option<ValueId>>,
-    ) -> Outputs {
-        Ok(b.emit(op, &self.name, attrs, inputs, &self.outputs)?)
-    }
-
-    /// Adds the node in its current form.
-    pub(super) fn emit(self, b: &mut Builder) -> Outputs {
-        Ok(b.emit(&self.op, &self.name, self.attrs, self.inputs, &self.outputs)?)
-    }
-
-    /// Adds the node with another op.
-    fn emit_as(mut self, b: &mut Builder, op: &str) -> Outputs {
-        self.op = op.into();
-        self.emit(b)
-    }
-
-    /// The dtype of operand `i`; f32 where it is not known.
-    fn dtype(&self, b: &Builder, i: usize) -> DType {
-        self.input(i)
-            .and_then(|id| b.ty(id))
-            .map_or(DType::F32, |t| t.dtype)
-    }
-}
 
 /// Imports a node of ONNX's own domain.
 pub(super) fn standard(b: &mut Builder, mut c: ImportedNode) -> Outputs {
@@ -252,7 +79,7 @@ pub(super) fn standard(b: &mut Builder, mut c: ImportedNode) -> Outputs {
         "SwiGLU" => composed::swiglu(b, c),
         "Upsample" => resize::upsample(b, c),
         "QuantizeLinear" | "DequantizeLinear" => quantised::linear(b, c),
-        "QLinearMatMul" => qlinear_matmul::qlinear_matmul(b, c),
+        "QLinearMatMul" => quantised::qlinear_matmul(b, c),
         "Resize" => resize::resize(b, c),
         "Scatter" => c.emit_as(b, "ScatterElements"),
         "ScatterElements" | "ScatterND" => scatter::scatter(b, c),
@@ -269,8 +96,9 @@ pub(super) fn standard(b: &mut Builder, mut c: ImportedNode) -> Outputs {
 
 pub(super) use attention::{Flex, FlexAttention};
 pub use contrib::BlockWidth;
-pub(crate) use contrib::EITHER;
 pub(super) use contrib::{Block, block_of, blocked, dynamic_lstm, microsoft};
-pub(super) use expansion::{Expansion, Made, axis_of, without_axes};
 pub(super) use grams::tf_idf;
 pub(super) use learn::{learned, of_map};
+pub(super) use node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, axis_of, without_axes,
+};

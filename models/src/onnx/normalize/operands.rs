@@ -2,11 +2,12 @@
 
 use convoke_graph::Tensor;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
-use half::{bf16, f16};
 
 use super::super::builder::Builder;
-use super::expansion::{exact, is_half, to_dtype};
-use super::{Expansion, ImportFailure, ImportedNode, Outputs, axis_of, unsupported};
+use super::node::{
+    Expansion, ImportFailure, ImportedNode, Outputs, axis_of, exact, float, is_half, to_dtype,
+    unsupported,
+};
 use convoke_graph::{DType, Dim};
 
 /// Turns the attribute `axes` of Unsqueeze, Reduce* and older ops into an operand.
@@ -314,24 +315,13 @@ fn one(dtype: DType) -> Option<Tensor> {
     }
 }
 
-/// A scalar of a float dtype; `None` for other dtypes.
-pub(super) fn float(dtype: DType, v: f32) -> Option<Tensor> {
-    Some(match dtype {
-        DType::F32 => Tensor::scalar(v),
-        DType::F64 => Tensor::scalar(f64::from(v)),
-        DType::F16 => Tensor::scalar(f16::from_f32(v)),
-        DType::BF16 => Tensor::scalar(bf16::from_f32(v)),
-        _ => return None,
-    })
-}
-
 /// Adds a literal scalar of the dtype of the first operand, in place of attribute `attr`.
 pub(super) fn scalar(
     b: &mut Builder,
     c: &ImportedNode,
     attr: &str,
     v: f32,
-) -> Result<ValueId, super::ImportFailure> {
+) -> Result<ValueId, ImportFailure> {
     let dtype = c.dtype(b, 0);
     let t = float(dtype, v)
         .ok_or_else(|| unsupported(format!("its form of opset {} on {dtype}", c.opset)))?;

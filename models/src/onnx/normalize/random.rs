@@ -8,7 +8,7 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::{DType, Tensor};
 
 use super::super::builder::Builder;
-use super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::node::{ImportFailure, ImportedNode, Outputs, unsupported};
 
 type Made = Result<ValueId, ImportFailure>;
 

@@ -4,8 +4,7 @@ use convoke_graph::DType;
 use convoke_graph::graph::Attr;
 
 use super::super::builder::Builder;
-use super::expansion::{Expansion, to_dtype};
-use super::{ImportedNode, Outputs};
+use super::node::{Expansion, ImportedNode, Outputs, to_dtype};
 
 /// Imports ScatterElements and ScatterND. A sum of bools is their greatest, and a product their least, as it is of the bytes 0
 /// and 1.

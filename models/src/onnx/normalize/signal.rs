@@ -4,8 +4,9 @@ use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::builder::Builder;
-use super::expansion::{Expansion, Made, axis_of, to_dtype};
-use super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, axis_of, to_dtype, unsupported,
+};
 
 /// The weights of the cosines of a window, of no, one and two periods.
 const HANN: [f64; 3] = [0.5, -0.5, 0.0];

@@ -9,8 +9,7 @@ use convoke_graph::graph::{Attr, Attrs};
 use convoke_graph::{DType, Tensor};
 
 use super::super::builder::Builder;
-use super::expansion::{Expansion, axis_of, exact};
-use super::{ImportedNode, Outputs};
+use super::node::{Expansion, ImportedNode, Outputs, axis_of, exact};
 
 /// Imports NonZero. A string counts as zero where it is empty.
 pub(super) fn non_zero(b: &mut Builder, c: ImportedNode) -> Outputs {

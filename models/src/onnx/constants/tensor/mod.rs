@@ -1,51 +1,17 @@
 //! Reading of a `TensorProto`: its dtype, its dimensions, and the location of its content.
 
+mod content;
 pub(in crate::onnx) mod sparse;
 
-use convoke_graph::graph::{INLINE_LIMIT, TensorType};
+use convoke_graph::graph::INLINE_LIMIT;
 use convoke_graph::{DType, Printable, Tensor};
 
 use super::encoded::Elements;
 use crate::error::ModelError;
 use crate::onnx::proto::{TensorProto, tensor_proto::DataLocation, tensor_proto::DataType};
-use crate::onnx::skeleton::{Payload, Piece};
-use sparse::Scattered;
+use crate::onnx::skeleton::Payload;
 
-/// A constant of the model.
-#[derive(Debug, Clone, PartialEq)]
-pub(in crate::onnx) struct Constant {
-    pub dtype: DType,
-    pub shape: Vec<usize>,
-    /// Size of the content in bytes.
-    pub bytes: u64,
-    pub content: Content,
-}
-
-/// The location of the content of a constant.
-#[derive(Debug, Clone, PartialEq)]
-pub(in crate::onnx) enum Content {
-    /// The content itself.
-    Inline(Tensor),
-    /// Raw elements at this offset of the model file.
-    Model(u64),
-    /// Raw elements in another file, at this offset.
-    External { location: String, offset: u64 },
-    /// Encoded elements in the model file.
-    Encoded(Vec<Piece>),
-    /// Decoded elements, which are too large to be inline.
-    Decoded(Vec<u8>),
-    /// Elements that lie among zeros.
-    Scattered(Scattered),
-    /// The model has no content: a weights file must have it.
-    Missing,
-}
-
-impl Constant {
-    /// The type of the constant.
-    pub(in crate::onnx) fn ty(&self) -> TensorType {
-        TensorType::fixed(self.dtype, &self.shape)
-    }
-}
+pub(in crate::onnx) use content::{Constant, Content, Scattered};
 
 /// The dtype with ONNX's code `code`. The error names a dtype that is not supported.
 pub(in crate::onnx) fn dtype(code: i32) -> Result<DType, String> {

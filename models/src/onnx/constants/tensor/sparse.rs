@@ -7,19 +7,10 @@
 use convoke_graph::{DType, Printable, Tensor};
 
 use super::super::files::Files;
-use super::{Constant, Content};
+use super::content::{Constant, Content, Scattered};
 use crate::error::ModelError;
 use crate::onnx::proto::SparseTensorProto;
 use crate::onnx::skeleton::Payload;
-
-/// The elements of a dense tensor that are not zero.
-#[derive(Debug, Clone, PartialEq)]
-pub(in crate::onnx) struct Scattered {
-    /// The elements, one after the other.
-    pub elements: Vec<u8>,
-    /// The position of each element, counted in elements of the dense tensor; they ascend.
-    pub positions: Vec<u64>,
-}
 
 /// Reads the sparse constant `s`, which errors call `name`, as a dense one.
 pub(in crate::onnx) fn constant(

@@ -3,8 +3,7 @@
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::super::builder::Builder;
-use super::super::expansion::{Expansion, Made};
-use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::node::{Expansion, ImportFailure, ImportedNode, Made, Outputs, unsupported};
 
 /// How the operands of a causal convolution lie.
 #[derive(Clone, Copy)]

@@ -4,8 +4,9 @@ use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::super::builder::Builder;
-use super::super::expansion::{Expansion, axis_of, to_dtype};
-use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::node::{
+    Expansion, ImportFailure, ImportedNode, Outputs, axis_of, to_dtype, unsupported,
+};
 use super::{sharing, softmax_precision};
 
 /// A FlexAttention between its steps: the model's graphs are imported before and after the softmax.

@@ -10,8 +10,9 @@ use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, TensorType, ValueId};
 
 use super::super::super::builder::{Body, Builder};
-use super::super::expansion::{Expansion, Made, to_dtype};
-use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, to_dtype, unsupported,
+};
 
 /// The operands of the Scan, with the sequence as their first axis.
 struct Steps {

@@ -4,8 +4,7 @@
 use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
-use super::super::ImportFailure;
-use super::super::expansion::{Expansion, Made, axis_of};
+use super::super::node::{Expansion, ImportFailure, Made, axis_of};
 use super::AttentionAttrs;
 
 /// A term that is added to the scores.

@@ -22,8 +22,9 @@ use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::builder::Builder;
-use super::expansion::{Expansion, Made, axis_of, perm_of};
-use super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, axis_of, perm_of, unsupported,
+};
 
 /// The stage of the computation that output `qk_matmul_output` shows.
 #[derive(Clone, Copy, PartialEq)]

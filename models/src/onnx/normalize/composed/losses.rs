@@ -4,7 +4,8 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::{DType, Tensor};
 
 use crate::onnx::builder::Builder;
-use crate::onnx::normalize::{ImportFailure, ImportedNode, Outputs, operands, unsupported};
+use crate::onnx::normalize::node::{ImportFailure, ImportedNode, Outputs, unsupported};
+use crate::onnx::normalize::operands;
 
 /// Imports SoftmaxCrossEntropyLoss: the loss of the logarithms of the softmax, which are its second output.
 pub(in crate::onnx::normalize) fn softmax_cross_entropy(

@@ -6,8 +6,7 @@ pub(super) mod softmax;
 use convoke_graph::graph::{Attr, Attrs};
 use convoke_graph::{DType, Dim};
 
-use super::expansion::{Expansion, to_dtype};
-use super::{ImportedNode, Outputs};
+use super::node::{Expansion, ImportedNode, Outputs, to_dtype};
 use crate::onnx::builder::Builder;
 
 /// Imports SwiGLU as `Swish(A) * B`.

@@ -5,8 +5,7 @@ use convoke_graph::Dim;
 use convoke_graph::graph::{Attr, Attrs};
 
 use crate::onnx::builder::Builder;
-use crate::onnx::normalize::expansion::exact;
-use crate::onnx::normalize::{ImportedNode, Outputs};
+use crate::onnx::normalize::node::{ImportedNode, Outputs, exact};
 
 /// Rewrites the node to act along one axis: directly where at most one column dimension is not 1, otherwise by
 /// reshaping the operand to the matrix.

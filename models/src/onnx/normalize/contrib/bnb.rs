@@ -9,9 +9,8 @@ use convoke_graph::graph::Attrs;
 use convoke_graph::{DType, Tensor};
 
 use super::super::super::builder::Builder;
-use super::super::expansion::{Expansion, axis_of};
+use super::super::node::{Expansion, ImportedNode, Outputs, axis_of, unsupported};
 use super::super::quantised::{First, unpacked};
-use super::super::{ImportedNode, Outputs, unsupported};
 
 /// The numbers of the codes of FP4, whose greatest number is 12 there: a sign, and subnormal numbers.
 const FP4: [f32; 16] = [

@@ -4,8 +4,9 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::super::builder::Builder;
 use super::super::conv_transpose;
-use super::super::expansion::{Expansion, Made};
-use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, perm_of, unsupported,
+};
 use super::elementwise::Activation;
 
 /// Imports FusedConv: `activation(conv(x, w) + bias + residual)`.
@@ -78,7 +79,7 @@ pub(super) fn nhwc_max_pool(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let rank = rank(&e, x)?;
     let x = channels_first(&mut e, x, rank)?;
     let y = e.op("MaxPool", attrs, &[x])?;
-    let perm = super::super::expansion::perm_of(&channels_last_order(rank));
+    let perm = perm_of(&channels_last_order(rank));
     Ok(vec![e.last(0, "Transpose", perm, &[y])?])
 }
 

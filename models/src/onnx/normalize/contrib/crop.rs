@@ -8,8 +8,7 @@ use convoke_graph::DType;
 use convoke_graph::graph::ValueId;
 
 use super::super::super::builder::Builder;
-use super::super::expansion::{Expansion, Made, axis_of, perm_of};
-use super::super::{ImportFailure, ImportedNode, Outputs};
+use super::super::node::{Expansion, ImportFailure, ImportedNode, Made, Outputs, axis_of, perm_of};
 
 /// The samples along one spatial axis: of each part, as many as the result has.
 struct Samples {

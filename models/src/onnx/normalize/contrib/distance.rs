@@ -7,8 +7,7 @@
 use convoke_graph::graph::{Attr, Attrs};
 
 use super::super::super::builder::Builder;
-use super::super::expansion::Expansion;
-use super::super::{ImportedNode, Outputs, unsupported};
+use super::super::node::{Expansion, ImportedNode, Outputs, unsupported};
 
 /// Imports CDist.
 pub(super) fn distances(b: &mut Builder, mut c: ImportedNode) -> Outputs {

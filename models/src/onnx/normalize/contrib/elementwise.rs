@@ -3,8 +3,10 @@
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::super::builder::Builder;
-use super::super::expansion::{Expansion, Made, axis_of};
-use super::super::{ImportFailure, ImportedNode, Outputs, operands, softmax, unsupported};
+use super::super::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, axis_of, unsupported,
+};
+use super::super::{operands, softmax};
 
 /// The activation that a fused op applies to its result.
 pub(super) enum Activation {

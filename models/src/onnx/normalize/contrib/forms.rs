@@ -4,8 +4,7 @@ use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs};
 
 use super::super::super::builder::Builder;
-use super::super::expansion::{Expansion, axis_of, perm_of};
-use super::super::{ImportedNode, Outputs};
+use super::super::node::{Expansion, ImportedNode, Outputs, axis_of, perm_of};
 
 /// Imports ExpandDims, whose axis is a scalar.
 pub(super) fn expand_dims(b: &mut Builder, c: ImportedNode) -> Outputs {

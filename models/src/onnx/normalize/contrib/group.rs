@@ -4,8 +4,7 @@ use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::super::builder::Builder;
-use super::super::expansion::{Expansion, Made, is_half, perm_of};
-use super::super::{ImportedNode, Outputs};
+use super::super::node::{Expansion, ImportedNode, Made, Outputs, is_half, perm_of};
 
 /// A term of the sum with `x` [N, C, H, W]: a term with one number for each channel is given as [N, 1, 1, C].
 fn with_channels_second(e: &mut Expansion<'_>, part: ValueId, x: ValueId) -> Made {

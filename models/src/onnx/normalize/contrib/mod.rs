@@ -22,12 +22,12 @@ pub(super) use attention::Packed;
 pub(super) use conv::{channels_first, channels_last_order, rank};
 pub(in super::super) use lstm::dynamic_lstm;
 pub use nchwc::BlockWidth;
-pub(crate) use nchwc::EITHER;
 pub(in super::super) use nchwc::{Block, block_of};
 pub(super) use norm::simplified_layer_norm;
 
 use super::super::builder::Builder;
-use super::{ImportedNode, Outputs, quantised};
+use super::node::{ImportedNode, Outputs, unsupported};
+use super::quantised;
 
 /// Imports a node of the domain `com.microsoft`.
 pub(in super::super) fn microsoft(b: &mut Builder, c: ImportedNode) -> Outputs {
@@ -83,7 +83,7 @@ pub(in super::super) fn microsoft(b: &mut Builder, c: ImportedNode) -> Outputs {
         "UnfoldTensor" => forms::unfold(b, c),
         "Unique" => forms::unique(b, c),
         op if quantised::is_known(op) => quantised::microsoft(b, c),
-        _ => Err(super::unsupported("")),
+        _ => Err(unsupported("")),
     }
 }
 

@@ -11,8 +11,9 @@ use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::super::builder::Builder;
-use super::super::expansion::{Expansion, Made, axis_of, without_axes};
-use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, axis_of, unsupported, without_axes,
+};
 use super::norm::wide;
 
 /// The activation that an expert applies to its first product.

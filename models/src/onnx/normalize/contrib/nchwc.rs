@@ -18,10 +18,10 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::super::builder::Builder;
 use super::super::super::proto::{GraphProto, NodeProto};
-use super::super::expansion::{Expansion, Made};
-use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::node::{Expansion, ImportFailure, ImportedNode, Made, Outputs, unsupported};
 use super::conv::convolved;
 use super::elementwise::Activation;
+use crate::error::EITHER_WIDTH;
 
 /// The domain of the ops on blocked activations.
 const DOMAIN: &str = "com.microsoft.nchwc";
@@ -47,9 +47,6 @@ impl BlockWidth {
         }
     }
 }
-
-/// Why the channels of a block are not known.
-pub(crate) const EITHER: &str = "weights whose blocks may be of 8 or 16 channels";
 
 /// The channels of a block in a model, which the shapes of its weights may decide: the model does not state them. Where
 /// they do not, it is `open`. Nodes are in the order in which ONNX Runtime writes them.
@@ -99,7 +96,7 @@ pub(in super::super::super) fn block_of(graph: &GraphProto, open: Option<BlockWi
         (true, false) => Ok(8),
         (false, true) => Ok(16),
         (false, false) if !convolves(graph) => Ok(1),
-        (false, false) => open.map(BlockWidth::channels).ok_or(EITHER),
+        (false, false) => open.map(BlockWidth::channels).ok_or(EITHER_WIDTH),
     }
 }
 
@@ -138,7 +135,7 @@ fn conv(b: &mut Builder, mut c: ImportedNode, block: i64) -> Outputs {
     let activation = Activation::of_conv(&mut c)?;
     // The graph of a branch may have convolutions where the model's own has none.
     if block == 1 {
-        return Err(unsupported(EITHER));
+        return Err(unsupported(EITHER_WIDTH));
     }
     let group = c.take_int("group")?.unwrap_or(1);
     let attrs = std::mem::take(&mut c.attrs).with("group", Attr::Int(group));

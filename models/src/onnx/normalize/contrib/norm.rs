@@ -4,8 +4,9 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::{DType, Tensor};
 
 use super::super::super::builder::Builder;
-use super::super::expansion::{Expansion, Made, axis_of, is_half, to_dtype};
-use super::super::{ImportFailure, ImportedNode, Outputs};
+use super::super::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, axis_of, is_half, to_dtype, without_axes,
+};
 
 /// The normalisation that follows a sum.
 #[derive(Clone, Copy, PartialEq)]
@@ -272,6 +273,6 @@ fn words_of_mask(e: &mut Expansion<'_>, ids: ValueId) -> Made {
     let present = e.plain("Equal", &[mask, one])?;
     let present = e.cast(present, DType::I32)?;
     let axes = e.ints("axes", &[1])?;
-    let attrs = super::super::expansion::without_axes();
+    let attrs = without_axes();
     e.last(1, "ReduceSum", attrs, &[present, axes])
 }

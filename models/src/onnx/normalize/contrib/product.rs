@@ -3,18 +3,14 @@
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::super::builder::Builder;
-use super::super::expansion::{Expansion, Made};
-use super::super::{ImportedNode, Outputs, unsupported};
+use super::super::node::{Expansion, ImportFailure, ImportedNode, Made, Outputs, unsupported};
 use super::elementwise::Activation;
 
 /// Imports FusedMatMul: a product of operands that may be transposed, times a number.
 pub(super) fn fused_matmul(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     let alpha = c.take_float("alpha")?.unwrap_or(1.0);
     let turned = |c: &mut ImportedNode, matrix: &str, batch: &str| {
-        Ok::<_, super::super::ImportFailure>((
-            c.take_flag(matrix, false)?,
-            c.take_flag(batch, false)?,
-        ))
+        Ok::<_, ImportFailure>((c.take_flag(matrix, false)?, c.take_flag(batch, false)?))
     };
     let left = turned(&mut c, "transA", "transBatchA")?;
     let right = turned(&mut c, "transB", "transBatchB")?;

@@ -9,8 +9,9 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::{DType, Dim, Tensor};
 
 use super::super::super::builder::Builder;
-use super::super::expansion::{Expansion, Made, axis_of};
-use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, axis_of, unsupported,
+};
 use super::moe::{Gate, Routing, combined, gated, tokens};
 use super::norm::wide;
 

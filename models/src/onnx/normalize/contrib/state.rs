@@ -1,7 +1,8 @@
 //! Ops with a state that later operator sets of ONNX have as well, in the form that they share.
 
 use super::super::super::builder::Builder;
-use super::super::{ImportedNode, Outputs, attention, unsupported};
+use super::super::attention;
+use super::super::node::{ImportFailure, ImportedNode, Outputs, unsupported};
 
 /// Imports CausalConvWithState along one axis.
 pub(super) fn causal_conv(b: &mut Builder, mut c: ImportedNode) -> Outputs {
@@ -36,7 +37,7 @@ pub(super) fn linear_attention(b: &mut Builder, mut c: ImportedNode) -> Outputs 
     attention::linear_attention(b, c)
 }
 
-fn without_window(c: &mut ImportedNode) -> Result<(), super::super::ImportFailure> {
+fn without_window(c: &mut ImportedNode) -> Result<(), ImportFailure> {
     match c.take_int("state_window")?.unwrap_or(0) {
         0 => Ok(()),
         _ => Err(unsupported("the states after several tokens")),

@@ -4,8 +4,10 @@ use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::super::builder::Builder;
-use super::super::expansion::{Expansion, Made, axis_of, exact, to_dtype, without_axes};
-use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, axis_of, exact, to_dtype, unsupported,
+    without_axes,
+};
 use super::norm::wide;
 
 /// Imports GatedRMSNorm: groups of columns that are divided by their root mean square, times a weight and the activation of

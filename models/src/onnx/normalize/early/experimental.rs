@@ -4,8 +4,7 @@ use convoke_graph::graph::{Attr, Attrs};
 use convoke_graph::{Dim, Tensor};
 
 use super::super::super::builder::Builder;
-use super::super::expansion::{Expansion, exact};
-use super::super::{ImportFailure, ImportedNode, Outputs};
+use super::super::node::{Expansion, ImportFailure, ImportedNode, Outputs, exact};
 use crate::error::ModelError;
 
 /// Imports Affine, `alpha * x + beta`.

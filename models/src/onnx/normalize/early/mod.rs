@@ -6,8 +6,7 @@ pub(super) mod experimental;
 use convoke_graph::graph::{Attr, ValueId};
 
 use super::super::builder::Builder;
-use super::expansion::Expansion;
-use super::{ImportFailure, ImportedNode, unsupported};
+use super::node::{Expansion, ImportFailure, ImportedNode, unsupported};
 
 /// Brings a node of an operator set before 7 to the form of 7, as far as other rewritings do not do it.
 pub(super) fn to_seven(b: &mut Builder, c: &mut ImportedNode) -> Result<(), ImportFailure> {

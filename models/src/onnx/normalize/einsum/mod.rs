@@ -16,8 +16,9 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::{DType, Dim};
 
 use super::super::builder::Builder;
-use super::expansion::{Expansion, Made, exact, perm_of, without_axes};
-use super::{ImportFailure, ImportedNode, Outputs};
+use super::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, exact, perm_of, without_axes,
+};
 use equation::{Equation, Label};
 
 /// A value whose axes have labels, none of them twice.

@@ -5,8 +5,7 @@ use convoke_graph::{DType, Tensor};
 
 use super::super::super::builder::Builder;
 use super::super::super::import::Importer;
-use super::super::expansion::{Expansion, Made, axis_of, perm_of};
-use super::super::{ImportFailure, ImportedNode};
+use super::super::node::{Expansion, ImportFailure, ImportedNode, Made, axis_of, perm_of};
 
 /// The most rounds in which probabilities approach those of the pairs.
 const ROUNDS: i64 = 100;

@@ -6,8 +6,7 @@ use convoke_graph::graph::{Attr, Attrs};
 use convoke_graph::{DType, Tensor};
 
 use super::super::super::import::Importer;
-use super::super::expansion::Expansion;
-use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::node::{Expansion, ImportFailure, ImportedNode, Outputs, unsupported};
 use crate::error::ModelError;
 
 /// Imports LabelEncoder.

@@ -4,8 +4,8 @@ use convoke_graph::Tensor;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::super::import::Importer;
-use super::super::{ImportFailure, ImportedNode};
-use super::{Rows, floats};
+use super::super::node::{ImportFailure, ImportedNode};
+use super::rows::{Rows, floats};
 
 /// Where a branch leads.
 #[derive(Debug, Clone, Copy)]

@@ -4,9 +4,8 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::{DType, Tensor};
 
 use super::super::super::import::Importer;
-use super::super::expansion::{Expansion, Made, axis_of, to_dtype};
-use super::super::{ImportedNode, Outputs, unsupported};
-use super::floats;
+use super::super::node::{Expansion, ImportedNode, Made, Outputs, axis_of, to_dtype, unsupported};
+use super::rows::floats;
 
 /// Imports ArrayFeatureExtractor: the elements of the last axis at the given places.
 pub(super) fn extract(i: &mut Importer<'_>, c: ImportedNode) -> Outputs {

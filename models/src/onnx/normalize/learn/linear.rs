@@ -4,9 +4,9 @@ use convoke_graph::DType;
 use convoke_graph::graph::{Attrs, ValueId};
 
 use super::super::super::import::Importer;
-use super::super::expansion::{Expansion, to_dtype};
-use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
-use super::{Transform, floats};
+use super::super::node::{Expansion, ImportFailure, ImportedNode, Outputs, to_dtype, unsupported};
+use super::rows::floats;
+use super::transform::Transform;
 
 /// The products of the rows of operand 0 with coefficients [targets, F], plus intercepts.
 fn products(

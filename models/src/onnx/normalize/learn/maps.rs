@@ -13,8 +13,7 @@ use convoke_graph::printable::Listed;
 use convoke_graph::{DType, Printable, Tensor};
 
 use super::super::super::import::Importer;
-use super::super::expansion::{Expansion, Made, axis_of};
-use super::super::{ImportFailure, ImportedNode, Outputs};
+use super::super::node::{Expansion, ImportFailure, ImportedNode, Made, Outputs, axis_of};
 
 /// The most columns of a sparse CastMap.
 const MOST_COLUMNS: i64 = 1 << 24;

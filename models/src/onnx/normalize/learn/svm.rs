@@ -4,9 +4,9 @@ use convoke_graph::graph::Attrs;
 use convoke_graph::{DType, Tensor};
 
 use super::super::super::import::Importer;
-use super::super::expansion::{Expansion, Made, to_dtype};
-use super::super::{ImportedNode, Outputs, unsupported};
-use super::{Transform, coupling};
+use super::super::node::{Expansion, ImportedNode, Made, Outputs, to_dtype, unsupported};
+use super::coupling;
+use super::transform::Transform;
 use crate::error::ModelError;
 
 /// The most classes of a classifier, and the most coefficients of its pairs of classes.

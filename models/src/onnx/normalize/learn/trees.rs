@@ -14,10 +14,10 @@ use convoke_graph::DType;
 use convoke_graph::graph::{Attr, ValueId};
 
 use super::super::super::import::Importer;
-use super::super::expansion::{Expansion, to_dtype};
-use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::node::{Expansion, ImportFailure, ImportedNode, Outputs, to_dtype, unsupported};
 use super::ensemble::{Branching, Ensemble, To};
-use super::{Rows, Transform, floats};
+use super::rows::{Rows, floats};
+use super::transform::Transform;
 use crate::error::ModelError;
 
 /// The bit of a mode that sends NaN to the first branch.

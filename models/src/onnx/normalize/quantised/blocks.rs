@@ -4,8 +4,9 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::{DType, Dim, Tensor};
 
 use super::super::super::builder::Builder;
-use super::super::expansion::{Expansion, Made, axis_of, to_dtype};
-use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, axis_of, to_dtype, unsupported,
+};
 
 /// Imports MatMulNBits, whose weights stay packed.
 pub(super) fn matmul_n_bits(b: &mut Builder, mut c: ImportedNode) -> Outputs {

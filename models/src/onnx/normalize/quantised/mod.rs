@@ -5,16 +5,20 @@
 //! one higher or lower where a number lies close to the middle of two codes.
 
 mod blocks;
+mod qlinear_matmul;
 
 pub(super) use blocks::{First, unpacked};
+pub(super) use qlinear_matmul::qlinear_matmul;
 
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::{DType, Dim, Tensor};
 
 use super::super::builder::Builder;
 use super::contrib::{Packed, channels_first, channels_last_order, rank};
-use super::expansion::{Expansion, Made, axis_of, perm_of, to_dtype};
-use super::{ImportFailure, ImportedNode, Outputs, softmax};
+use super::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, axis_of, perm_of, to_dtype,
+};
+use super::softmax;
 
 /// Whether [`microsoft`] imports the op.
 pub(super) fn is_known(op: &str) -> bool {

@@ -8,9 +8,10 @@
 use convoke_graph::graph::{Attrs, ValueId};
 use convoke_graph::{DType, Dim, Tensor};
 
-use super::super::builder::Builder;
-use super::expansion::{Expansion, Made, to_dtype};
-use super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::super::builder::Builder;
+use super::super::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, to_dtype, unsupported,
+};
 
 /// The dtypes of codes that ONNX allows.
 const CODES: [DType; 6] = [
@@ -33,7 +34,7 @@ enum Side {
 
 /// Imports QLinearMatMul. The op of the graph has one scale, or a list of scales, for each operand of codes; other operands
 /// are computed by their meaning, with the same numbers.
-pub(super) fn qlinear_matmul(b: &mut Builder, c: ImportedNode) -> Outputs {
+pub(in super::super) fn qlinear_matmul(b: &mut Builder, c: ImportedNode) -> Outputs {
     if c.follows_a_refusal(b) {
         return Ok(b.stand_ins(&c.outputs));
     }

@@ -3,8 +3,7 @@
 use convoke_graph::graph::Attrs;
 
 use crate::onnx::builder::Builder;
-use crate::onnx::normalize::expansion::{Expansion, axis_of};
-use crate::onnx::normalize::{ImportedNode, Outputs, unsupported};
+use crate::onnx::normalize::node::{Expansion, ImportedNode, Outputs, axis_of, unsupported};
 
 /// Imports CenterCropPad: an axis that is too long is cut evenly at both ends, and one that is too short is padded.
 pub(in crate::onnx::normalize) fn center_crop_pad(b: &mut Builder, mut c: ImportedNode) -> Outputs {

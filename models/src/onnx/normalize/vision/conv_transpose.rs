@@ -20,8 +20,9 @@
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use crate::onnx::builder::Builder;
-use crate::onnx::normalize::expansion::{Expansion, Made};
-use crate::onnx::normalize::{ImportFailure, ImportedNode, Outputs, unsupported};
+use crate::onnx::normalize::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, unsupported,
+};
 
 /// The bound of the length that a kernel covers along an axis, to which numbers of 2^31 are added. No tensor is that
 /// long.

@@ -4,8 +4,7 @@ use convoke_graph::DType;
 use convoke_graph::graph::{Attrs, ValueId};
 
 use crate::onnx::builder::Builder;
-use crate::onnx::normalize::expansion::{Expansion, Made};
-use crate::onnx::normalize::{ImportedNode, Outputs, unsupported};
+use crate::onnx::normalize::node::{Expansion, ImportedNode, Made, Outputs, unsupported};
 
 /// Imports AffineGrid: the places of all elements of an image, from -1 to 1, times a matrix for each element of the
 /// batch.

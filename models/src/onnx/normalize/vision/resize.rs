@@ -5,7 +5,7 @@ use convoke_graph::graph::Attr;
 use convoke_graph::ops::attrs::BY_SCALE;
 
 use crate::onnx::builder::Builder;
-use crate::onnx::normalize::{ImportedNode, Outputs, unsupported};
+use crate::onnx::normalize::node::{ImportedNode, Outputs, unsupported};
 
 /// Imports Upsample as a Resize that maps coordinates without an offset and rounds down.
 pub(in crate::onnx::normalize) fn upsample(b: &mut Builder, mut c: ImportedNode) -> Outputs {

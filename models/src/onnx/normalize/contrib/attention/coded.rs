@@ -9,9 +9,8 @@
 use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
-use super::super::super::expansion::{Expansion, Made};
+use super::super::super::node::{Expansion, ImportFailure, ImportedNode, Made, unsupported};
 use super::super::super::quantised::{First, unpacked};
-use super::super::super::{ImportFailure, ImportedNode, unsupported};
 
 /// How the codes of a node's caches are written.
 pub(super) struct Coding {

@@ -14,8 +14,9 @@ use convoke_graph::{DType, Dim};
 
 use super::super::super::super::builder::Builder;
 use super::super::super::attention::where_allowed;
-use super::super::super::expansion::{Expansion, Made, axis_of};
-use super::super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::super::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, axis_of, unsupported,
+};
 use super::coded::Coding;
 use super::mask::Lengths;
 use super::packed::split;

@@ -4,9 +4,8 @@ use convoke_graph::DType;
 use convoke_graph::graph::ValueId;
 use half::f16;
 
-use super::super::super::ImportFailure;
 use super::super::super::attention::where_allowed;
-use super::super::super::expansion::{Expansion, Made};
+use super::super::super::node::{Expansion, ImportFailure, Made};
 
 /// The lengths of a batch of attention.
 pub(super) struct Lengths {

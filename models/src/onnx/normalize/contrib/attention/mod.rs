@@ -31,8 +31,7 @@ use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::attention::sharing;
-use super::super::expansion::{Expansion, Made, axis_of};
-use super::super::{ImportFailure, ImportedNode, unsupported};
+use super::super::node::{Expansion, ImportFailure, ImportedNode, Made, axis_of, unsupported};
 
 /// Attention of heads: Q, K and V are [batch, heads, tokens, size].
 struct Heads {

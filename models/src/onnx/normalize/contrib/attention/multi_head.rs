@@ -3,8 +3,9 @@
 use convoke_graph::graph::{Attrs, ValueId};
 
 use super::super::super::super::builder::Builder;
-use super::super::super::expansion::{Expansion, Made, axis_of};
-use super::super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::super::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, axis_of, unsupported,
+};
 use super::mask::Lengths;
 use super::packed::split;
 use super::shared::{Attended, SharedCache};

@@ -3,8 +3,9 @@
 use convoke_graph::graph::ValueId;
 
 use super::super::super::super::builder::Builder;
-use super::super::super::expansion::{Expansion, axis_of};
-use super::super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::super::node::{
+    Expansion, ImportFailure, ImportedNode, Outputs, axis_of, unsupported,
+};
 use super::mask::Lengths;
 use super::{Heads, added, heads_of, joined_heads, take_heads, take_scale};
 

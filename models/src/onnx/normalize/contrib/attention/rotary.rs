@@ -5,8 +5,9 @@ use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
 use super::super::super::super::builder::Builder;
-use super::super::super::expansion::{Expansion, Made, axis_of};
-use super::super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::super::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, axis_of, unsupported,
+};
 
 /// Takes the attributes of a rotation: the number of heads, whether pairs of elements are neighbours, and how many elements are
 /// rotated. The first and the last are 0 where the node does not say them.

@@ -9,9 +9,8 @@
 use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
-use super::super::super::ImportFailure;
 use super::super::super::attention::where_allowed;
-use super::super::super::expansion::{Expansion, Made, axis_of, exact};
+use super::super::super::node::{Expansion, ImportFailure, Made, axis_of, exact};
 use super::mask::Lengths;
 
 /// The keys and values that are attended to, and those that are kept.

@@ -10,8 +10,7 @@
 use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs, ValueId};
 
-use super::super::super::ImportFailure;
-use super::super::super::expansion::{Expansion, Made, axis_of, perm_of};
+use super::super::super::node::{Expansion, ImportFailure, Made, axis_of, perm_of};
 use super::group_query::{Places, at_least};
 
 /// The places of the entries of a cache, which are the same for keys and values.

@@ -5,8 +5,7 @@ use convoke_graph::graph::{Attr, Attrs, ValueId};
 use convoke_graph::ops::attrs::{CellActivation, RecurrentAttrs, RecurrentDirection};
 
 use super::super::super::super::builder::Builder;
-use super::super::super::expansion::axis_of;
-use super::super::super::{ImportFailure, ImportedNode};
+use super::super::super::node::{ImportFailure, ImportedNode, axis_of};
 use super::{Codes, codes_of, product};
 use crate::error::ModelError;
 

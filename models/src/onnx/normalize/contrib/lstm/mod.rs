@@ -18,8 +18,9 @@ use convoke_graph::{DType, Dim};
 use self::cell::Cell;
 use super::super::super::builder::Builder;
 use super::super::super::import::Importer;
-use super::super::expansion::{Expansion, Made, axis_of};
-use super::super::{ImportFailure, ImportedNode, Outputs, unsupported};
+use super::super::node::{
+    Expansion, ImportFailure, ImportedNode, Made, Outputs, axis_of, unsupported,
+};
 use crate::error::ModelError;
 
 /// The places of operands.

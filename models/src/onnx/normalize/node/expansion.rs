@@ -2,17 +2,16 @@
 
 use convoke_graph::graph::{Attr, Attrs, TensorType, ValueId};
 use convoke_graph::{DType, Dim, Tensor};
+use half::{bf16, f16};
 
-use super::super::builder::Builder;
-use super::super::tensor;
-use super::{ImportFailure, ImportedNode, unsupported};
-use crate::error::ModelError;
+use super::imported::{ImportFailure, ImportedNode, unsupported};
+use crate::onnx::builder::Builder;
 
 /// A value that an expansion makes.
-pub(in super::super) type Made = Result<ValueId, ImportFailure>;
+pub(in crate::onnx) type Made = Result<ValueId, ImportFailure>;
 
 /// The expansion of one node: a builder, and the node whose name the new nodes have.
-pub(in super::super) struct Expansion<'a> {
+pub(in crate::onnx) struct Expansion<'a> {
     pub b: &'a mut Builder,
     pub c: &'a ImportedNode,
 }
@@ -72,7 +71,7 @@ impl Expansion<'_> {
     pub fn float(&mut self, what: &str, dtype: DType, v: f64) -> Made {
         let t = match dtype {
             DType::F64 => Some(Tensor::scalar(v)),
-            _ => super::operands::float(dtype, v as f32),
+            _ => float(dtype, v as f32),
         };
         let t = t.ok_or_else(|| unsupported(format!("operands of {dtype}")))?;
         Ok(self.b.literal(&self.c.sub(what), t))
@@ -154,75 +153,44 @@ impl Expansion<'_> {
     }
 }
 
-impl ImportedNode {
-    /// Removes and returns an attribute that must be a name.
-    pub(super) fn take_name(&mut self, attr: &str) -> Result<Option<String>, ModelError> {
-        match self.take(attr) {
-            None => Ok(None),
-            Some(Attr::Str(v)) => Ok(Some(v.to_string())),
-            Some(_) => Err(self.wrong(attr, "a string")),
-        }
-    }
-
-    /// Removes and returns an attribute that is ONNX's number of a dtype.
-    pub(super) fn take_dtype(&mut self, attr: &str) -> Result<Option<DType>, ImportFailure> {
-        let Some(code) = self.take_int(attr)? else {
-            return Ok(None);
-        };
-        let code = i32::try_from(code).map_err(|e| e.to_string());
-        let dtype = code.and_then(tensor::dtype);
-        dtype
-            .map(Some)
-            .map_err(|reason| unsupported(format!("attribute '{attr}': {reason}")))
-    }
-
-    /// Removes and returns a boolean attribute, which ONNX writes as an integer.
-    pub(super) fn take_flag(&mut self, attr: &str, default: bool) -> Result<bool, ModelError> {
-        Ok(self.take_int(attr)?.map_or(default, |v| v != 0))
-    }
-
-    /// Fails where an attribute is left that nothing has taken.
-    pub(super) fn no_more_attributes(&self) -> Result<(), ImportFailure> {
-        match self.attrs.0.keys().next() {
-            None => Ok(()),
-            Some(attr) => Err(unsupported(format!("attribute '{attr}'"))),
-        }
-    }
-
-    /// Whether the type of one of the operands is not known, because a node before this one was refused. It is that
-    /// node which is reported.
-    pub(super) fn follows_a_refusal(&self, b: &Builder) -> bool {
-        self.inputs.iter().flatten().any(|id| b.ty(*id).is_none())
-    }
-}
-
 /// The attributes of a Reshape in whose shape a zero is a length, not a dimension that is copied from the operand.
-pub(in super::super) fn exact() -> Attrs {
+pub(in crate::onnx) fn exact() -> Attrs {
     Attrs::default().with("allowzero", Attr::Int(1))
 }
 
 /// The attribute of an op that acts along an axis.
-pub(in super::super) fn axis_of(axis: i64) -> Attrs {
+pub(in crate::onnx) fn axis_of(axis: i64) -> Attrs {
     Attrs::default().with("axis", Attr::Int(axis))
 }
 
 /// The attribute of a transpose.
-pub(in super::super) fn perm_of(perm: &[usize]) -> Attrs {
+pub(in crate::onnx) fn perm_of(perm: &[usize]) -> Attrs {
     let perm = perm.iter().map(|axis| *axis as i64).collect();
     Attrs::default().with("perm", Attr::Ints(perm))
 }
 
 /// The attribute of a conversion.
-pub(super) fn to_dtype(to: DType) -> Attrs {
+pub(in super::super) fn to_dtype(to: DType) -> Attrs {
     Attrs::default().with("to", Attr::DType(to))
 }
 
 /// The attribute of a reduction that removes the reduced axes.
-pub(in super::super) fn without_axes() -> Attrs {
+pub(in crate::onnx) fn without_axes() -> Attrs {
     Attrs::default().with("keepdims", Attr::Int(0))
 }
 
 /// Whether numbers of a dtype are computed in f32.
-pub(super) fn is_half(dtype: DType) -> bool {
+pub(in super::super) fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
+}
+
+/// A scalar of a float dtype; `None` for other dtypes.
+pub(in super::super) fn float(dtype: DType, v: f32) -> Option<Tensor> {
+    Some(match dtype {
+        DType::F32 => Tensor::scalar(v),
+        DType::F64 => Tensor::scalar(f64::from(v)),
+        DType::F16 => Tensor::scalar(f16::from_f32(v)),
+        DType::BF16 => Tensor::scalar(bf16::from_f32(v)),
+        _ => return None,
+    })
 }
