@@ -10,6 +10,7 @@
 //! 3. A refused frame changes nothing but a counter; except that a step which can no longer succeed, since its tensor
 //!    was refused or its lease is gone, is ended and not left waiting.
 
+mod incoming;
 mod links;
 
 use std::collections::BTreeMap;
@@ -27,87 +28,17 @@ use convoke_graph::ids::ParticipantIx;
 use convoke_graph::segment::SegmentLoan;
 use dashmap::DashMap;
 
+use self::incoming::Destination;
+pub use self::incoming::Incoming;
 use self::links::Links;
 use crate::eager::{DirectSession, EagerService};
 use crate::frame::{Frame, TensorHeader};
 use crate::lease::{Lease, Peer};
-use crate::link::Link;
+use crate::link::{Link, LinkId};
+use crate::refusal::FrameRefusal;
 use crate::remote::STALL_BOUND;
-use crate::slot::{FillFailure, PublishOutcome, Slot};
-use crate::table::{Delivery, FenceReason};
-use crate::{step_event, step_events};
-
-/// Why a frame was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FrameRefusal {
-    /// The lease is not here, or not any more.
-    UnknownLease,
-    /// The sender does not take part in the lease, or is another incarnation.
-    Stranger,
-    /// The frame is one that only a driver may send, or only a driver may receive.
-    NotDriver,
-    /// The step is below the window: it is over.
-    StaleStep,
-    /// The step is above the window.
-    AheadOfWindow,
-    /// The step was aborted.
-    AbortedStep,
-    /// The edge already carried its value, or the step was already started.
-    Duplicate,
-    /// The edge is to be filled by another participant.
-    WrongSource,
-    /// The tensor has the wrong dtype, shape or length, or bytes that are no values of the dtype.
-    WrongTensor,
-    /// The program has no such edge.
-    NoSuchEdge,
-    /// The bytes are not a frame.
-    Malformed,
-    /// The sender stopped in the middle of a tensor.
-    Stalled,
-    /// The tensor does not fit into the memory that is left.
-    OverBudget,
-}
-
-impl FrameRefusal {
-    /// The name under which the refusal is counted in `status`.
-    pub fn name(self) -> &'static str {
-        match self {
-            FrameRefusal::UnknownLease => "unknown_lease",
-            FrameRefusal::Stranger => "stranger",
-            FrameRefusal::NotDriver => "not_driver",
-            FrameRefusal::StaleStep => "stale_step",
-            FrameRefusal::AheadOfWindow => "ahead_of_window",
-            FrameRefusal::AbortedStep => "aborted_step",
-            FrameRefusal::Duplicate => "duplicate",
-            FrameRefusal::WrongSource => "wrong_source",
-            FrameRefusal::WrongTensor => "wrong_tensor",
-            FrameRefusal::NoSuchEdge => "no_such_edge",
-            FrameRefusal::Malformed => "malformed",
-            FrameRefusal::Stalled => "stalled",
-            FrameRefusal::OverBudget => "over_budget",
-        }
-    }
-}
-
-impl From<FenceReason> for FrameRefusal {
-    fn from(f: FenceReason) -> FrameRefusal {
-        match f {
-            FenceReason::Stale => FrameRefusal::StaleStep,
-            FenceReason::Ahead => FrameRefusal::AheadOfWindow,
-            FenceReason::NoSuchSlot => FrameRefusal::NoSuchEdge,
-        }
-    }
-}
-
-impl From<FillFailure> for FrameRefusal {
-    fn from(u: FillFailure) -> FrameRefusal {
-        match u {
-            FillFailure::Duplicate => FrameRefusal::Duplicate,
-            FillFailure::Aborted => FrameRefusal::AbortedStep,
-            FillFailure::Stale => FrameRefusal::StaleStep,
-        }
-    }
-}
+use crate::slot::{PublishOutcome, Slot};
+use crate::table::Delivery;
 
 /// A process's end of the rendezvous.
 pub struct Hub {
@@ -119,26 +50,6 @@ pub struct Hub {
     /// may end while its step is aborted.
     aborts: Arc<AtomicU64>,
     eager: OnceLock<Weak<dyn EagerService>>,
-}
-
-/// A tensor that begins to arrive: its slot is claimed, and its bytes are still to come. If it is dropped unfinished,
-/// it gives the claim back.
-pub struct Incoming {
-    to: Destination,
-    tensor: Option<Tensor>,
-}
-
-enum Destination {
-    Slot {
-        lease: Arc<Lease>,
-        n: u64,
-        slot: u32,
-    },
-    Session {
-        eager: Arc<dyn EagerService>,
-        from: Peer,
-        key: StepKey,
-    },
 }
 
 impl Hub {
@@ -167,7 +78,7 @@ impl Hub {
 
     /// Takes a batch of an eager session, which came over the link `over` or within this process; fails if the batch is
     /// malformed.
-    pub fn batch(&self, from: &Peer, over: Option<&Arc<Link>>, batch: &[u8]) -> Result<()> {
+    pub fn batch(&self, from: &Peer, over: Option<LinkId>, batch: &[u8]) -> Result<()> {
         match self.eager() {
             Some(eager) => eager.batch(from, over, batch),
             None => {
@@ -396,10 +307,7 @@ impl Hub {
         let (lease, _) = self.claim(from, h)?;
         let (n, slot) = (h.key.n, h.slot);
         match lease.pool.sized(h.dtype, &h.shape, h.bytes) {
-            Ok(t) => Ok(Incoming {
-                to: Destination::Slot { lease, n, slot },
-                tensor: Some(t),
-            }),
+            Ok(t) => Ok(Incoming::new(Destination::Slot { lease, n, slot }, t)),
             Err(e) => {
                 if let Ok(s) = lease.table.slot(n, slot) {
                     s.unclaim(n);
@@ -424,10 +332,7 @@ impl Hub {
         let (from, key) = (from.clone(), h.key);
         let to = Destination::Session { eager, from, key };
         match taken {
-            Ok(tensor) => {
-                let tensor = Some(tensor);
-                Ok(Incoming { to, tensor })
-            }
+            Ok(tensor) => Ok(Incoming::new(to, tensor)),
             Err(e) => {
                 to.fail(e);
                 Err(FrameRefusal::OverBudget)
@@ -457,11 +362,9 @@ impl Hub {
         let (n, slot) = (h.key.n, h.slot);
         let incoming = match h.key.lease.is_session() {
             true => self.transfer(from, h, |eager| eager.adopt(h, tensor)),
-            false => self.claim(from, h).map(|(lease, _)| {
-                let to = Destination::Slot { lease, n, slot };
-                let tensor = Some(tensor);
-                Incoming { to, tensor }
-            }),
+            false => self
+                .claim(from, h)
+                .map(|(lease, _)| Incoming::new(Destination::Slot { lease, n, slot }, tensor)),
         };
         match incoming {
             Ok(incoming) => incoming.publish(),
@@ -473,9 +376,9 @@ impl Hub {
     pub(crate) fn borrow(&self, from: &Peer, h: &TensorHeader, lent: SegmentLoan) {
         let claimed = self.claim(from, h).and_then(|(lease, _)| {
             let (n, slot) = (h.key.n, h.slot);
-            let tensor = Some(Tensor::lent(h.dtype, &h.shape, lent));
+            let tensor = Tensor::lent(h.dtype, &h.shape, lent);
             let to = Destination::Slot { lease, n, slot };
-            Incoming { to, tensor }.finish()
+            Incoming::new(to, tensor).finish()
         });
         if let Err(why) = claimed {
             self.count(why);
@@ -516,90 +419,4 @@ fn fail_edge(
         lease.handler.arrived(n, slot);
     }
     Ok(())
-}
-
-impl Destination {
-    fn fail(&self, error: Error) {
-        match self {
-            Destination::Slot { lease, n, .. } => lease.handler.abort(*n, error, lease.me),
-            Destination::Session { eager, from, key } => eager.failed(from, *key, error),
-        }
-    }
-}
-
-impl Incoming {
-    /// The buffer into which the tensor is received.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.tensor
-            .as_mut()
-            .and_then(Tensor::bytes_mut)
-            .unwrap_or(&mut [])
-    }
-
-    /// Fails the step because the sender stopped in the middle of the tensor.
-    pub fn stalled(self, from: &Peer, bound: Duration) {
-        let why = format!("it stopped in the middle of a tensor, for {bound:?}");
-        self.to.fail(Error::lost(&from.name, why));
-    }
-
-    /// Delivers the tensor if the received bytes are valid for its dtype; fails the step otherwise.
-    pub fn finish(self) -> Result<(), FrameRefusal> {
-        match self.tensor.as_ref().map(Tensor::check_elements) {
-            Some(Err(e)) => {
-                self.to
-                    .fail(Error::new(Code::ProtocolViolation, e.to_string()));
-                Err(FrameRefusal::WrongTensor)
-            }
-            _ => {
-                self.publish();
-                Ok(())
-            }
-        }
-    }
-
-    /// Delivers the tensor without a check of its bytes.
-    pub fn publish(mut self) {
-        let Some(tensor) = self.tensor.take() else {
-            return;
-        };
-        let (lease, n, slot) = match &self.to {
-            Destination::Slot { lease, n, slot } => (lease, *n, *slot),
-            Destination::Session { eager, from, key } => return eager.arrived(from, *key, tensor),
-        };
-        let Ok(cell) = lease.table.slot(n, slot) else {
-            return;
-        };
-        let sum = step_events::listening().then(|| step_events::checksum(&tensor));
-        let published = cell.publish(n, Ok(tensor));
-        if let Some(sum) = sum
-            && !matches!(published, PublishOutcome::Refused(_))
-        {
-            let lease = lease.id;
-            step_event!("filled", StepKey { lease, n }, slot = slot, checksum = sum);
-        }
-        if published == PublishOutcome::Awaited {
-            lease.handler.arrived(n, slot);
-        }
-    }
-}
-
-impl Drop for Incoming {
-    fn drop(&mut self) {
-        if self.tensor.is_none() {
-            return;
-        }
-        match &self.to {
-            Destination::Slot { lease, n, slot } => {
-                if let Ok(cell) = lease.table.slot(*n, *slot) {
-                    cell.unclaim(*n);
-                }
-            }
-            // If the link was lost, that loss is reported with a better reason; in all other cases nothing else would
-            // end the transfer.
-            Destination::Session { eager, from, key } => {
-                let why = "it broke off in the middle of a tensor";
-                eager.failed(from, *key, Error::lost(&from.name, why));
-            }
-        }
-    }
 }

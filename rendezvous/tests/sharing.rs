@@ -18,9 +18,10 @@ use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_common::rpc::StreamKind;
 use convoke_common::world::{Endpoint, EndpointOptions, NoCompute, World};
 use convoke_graph::Tensor;
+use convoke_rendezvous::FrameRefusal;
 use convoke_rendezvous::eager::EagerService;
 use convoke_rendezvous::frame::TensorHeader;
-use convoke_rendezvous::hub::FrameRefusal;
+use convoke_rendezvous::link::LinkId;
 use convoke_rendezvous::{Hub, Link, Outgoing, Peer, remote};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -63,7 +64,7 @@ impl Inbox {
 }
 
 impl EagerService for Inbox {
-    fn batch(&self, _: &Peer, _: Option<&Arc<Link>>, _: &[u8]) -> Result<()> {
+    fn batch(&self, _: &Peer, _: Option<LinkId>, _: &[u8]) -> Result<()> {
         Ok(())
     }
     fn claim(&self, _: &Peer, h: &TensorHeader) -> Result<(), FrameRefusal> {

@@ -28,11 +28,12 @@ use convoke_common::ids::{Incarnation, LeaseId, StepKey};
 use convoke_common::rpc::{ClusterStatus, MemberState};
 use convoke_graph::Tensor as HostTensor;
 use convoke_graph::ops::{self, CustomOp, OpDef};
+use convoke_rendezvous::FrameRefusal;
+use convoke_rendezvous::Peer;
 use convoke_rendezvous::eager::EagerService;
 use convoke_rendezvous::eager::wire::{Reader, Report};
 use convoke_rendezvous::frame::TensorHeader;
-use convoke_rendezvous::hub::FrameRefusal;
-use convoke_rendezvous::{Link, Peer};
+use convoke_rendezvous::link::LinkId;
 use tokio::sync::oneshot;
 
 pub(crate) use self::prepared::{Key, RememberedPlace};
@@ -427,7 +428,7 @@ impl Drop for Sessions {
 }
 
 impl EagerService for Sessions {
-    fn batch(&self, from: &Peer, _: Option<&Arc<Link>>, batch: &[u8]) -> Result<()> {
+    fn batch(&self, from: &Peer, _: Option<LinkId>, batch: &[u8]) -> Result<()> {
         let none = || Error::new(Code::ProtocolViolation, "a report of no session");
         let session = self.of(from).ok_or_else(none)?;
         let mut reader = Reader::new(batch);

@@ -1,4 +1,4 @@
-//! Building frames of commands or reports of eager sessions.
+//! Frames of commands or reports of eager sessions: how they are built, and who asks for them.
 
 use crate::frame::{EAGER, HEAD, MAX_BODY};
 
@@ -60,6 +60,12 @@ impl Batch {
         // The memory of a burst is released.
         self.bytes.shrink_to(MAX_BODY);
     }
+}
+
+/// A source of batches: the writer of a lane asks it for frames once it can send them.
+pub trait Batches: Send + Sync {
+    /// Appends the waiting frames, as whole frames, and removes them from the source.
+    fn take(&self, out: &mut Vec<u8>);
 }
 
 /// The bodies of a sequence of whole frames of eager work.

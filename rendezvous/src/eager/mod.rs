@@ -21,12 +21,12 @@ use convoke_graph::Tensor;
 use tokio::sync::oneshot;
 
 use crate::frame::TensorHeader;
-use crate::hub::FrameRefusal;
 use crate::lease::Peer;
-use crate::link::Link;
+use crate::link::LinkId;
+use crate::refusal::FrameRefusal;
 
-pub use batch::Batch;
 pub(crate) use batch::bodies;
+pub use batch::{Batch, Batches};
 pub use direct::DirectSession;
 
 /// The eager work of a process. Calls come from network tasks and, over local links, from the sender's thread; none may
@@ -34,7 +34,7 @@ pub use direct::DirectSession;
 pub trait EagerService: Send + Sync {
     /// Takes a batch: commands at a worker, reports at a client. It came over the link `over`, or within this process.
     /// An error ends the link, since what follows cannot be understood.
-    fn batch(&self, from: &Peer, over: Option<&Arc<Link>>, batch: &[u8]) -> Result<()>;
+    fn batch(&self, from: &Peer, over: Option<LinkId>, batch: &[u8]) -> Result<()>;
     /// Admits a transfer that begins to arrive, or refuses it. A transfer that was admitted either arrives or fails.
     fn claim(&self, from: &Peer, h: &TensorHeader) -> Result<(), FrameRefusal>;
     /// Allocates the buffer of an admitted transfer.
@@ -55,10 +55,4 @@ pub trait EagerService: Send + Sync {
     fn direct(&self, _from: &Peer) -> Option<Arc<dyn DirectSession>> {
         None
     }
-}
-
-/// A source of batches: the writer of a lane asks it for frames once it can send them.
-pub trait Batches: Send + Sync {
-    /// Appends the waiting frames, as whole frames, and removes them from the source.
-    fn take(&self, out: &mut Vec<u8>);
 }

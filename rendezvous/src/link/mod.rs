@@ -8,15 +8,15 @@
 //! 3. `sent` runs once, when the link no longer holds the tensor: written, copied, refused, reset, or returned.
 
 mod batches;
+mod id;
+mod outgoing;
 pub mod remote;
 
 use std::sync::{Arc, Weak};
 
 use convoke_common::error::Error;
 use convoke_common::identity::{PeerIdentity, TokenId};
-use convoke_common::ids::StepKey;
 use convoke_common::rpc::LinkStatus;
-use convoke_graph::Tensor;
 use tokio_util::sync::CancellationToken;
 
 use crate::eager::{Batches, DirectSession, bodies};
@@ -24,34 +24,12 @@ use crate::frame::{Frame, TensorHeader};
 use crate::hub::Hub;
 use crate::lease::Peer;
 use crate::remote::Remote;
-use crate::sharing::LinkSharing;
+use crate::sharing::SharingSender;
 
 pub use batches::LocalBatches;
-
-/// Called when the link has released a tensor.
-pub type SentCallback = Box<dyn FnOnce() + Send>;
-
-/// A tensor to send.
-pub struct Outgoing {
-    pub key: StepKey,
-    /// The recv slot at the destination.
-    pub slot: u32,
-    pub tensor: Tensor,
-    /// Tensors of higher priority are sent first.
-    pub priority: u64,
-    /// Cancelled when the step is aborted; it resets the tensor's stream.
-    pub cancel: CancellationToken,
-    pub sent: SentCallback,
-}
-
-impl Outgoing {
-    /// Releases the tensor, and reports that.
-    pub fn let_go(self) {
-        let Outgoing { tensor, sent, .. } = self;
-        drop(tensor);
-        sent();
-    }
-}
+pub use id::LinkId;
+pub(crate) use outgoing::CarryResult;
+pub use outgoing::{Outgoing, SentCallback};
 
 /// The way to one peer.
 pub enum Link {
@@ -102,6 +80,11 @@ impl Link {
         }
     }
 
+    /// What tells it from other links; `None` for a local link.
+    pub fn id(&self) -> Option<LinkId> {
+        self.connection().map(LinkId::of)
+    }
+
     /// The identity in the peer's certificate; `None` for a local link.
     pub fn identity(&self) -> Option<&PeerIdentity> {
         match self {
@@ -125,7 +108,7 @@ impl Link {
                     hub.frame(me, frame);
                 }
             }
-            Link::Remote(r) => r.send(&frame),
+            Link::Remote(r) => r.lane().send(&frame),
         }
     }
 
@@ -152,7 +135,7 @@ impl Link {
                     }
                 });
             }
-            Link::Remote(r) => r.ready(source.clone()),
+            Link::Remote(r) => r.lane().ready(source.clone()),
         }
     }
 
@@ -180,8 +163,8 @@ impl Link {
         }
     }
 
-    /// The shared memory of the link's two ends, if both may be on one host.
-    pub(crate) fn shared(&self) -> Option<&LinkSharing> {
+    /// What this end shares with the peer, if both may be on one host.
+    fn shared(&self) -> Option<&SharingSender> {
         match self {
             Link::Local { .. } => None,
             Link::Remote(r) => r.shared(),
@@ -284,7 +267,7 @@ impl Link {
                 LinkStatus {
                     peer,
                     address: r.connection().remote_address().to_string(),
-                    path: match self.shared().is_some_and(LinkSharing::reaches) {
+                    path: match self.shared().is_some_and(SharingSender::reaches) {
                         true => "shm",
                         false => "quic",
                     }

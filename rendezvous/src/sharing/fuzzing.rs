@@ -12,12 +12,13 @@ use convoke_graph::{DType, Tensor};
 use tokio_util::sync::CancellationToken;
 
 use super::LinkSharing;
+use super::buffers::SLOTS;
 use super::lending::Reach;
-use super::staging::SLOTS;
 use crate::frame::SharingFrame;
 use crate::fuzzing::{LEASE, frames, hub, peer};
-use crate::hub::{FrameRefusal, Hub};
+use crate::hub::Hub;
 use crate::link::{Link, Outgoing};
+use crate::refusal::FrameRefusal;
 use crate::slot::RegisterOutcome;
 
 /// How many tensors the worker has lent.
@@ -32,13 +33,13 @@ struct Lender {
 fn lender() -> Option<Lender> {
     let roles = [0, 1].map(|ix| peer(ix).role);
     let shared = LinkSharing::new(Arc::default(), roles, Arc::default())?;
-    shared.lending.reach.send_replace(Reach::Together);
+    shared.sender.lending.reach.send_replace(Reach::Together);
     let sent = Arc::<AtomicUsize>::default();
     let tensor = Tensor::from_block(DType::U8, &[64], Block::shared(64)?);
     for slot in 0..LENT as u32 {
         let sent = sent.clone();
         // The tensor waits until the peer has its segment.
-        let waits = shared.lend(Outgoing {
+        let waits = shared.sender.lend(Outgoing {
             key: StepKey { lease: LEASE, n: 0 },
             slot,
             tensor: tensor.clone(),
@@ -50,7 +51,7 @@ fn lender() -> Option<Lender> {
         });
         assert!(waits.is_none(), "lent before it was given");
     }
-    let given = shared.lending.given(tensor.segment()?.0.number());
+    let given = shared.sender.lending.given(tensor.segment()?.0.number());
     (given.len() == LENT).then_some(Lender { shared, sent })
 }
 
@@ -89,7 +90,7 @@ pub(crate) async fn entry(input: &[u8]) -> bool {
         return false;
     };
     let (world, shared) = (World::real(Arc::new(NoCompute)), &lender.shared);
-    shared.take(link.peer(), taker).await;
+    shared.segments.take(link.peer(), taker).await;
     drop(socket);
     let (mut borrowed, mut staged) = (0, 0);
     let accepted = frames(&hub, link.peer(), lane, |told| {

@@ -12,10 +12,10 @@ use convoke_common::error::Result;
 use convoke_graph::segment::Segment;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::staging::StagingBuffer;
-use super::{CarryResult, broken};
+use super::buffers::StagingBuffer;
+use super::violation::broken;
 use crate::frame::{Frame, SharingFrame, TensorHeader};
-use crate::link::Outgoing;
+use crate::link::{CarryResult, Outgoing};
 use crate::primitives::{Mutex, MutexGuard};
 
 /// Whether the peer can read this end's segments.

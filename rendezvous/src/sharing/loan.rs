@@ -9,8 +9,8 @@ use std::sync::{Arc, Weak};
 
 use convoke_common::error::Result;
 
-use super::broken;
-use super::staging::SLOTS;
+use super::buffers::SLOTS;
+use super::violation::broken;
 use crate::frame::{Frame, SharingFrame};
 use crate::link::Link;
 use crate::primitives::{AtomicUsize, Ordering};

@@ -22,69 +22,58 @@
 //! 4. A client lends no tensor: the tensors that it sends are copied, and only the copy is read. A worker maps no more
 //!    of a client's memory than the staging buffers.
 
+mod buffers;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod lending;
 mod loan;
 mod meeting;
 mod receiving;
+mod segments;
+mod sender;
 mod staging;
+mod violation;
 // These are no module of `staging.rs`, since the models of `tests/models` compile that file.
 #[cfg(test)]
 mod staging_tests;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use convoke_common::error::{Code, Error, Result};
+use convoke_common::error::Result;
 use convoke_common::identity::Role;
 use convoke_common::world::{SharedMemory, World};
 use convoke_graph::DType;
-use convoke_graph::block::ALIGN;
-use convoke_graph::segment::{PeerSegment, SegmentLoan};
-use tokio::sync::mpsc;
 
 use crate::frame::{Frame, SharingFrame, TensorHeader};
 use crate::hub::Hub;
-use crate::link::{Link, Outgoing};
+use crate::link::Link;
+use crate::remote::Remote;
 
-use lending::{Lending, Reach, SegmentUpdate};
+use lending::Reach;
 use loan::Loan;
-use meeting::{bring, meet};
+use meeting::{bring, invite_to_bring, invite_to_take, meet};
 use receiving::{IncomingTensor, StagingReceiver};
-use staging::Stage;
-
-/// How a tensor travels: a frame that lends it, or the tensor itself, to be sent over the wire.
-pub(crate) type CarryResult = std::result::Result<Frame, Outgoing>;
+use segments::PeerSegments;
+pub(crate) use sender::SharingSender;
+use violation::broken;
 
 /// The shared memory of one end of a link.
 pub(crate) struct LinkSharing {
     memory: Arc<SharedMemory>,
     me: Role,
     peer: Role,
-    lending: Lending,
-    stage: Stage,
-    /// News about the segments of `lending`, for the one task that tells the peer about segments.
-    giving: Mutex<Option<mpsc::UnboundedReceiver<SegmentUpdate>>>,
+    sender: Arc<SharingSender>,
+    /// The segments that the peer gave.
+    segments: Arc<PeerSegments>,
+    receiving: StagingReceiver,
     /// Whether the peer has sent [`SharingFrame::Meet`]; `asked` says the same of [`SharingFrame::Bring`].
     told: AtomicBool,
     asked: AtomicBool,
-    /// The segments that the peer gave, by their number.
-    segments: Mutex<HashMap<u64, Arc<PeerSegment>>>,
-    receiving: StagingReceiver,
     /// Bytes of tensors that arrived over the link.
     received: Arc<AtomicU64>,
-}
-
-fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn broken(why: &str) -> Error {
-    Error::new(Code::ProtocolViolation, format!("shared memory: {why}"))
 }
 
 impl LinkSharing {
@@ -98,82 +87,41 @@ impl LinkSharing {
             (Role::Worker, Role::Worker | Role::Client) | (Role::Client, Role::Worker) => {}
             _ => return None,
         }
-        // The channel is bounded by the number of segments: each is given and forgotten once.
-        let (changes, giving) = mpsc::unbounded_channel();
         Some(LinkSharing {
             memory,
             me,
             peer,
-            lending: Lending::new(changes),
-            stage: Stage::default(),
-            giving: Mutex::new(Some(giving)),
+            sender: Arc::new(SharingSender::new(me)),
+            segments: Arc::new(PeerSegments::new(peer)),
+            receiving: StagingReceiver::default(),
             told: AtomicBool::new(false),
             asked: AtomicBool::new(false),
-            segments: Mutex::default(),
-            receiving: StagingReceiver::default(),
             received,
         })
     }
 
-    /// Whether the peer reads this end's segments.
-    pub(crate) fn reaches(&self) -> bool {
-        self.lending.reaches()
+    /// The sending end.
+    pub(crate) fn sender(&self) -> &Arc<SharingSender> {
+        &self.sender
     }
 
-    /// Like [`LinkSharing::reaches`], but waits until the answer is known.
-    pub(crate) async fn settled(&self) -> bool {
-        let mut reach = self.lending.reach.subscribe();
-        let known = reach.wait_for(|r| *r != Reach::Unknown).await;
-        known.is_ok_and(|r| *r == Reach::Together)
-    }
-
-    /// Passes a tensor through memory if possible: lends it if it lies in a segment, and stages it otherwise. Returns
-    /// `None` if the tensor waits.
-    pub(crate) fn lend(&self, out: Outgoing) -> Option<CarryResult> {
-        if !self.reaches() || out.cancel.is_cancelled() {
-            return Some(Err(out));
-        }
-        let place = out.tensor.segment();
-        let place = place.map(|(segment, offset)| (segment.clone(), offset));
-        let aligned = |(_, offset): &(_, u64)| offset.is_multiple_of(ALIGN as u64);
-        // A client may change a tensor after sending it, so a client lends nothing. A session's tensor must not be held
-        // up by the peer that reads it. The driver of a partitioned body holds results beyond the step that made them,
-        // which cannot retire before the loan ends, so that the next step would not begin. The offsets that divide a
-        // text into strings are checked once and must not change after that, so strings are never lent.
-        let fixed = out.tensor.dtype() != DType::Str;
-        let lease = out.key.lease;
-        let held = lease.is_session() || lease.is_at_driver();
-        let may = fixed && self.me == Role::Worker && !held;
-        match place.filter(|p| may && aligned(p)) {
-            Some((segment, offset)) => self.lending.lend(segment, offset, out),
-            None => self.stage.add(out).map(Err),
-        }
-    }
-
-    /// Returns once the peer has copied every tensor that was to be staged.
-    pub(crate) async fn crossed(&self) {
-        self.stage.crossed().await;
-    }
-
-    fn apart(&self) {
-        self.lending.reach.send_replace(Reach::Apart);
+    /// Invites the peer to take this end's segments, and, if it is a client, which has no socket, to bring its own.
+    pub(crate) async fn invite(&self, world: &World, remote: &Remote) {
+        let (memory, sender) = (&self.memory, &*self.sender);
+        let give = invite_to_take(world, memory, sender, remote);
+        let take = async {
+            if self.peer == Role::Client {
+                invite_to_bring(world, memory, sender, &self.segments, remote).await;
+            }
+        };
+        tokio::join!(give, take);
     }
 
     /// Ends all sharing because the link has ended: the peer returns nothing any more.
     pub(crate) fn end(&self) {
-        self.apart();
-        self.lending.end();
-        self.stage.shut().into_iter().for_each(Outgoing::let_go);
+        self.sender.end();
         self.receiving.end();
-        locked(&self.segments).clear();
-    }
-
-    /// The memory that the peer says it lends.
-    fn borrowed(&self, segment: u64, offset: u64, len: usize, loan: Loan) -> Result<SegmentLoan> {
-        let of = locked(&self.segments).get(&segment).cloned();
-        let of = of.ok_or_else(|| broken("no such segment"))?;
-        let lent = SegmentLoan::new(of, offset, len, Box::new(loan));
-        lent.ok_or_else(|| broken("outside of its segment"))
+        self.segments.end();
     }
 
     fn arriving(&self, hub: &Arc<Hub>, link: &Arc<Link>, header: TensorHeader) -> IncomingTensor {
@@ -202,7 +150,8 @@ impl LinkSharing {
             SharingFrame::Meet { nonce, address } => {
                 worker()?;
                 self.once(&self.told)?;
-                world.spawn(meet(link.clone(), nonce, address));
+                let (memory, segments) = (self.memory.clone(), self.segments.clone());
+                world.spawn(meet(link.clone(), memory, segments, nonce, address));
             }
             SharingFrame::Bring { nonce, address } => {
                 worker()?;
@@ -210,10 +159,11 @@ impl LinkSharing {
                 if self.me != Role::Client {
                     return Err(broken("a worker has an address"));
                 }
-                world.spawn(bring(link.clone(), nonce, address));
+                let (memory, sender) = (self.memory.clone(), self.sender.clone());
+                world.spawn(bring(link.clone(), memory, sender, nonce, address));
             }
             SharingFrame::Apart => {
-                self.lending.reach.send_if_modified(|reach| {
+                self.sender.lending.reach.send_if_modified(|reach| {
                     let unknown = *reach == Reach::Unknown;
                     if unknown {
                         *reach = Reach::Apart;
@@ -232,7 +182,9 @@ impl LinkSharing {
                 if tensor.dtype == DType::Str {
                     return Err(broken("strings are checked in memory of one's own"));
                 }
-                let lent = self.borrowed(segment, offset, tensor.bytes, loan)?;
+                let lent = self
+                    .segments
+                    .borrowed(segment, offset, tensor.bytes, loan)?;
                 match self.me {
                     Role::Worker => hub.borrow(link.peer(), &tensor, lent),
                     // No lease waits for what a client does with the tensor.
@@ -240,8 +192,9 @@ impl LinkSharing {
                 }
             }
             SharingFrame::Returned { loan } => {
-                let slot = self.lending.returned(loan)?;
-                slot.into_iter().for_each(|slot| self.stage.free(slot));
+                let slot = self.sender.lending.returned(loan)?;
+                slot.into_iter()
+                    .for_each(|slot| self.sender.stage.free(slot));
             }
             SharingFrame::Staged { transfer, tensor } => {
                 let arriving = self.arriving(hub, link, tensor);
@@ -255,13 +208,15 @@ impl LinkSharing {
                 loan,
             } => {
                 let loan = self.receiving.pieces.loan(link, loan)?;
-                let part = self.borrowed(segment, offset, len as usize, loan)?;
+                let part = self
+                    .segments
+                    .borrowed(segment, offset, len as usize, loan)?;
                 self.receiving.part(transfer, part)?;
             }
             SharingFrame::Cut { transfer } => self.receiving.cut(transfer)?,
-            SharingFrame::Later { transfer } => self.stage.hold(transfer, tell)?,
-            SharingFrame::Unwanted { transfer } => self.stage.unwanted(transfer, tell)?,
-            SharingFrame::Again { transfer } => self.stage.again(transfer)?,
+            SharingFrame::Later { transfer } => self.sender.stage.hold(transfer, tell)?,
+            SharingFrame::Unwanted { transfer } => self.sender.stage.unwanted(transfer, tell)?,
+            SharingFrame::Again { transfer } => self.sender.stage.again(transfer)?,
         }
         Ok(())
     }

@@ -15,19 +15,20 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convoke_common::error::Result;
 use convoke_common::world::World;
 use convoke_graph::segment::SegmentLoan;
 use tokio::sync::mpsc;
 
+use super::buffers::{OPEN, SLOT};
 use super::loan::PieceCount;
-use super::staging::{OPEN, SLOT};
-use super::{broken, locked};
+use super::violation::broken;
 use crate::frame::{Frame, SharingFrame, TensorHeader};
-use crate::hub::{FrameRefusal, Hub};
+use crate::hub::Hub;
 use crate::link::Link;
+use crate::refusal::FrameRefusal;
 use crate::remote::{STALL_BOUND, stalled};
 
 /// A tensor whose pieces have not all arrived.
@@ -56,6 +57,10 @@ pub(super) struct IncomingTensor {
 type Parts = mpsc::UnboundedReceiver<SegmentLoan>;
 
 impl StagingReceiver {
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Starts the task that receives a tensor's pieces.
     pub fn begin(&self, world: &World, transfer: u64, arriving: IncomingTensor) -> Result<()> {
         let left = arriving.header.bytes;
@@ -63,7 +68,7 @@ impl StagingReceiver {
             return Err(broken("a tensor without bytes"));
         }
         let (parts, coming) = mpsc::unbounded_channel();
-        let mut open = locked(&self.open);
+        let mut open = self.open();
         if open.len() == OPEN {
             return Err(broken("too many tensors at once"));
         }
@@ -79,7 +84,7 @@ impl StagingReceiver {
 
     /// Takes a tensor's next piece.
     pub fn part(&self, transfer: u64, part: SegmentLoan) -> Result<()> {
-        let mut all = locked(&self.open);
+        let mut all = self.open();
         let open = all.get_mut(&transfer);
         let open = open.ok_or_else(|| broken("a part of no tensor"))?;
         let left = open.left.checked_sub(part.len());
@@ -95,13 +100,13 @@ impl StagingReceiver {
 
     /// Ends a tensor whose remaining pieces will not come.
     pub fn cut(&self, transfer: u64) -> Result<()> {
-        let cut = locked(&self.open).remove(&transfer);
+        let cut = self.open().remove(&transfer);
         cut.map(drop).ok_or_else(|| broken("no such tensor"))
     }
 
     /// Ends all tensors, since nothing more arrives.
     pub fn end(&self) {
-        locked(&self.open).clear();
+        self.open().clear();
     }
 }
 

@@ -20,27 +20,13 @@ use convoke_common::mutant;
 use convoke_graph::Tensor;
 use convoke_graph::block::Block;
 
-use super::broken;
+use super::buffers::{OPEN, SLOT, SLOTS, STAGED, StagingBuffer};
 use super::lending::Lending;
+use super::violation::broken;
 use crate::frame::{Frame, SharingFrame, TensorHeader};
 use crate::link::Outgoing;
 use crate::primitives::{Mutex, MutexGuard, Notify};
-use crate::remote::Remote;
-
-/// Bytes of a staging buffer: copying them takes longer than announcing them, and heartbeats wait no longer than that.
-pub(super) const SLOT: usize = 1 << 20;
-/// Staging buffers of a link, in one direction: enough for both ends to copy at once, few enough to stay in a cache.
-pub(super) const SLOTS: usize = 8;
-/// The smallest tensor that is staged, in bytes: a smaller one is sooner on the wire than copied twice and announced.
-pub(super) const STAGED: usize = 256 << 10;
-/// The most tensors that may be partly announced: the first piece has been announced, but not the last.
-pub(super) const OPEN: usize = 16;
-
-/// A staging buffer that is lent to the peer.
-pub(super) struct StagingBuffer {
-    index: usize,
-    pub transfer: u64,
-}
+use crate::remote::LaneSender;
 
 /// A tensor that is being staged.
 pub(super) struct StagedTensor {
@@ -319,11 +305,11 @@ impl Stage {
 
 impl Stage {
     /// Stages tensors until the link ends, or until no staging segment can be made.
-    pub async fn run(&self, lending: &Lending, remote: &Remote) {
+    pub async fn run(&self, lending: &Lending, lane: &LaneSender) {
         self.wanted().await;
         let Some((mut block, segment)) = slots(lending).await else {
             let wire = self.shut().into_iter();
-            return wire.for_each(|out| remote.carry(Err(out)));
+            return wire.for_each(|out| lane.carry(Err(out)));
         };
         self.change(|state| state.free.extend((0..SLOTS).rev()));
         loop {
@@ -332,14 +318,14 @@ impl Stage {
                 None => self.changed.notified().await,
                 Some(Turn::Cancelled(transfer, crossing)) => {
                     if crossing.is_open() {
-                        remote.send(&Frame::Sharing(SharingFrame::Cut { transfer }));
+                        lane.send(&Frame::Sharing(SharingFrame::Cut { transfer }));
                     }
                     crossing.out.let_go();
                     self.change(|_| {});
                 }
                 Some(Turn::Copy(chunk)) => {
                     self.copy(lending, &mut block, segment, chunk, |told| {
-                        remote.send(&Frame::Sharing(told));
+                        lane.send(&Frame::Sharing(told));
                     });
                     // Let the announcement and heartbeats be sent now.
                     tokio::task::yield_now().await;

@@ -8,7 +8,8 @@ use convoke_common::ids::StepKey;
 use convoke_graph::{DType, Tensor};
 use tokio_util::sync::CancellationToken;
 
-use super::staging::{OPEN, SLOT, SLOTS, Stage, StagingBuffer, Turn};
+use super::buffers::{OPEN, SLOT, SLOTS, StagingBuffer};
+use super::staging::{Stage, Turn};
 use crate::frame::SharingFrame;
 use crate::fuzzing::LEASE;
 use crate::link::Outgoing;

@@ -1,5 +1,6 @@
 //! A worker, and a peer on the same host that says anything about shared memory.
 
+use convoke_common::error::Code;
 use convoke_common::ids::StepKey;
 use convoke_common::world::NoCompute;
 use convoke_graph::Tensor;
@@ -7,9 +8,10 @@ use convoke_graph::block::Block;
 use convoke_graph::segment::PeerSegment;
 use convoke_graph::tensor::byte_size;
 
-use super::staging::{OPEN, SLOT, SLOTS};
+use super::buffers::{OPEN, SLOT, SLOTS};
 use super::*;
 use crate::fuzzing::{LEASE, hub, peer};
+use crate::link::Outgoing;
 use crate::remote::{LEAST_BYTES, STALL_BOUND};
 use crate::slot::RegisterOutcome;
 
@@ -42,7 +44,7 @@ fn pair(with: usize) -> Pair {
     let roles = [hub.me.role, other.me.role];
     let shared = LinkSharing::new(Arc::default(), roles, Arc::default()).unwrap();
     let block = Block::shared(LEN).unwrap();
-    assert!(shared.keep(SEGMENT, mapped(&block)));
+    assert!(shared.segments.keep(SEGMENT, mapped(&block)));
     Pair {
         world: World::real(Arc::new(NoCompute)),
         hub,
@@ -174,11 +176,11 @@ fn of_a_clients_memory_no_more_than_the_slots_are_kept() {
     let (client, worker) = (pair(CLIENT), pair(1));
     let (small, large) = (Block::shared(LEN), Block::shared(SLOTS * SLOT + 1));
     let (small, large) = (small.unwrap(), large.unwrap());
-    assert!(!client.shared.keep(SEGMENT + 1, mapped(&small)));
-    assert!(worker.shared.keep(SEGMENT + 1, mapped(&large)));
+    assert!(!client.shared.segments.keep(SEGMENT + 1, mapped(&small)));
+    assert!(worker.shared.segments.keep(SEGMENT + 1, mapped(&large)));
     client.shared.end();
-    assert!(!client.shared.keep(SEGMENT + 1, mapped(&large)));
-    assert!(client.shared.keep(SEGMENT + 1, mapped(&small)));
+    assert!(!client.shared.segments.keep(SEGMENT + 1, mapped(&large)));
+    assert!(client.shared.segments.keep(SEGMENT + 1, mapped(&small)));
 }
 
 #[tokio::test]
@@ -270,7 +272,7 @@ async fn a_sender_that_stalls_is_given_up() {
 #[test]
 fn no_tensor_waits_for_a_segment_once_the_peer_takes_no_more() {
     let shared = pair(1).shared;
-    shared.lending.reach.send_replace(Reach::Together);
+    shared.sender.lending.reach.send_replace(Reach::Together);
     let tensor = |len| Tensor::from_block(DType::U8, &[len], Block::shared(len).unwrap());
     let out = |tensor: &Tensor| Outgoing {
         key: StepKey { lease: LEASE, n: 0 },
@@ -282,15 +284,18 @@ fn no_tensor_waits_for_a_segment_once_the_peer_takes_no_more() {
     };
     let [known, new] = [64, 128].map(tensor);
     assert!(
-        shared.lend(out(&known)).is_none(),
+        shared.sender.lend(out(&known)).is_none(),
         "it waits for its segment"
     );
-    let back = shared.lending.part();
+    let back = shared.sender.lending.part();
     assert!(matches!(back[..], [Err(_)]));
     // Both senders found the peer there, and come to the lock after it parted.
     for tensor in [&known, &new] {
         let (segment, offset) = tensor.segment().unwrap();
-        let lent = shared.lending.lend(segment.clone(), offset, out(tensor));
+        let lent = shared
+            .sender
+            .lending
+            .lend(segment.clone(), offset, out(tensor));
         assert!(matches!(lent, Some(Err(_))), "it is sent over the wire");
     }
 }

@@ -7,6 +7,9 @@ use crate::frame::Frame;
 use crate::lease::Peer;
 use crate::primitives::{AtomicBool, Mutex, Ordering};
 
+/// How a tensor travels, as in `src/link/outgoing.rs`.
+pub(crate) type CarryResult = Result<Frame, Outgoing>;
+
 pub(crate) struct Link {
     peer: Peer,
     token: Option<TokenId>,

@@ -1,19 +1,19 @@
-//! What stands at the place of the link below shared memory: it passes on what the peer is told.
+//! What stands at the place of the lane below shared memory: it passes on what the peer is told.
 
 use tokio::sync::mpsc;
 
 use crate::frame::Frame;
-use crate::sharing::CarryResult;
+use crate::link::CarryResult;
 
-pub(crate) struct Remote {
+pub(crate) struct LaneSender {
     told: mpsc::UnboundedSender<Frame>,
 }
 
-impl Remote {
+impl LaneSender {
     /// The sending end, and what the peer is told.
-    pub(crate) fn new() -> (Remote, mpsc::UnboundedReceiver<Frame>) {
+    pub(crate) fn new() -> (LaneSender, mpsc::UnboundedReceiver<Frame>) {
         let (told, peer) = mpsc::unbounded_channel();
-        (Remote { told }, peer)
+        (LaneSender { told }, peer)
     }
 
     pub(crate) fn send(&self, frame: &Frame) {

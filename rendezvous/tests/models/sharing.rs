@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use convoke_common::error::{Code, Error};
 use convoke_common::ids::{LeaseId, StepKey};
 use convoke_graph::Tensor;
 
-use crate::frame::Frame;
 use crate::link::Outgoing;
 
+#[path = "../../src/sharing/buffers.rs"]
+pub(crate) mod buffers;
 // In models the peer keeps every segment.
 #[allow(dead_code)]
 #[path = "../../src/sharing/lending.rs"]
@@ -18,16 +18,12 @@ pub(crate) mod lending;
 pub(crate) mod loan;
 #[path = "../../src/sharing/staging.rs"]
 pub(crate) mod staging;
+#[path = "../../src/sharing/violation.rs"]
+pub(crate) mod violation;
 
 mod lending_model;
 mod loan_model;
 mod staging_model;
-
-pub(crate) type CarryResult = Result<Frame, Outgoing>;
-
-fn broken(why: &str) -> Error {
-    Error::new(Code::ProtocolViolation, why)
-}
 
 /// A tensor to send, and how often the link has let go of it.
 struct SentTensor {

@@ -19,9 +19,10 @@ use convoke_common::ids::{LeaseId, StepKey};
 use convoke_common::memory::{Ledger, Pool, Purpose};
 use convoke_common::mutant;
 use convoke_graph::Tensor;
+use convoke_rendezvous::FrameRefusal;
 use convoke_rendezvous::eager::{DirectSession, EagerService};
 use convoke_rendezvous::frame::TensorHeader;
-use convoke_rendezvous::hub::FrameRefusal;
+use convoke_rendezvous::link::LinkId;
 use convoke_rendezvous::remote::STALL_BOUND;
 use convoke_rendezvous::{Hub, Link, Peer};
 use tokio::sync::{Notify, oneshot};
@@ -229,12 +230,12 @@ fn gone() -> Error {
 }
 
 impl EagerService for Sessions {
-    fn batch(&self, from: &Peer, over: Option<&Arc<Link>>, batch: &[u8]) -> Result<()> {
+    fn batch(&self, from: &Peer, over: Option<LinkId>, batch: &[u8]) -> Result<()> {
         let id = LeaseId::of_session(from.incarnation);
         let session = self.begin(id)?.filter(|s| s.owner == *from);
         let none = || Error::new(Code::ProtocolViolation, "an eager batch without a link");
         let session = session.ok_or_else(none)?;
-        match over.is_none_or(|over| Arc::ptr_eq(over, &session.link)) {
+        match over.is_none_or(|over| session.link.id() == Some(over)) {
             true => session.batch(batch),
             // It belongs to a session that its client has given up.
             false => Ok(()),

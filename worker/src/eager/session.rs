@@ -28,12 +28,12 @@ use convoke_common::world::Share;
 use convoke_graph::ids::FunctionId;
 use convoke_graph::ops::OpError;
 use convoke_kernels::Exec;
+use convoke_rendezvous::FrameRefusal;
 use convoke_rendezvous::eager::wire::{
     Command, Definition, Holding, MOST_ACCOUNTS, Operand, Reader, Report,
 };
 use convoke_rendezvous::eager::{Batch, Batches};
 use convoke_rendezvous::frame::TensorHeader;
-use convoke_rendezvous::hub::FrameRefusal;
 use convoke_rendezvous::{Link, Peer};
 use smallvec::SmallVec;
 use tokio::sync::Notify;

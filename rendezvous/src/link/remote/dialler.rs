@@ -16,7 +16,8 @@ use convoke_common::grant::Participant;
 use convoke_common::identity::Role;
 use convoke_common::world::{Endpoint, World};
 
-use super::{dial_lane, refused};
+use super::errors::refused;
+use super::greeting::dial_lane;
 use crate::hub::Hub;
 use crate::lease::Peer;
 use crate::link::Link;

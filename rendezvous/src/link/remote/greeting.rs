@@ -11,7 +11,8 @@ use convoke_common::rpc::StreamKind;
 use convoke_common::world::World;
 use quinn::{RecvStream, SendStream, VarInt};
 
-use super::run;
+use super::errors::{lane_error, refusal};
+use super::tasks::run;
 use crate::hub::Hub;
 use crate::lease::Peer;
 use crate::link::Link;
@@ -46,7 +47,7 @@ pub async fn dial_lane(
     match linked {
         Ok((send, recv, peer)) => run(world, hub, watched, peer, send, recv),
         Err(e) => {
-            let refused = super::refusal(&watched, &name);
+            let refused = refusal(&watched, &name);
             // Its monitor would keep the connection up although nobody uses it.
             watched.connection().close(VarInt::from_u32(0), b"no lane");
             Err(match (refused, e.code) {
@@ -90,10 +91,6 @@ async fn within<T>(f: impl Future<Output = Result<T>>) -> Result<T> {
             Err(Error::unreachable(None, msg))
         }
     }
-}
-
-pub(super) fn lane_error(e: impl std::fmt::Display) -> Error {
-    Error::new(Code::PeerLost, format!("it did not greet: {e}"))
 }
 
 fn check_name(peer: &Peer, certified: &str) -> Result<()> {

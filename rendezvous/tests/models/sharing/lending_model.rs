@@ -8,10 +8,10 @@ use convoke_graph::{DType, Tensor};
 use loom::thread;
 use tokio::sync::mpsc;
 
+use super::SentTensor;
 use super::lending::{Lending, Reach, SegmentUpdate};
-use super::{CarryResult, SentTensor};
 use crate::frame::{Frame, SharingFrame};
-use crate::link::Outgoing;
+use crate::link::{CarryResult, Outgoing};
 use crate::model_of_locks;
 use crate::primitives::block_on;
 

@@ -6,8 +6,8 @@ use convoke_common::identity::Role;
 use convoke_common::ids::Incarnation;
 use loom::thread;
 
+use super::buffers::SLOTS;
 use super::loan::{Loan, PieceCount};
-use super::staging::SLOTS;
 use crate::frame::{Frame, SharingFrame};
 use crate::lease::Peer;
 use crate::link::Link;

@@ -9,13 +9,14 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::SentTensor;
+use super::buffers::{SLOT, SLOTS, STAGED};
 use super::lending::{Lending, SegmentUpdate};
-use super::staging::{SLOT, SLOTS, STAGED, Stage};
+use super::staging::Stage;
 use crate::frame::{Frame, SharingFrame};
 use crate::link::Outgoing;
 use crate::model_of_locks;
 use crate::primitives::block_on;
-use crate::remote::Remote;
+use crate::remote::LaneSender;
 
 /// The sending end of staging, and what its peer is told.
 struct Sender {
@@ -33,7 +34,7 @@ impl Sender {
     fn new() -> Sender {
         let (changes, mut news) = mpsc::unbounded_channel();
         let (stage, lending) = (Arc::<Stage>::default(), Arc::new(Lending::new(changes)));
-        let (ended, (remote, told)) = (CancellationToken::new(), Remote::new());
+        let (ended, (lane, told)) = (CancellationToken::new(), LaneSender::new());
         let run = {
             let (stage, lending, ended) = (stage.clone(), lending.clone(), ended.clone());
             async move {
@@ -44,7 +45,7 @@ impl Sender {
                         }
                     }
                 };
-                let both = async { tokio::join!(give, stage.run(&lending, &remote)) };
+                let both = async { tokio::join!(give, stage.run(&lending, &lane)) };
                 ended.run_until_cancelled(both).await;
             }
         };

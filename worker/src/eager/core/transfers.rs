@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_graph::{DType, Shape, Tensor};
+use convoke_rendezvous::FrameRefusal;
 use convoke_rendezvous::Peer;
 use convoke_rendezvous::eager::wire::Report;
 use convoke_rendezvous::frame::TensorHeader;
-use convoke_rendezvous::hub::FrameRefusal;
 use tokio::sync::oneshot;
 
 use super::{Core, Failure, HandleResult, Id, MOST_EARLY};

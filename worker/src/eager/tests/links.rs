@@ -21,7 +21,7 @@ impl Rig {
         let literal = Command::Literal { tensor, origin };
         literal.encode(&mut batch, first).unwrap();
         let eager = &self.holdings.eager;
-        eager.batch(&self.client.me, Some(over), &batch).unwrap();
+        eager.batch(&self.client.me, over.id(), &batch).unwrap();
     }
 
     /// Checks how many handles the client's only session has, and that it belongs to this link.

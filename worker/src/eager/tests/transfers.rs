@@ -2,8 +2,8 @@
 
 use convoke_common::ids::{LeaseId, StepKey};
 use convoke_graph::Shape;
+use convoke_rendezvous::FrameRefusal;
 use convoke_rendezvous::frame::TensorHeader;
-use convoke_rendezvous::hub::FrameRefusal;
 
 use super::*;
 use crate::eager::core::MOST_EARLY;
