@@ -209,11 +209,17 @@ impl Hub {
         Ok((lease, ix))
     }
 
-    /// Takes a frame that carries no tensor, or counts why it is refused.
-    pub fn frame(&self, from: &Peer, frame: Frame) {
-        if let Err(why) = self.try_frame(from, frame) {
-            self.count(why);
-        }
+    /// Takes a frame that carries no tensor, or counts why it is refused. Returns the answer that the sender waits for, if
+    /// it waits for one: whoever brought the frame takes it back.
+    pub fn frame(&self, from: &Peer, frame: Frame) -> Option<Frame> {
+        let begun = match &frame {
+            Frame::Start { key, .. } => Some(*key),
+            _ => None,
+        };
+        let why = self.try_frame(from, frame).err()?;
+        self.count(why);
+        let begun = begun.filter(|_| why == FrameRefusal::UnknownLease);
+        begun.map(|key| self.denial(from, key))
     }
 
     fn try_frame(&self, from: &Peer, frame: Frame) -> Result<(), FrameRefusal> {
@@ -224,13 +230,7 @@ impl Hub {
                 trace,
                 partial,
             } => {
-                let (lease, ix) = match self.find(from, key.lease) {
-                    Err(FrameRefusal::UnknownLease) => {
-                        self.deny(from, key);
-                        return Err(FrameRefusal::UnknownLease);
-                    }
-                    found => found?,
-                };
+                let (lease, ix) = self.find(from, key.lease)?;
                 if ix != lease.driver() {
                     return Err(FrameRefusal::NotDriver);
                 }
@@ -285,9 +285,8 @@ impl Hub {
         Ok(())
     }
 
-    /// Tells a driver that its lease is not here any more: no other participant would end the step.
-    fn deny(&self, from: &Peer, key: StepKey) {
-        let Some(link) = self.link(from) else { return };
+    /// What a driver is told whose lease is not here any more: no other participant would end the step.
+    fn denial(&self, from: &Peer, key: StepKey) -> Frame {
         let msg = format!("{} is not installed at {}", key.lease, self.me.name);
         let error = Box::new(Error::new(Code::LeaseRetired, msg));
         let lease = match from.role {
@@ -296,7 +295,7 @@ impl Hub {
             _ => key.lease,
         };
         let key = StepKey { lease, n: key.n };
-        link.send(Frame::Abort { key, error });
+        Frame::Abort { key, error }
     }
 
     /// Checks a tensor's header, claims its slot and allocates its buffer.

@@ -18,7 +18,7 @@ use convoke_graph::program::Axes;
 use convoke_graph::{DType, Tensor};
 use convoke_rendezvous::frame::{Frame, TensorHeader};
 use convoke_rendezvous::slot::RegisterOutcome;
-use convoke_rendezvous::{Hub, Lease, Peer, RecvSpec, StepHandler};
+use convoke_rendezvous::{Hub, Lease, Link, Peer, RecvSpec, StepHandler};
 
 const LEASE: LeaseId = LeaseId(5);
 /// The number of steps in flight.
@@ -182,7 +182,7 @@ use Comes::{Frame as F, Tensor as T};
 impl Rig {
     fn comes(&self, what: Comes) {
         match what {
-            F(from, frame) => self.hub.frame(&from, frame),
+            F(from, frame) => drop(self.hub.frame(&from, frame)),
             T(from, key, slot, tensor) => {
                 let header = TensorHeader::of(key, slot, &tensor);
                 self.hub.deliver(&from, &header, tensor);
@@ -208,6 +208,24 @@ impl Rig {
             let found = self.lease.table.slot(n, slot).unwrap().register(n);
             assert!(matches!(found, RegisterOutcome::Waiting), "{n}/{slot}");
         }
+    }
+}
+
+#[test]
+fn a_driver_whose_lease_is_gone_is_told_so() {
+    let (worker, driver) = (rig(0), rig(2));
+    Link::join_local(&worker.hub, &driver.hub);
+    let link = driver.hub.link(&worker.hub.me).unwrap();
+    link.send(start(0));
+    let told = || driver.log.0.lock().unwrap().clone();
+    assert!(told().is_empty());
+    assert!(worker.hub.remove_lease(LEASE).is_some());
+    link.send(start(1));
+    assert_eq!(told(), ["abort 1 from 0"]);
+    assert_eq!(worker.hub.refused()["unknown_lease"], 1);
+    // Only a start is answered.
+    for frame in [abort(1), Frame::Release { lease: LEASE }] {
+        assert!(worker.hub.frame(&driver.hub.me, frame).is_none());
     }
 }
 

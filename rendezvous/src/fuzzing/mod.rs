@@ -182,7 +182,7 @@ fn frame<'a>(hub: &Hub, from: &Peer, bytes: &'a [u8]) -> Option<(Option<SharingF
     let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
     let (kind, len) = Frame::head(head).ok()?;
     let (body, rest) = rest.split_at_checked(len)?;
-    let told = take_frame(hub, from, None, kind, body).ok()?;
+    let told = take_frame(hub, from, None, kind, body, drop).ok()?;
     Some((told, rest))
 }
 

@@ -37,6 +37,8 @@ pub enum Link {
     Local {
         me: Peer,
         peer: Peer,
+        /// The hub of this end, for answers to what is sent.
+        own: Weak<Hub>,
         hub: Weak<Hub>,
         closed: CancellationToken,
         batches: LocalBatches,
@@ -54,6 +56,7 @@ impl Link {
             let _ = me.add_link(Arc::new(Link::Local {
                 me: me.me.clone(),
                 peer: to.me.clone(),
+                own: Arc::downgrade(me),
                 hub: Arc::downgrade(to),
                 closed: closed.clone(),
                 batches: LocalBatches::default(),
@@ -66,6 +69,7 @@ impl Link {
         Arc::new(Link::Local {
             me: hub.me.clone(),
             peer: hub.me.clone(),
+            own: Arc::downgrade(hub),
             hub: Arc::downgrade(hub),
             closed: CancellationToken::new(),
             batches: LocalBatches::default(),
@@ -102,10 +106,19 @@ impl Link {
     pub fn send(&self, frame: Frame) {
         match self {
             Link::Local {
-                me, hub, closed, ..
+                me,
+                peer,
+                own,
+                hub,
+                closed,
+                ..
             } => {
-                if let Some(hub) = hub.upgrade().filter(|_| !closed.is_cancelled()) {
-                    hub.frame(me, frame);
+                let there = hub.upgrade().filter(|_| !closed.is_cancelled());
+                // The answer is taken after the peer has returned, not from within its call.
+                if let Some(answer) = there.and_then(|hub| hub.frame(me, frame))
+                    && let Some(own) = own.upgrade()
+                {
+                    own.frame(peer, answer);
                 }
             }
             Link::Remote(r) => r.lane().send(&frame),

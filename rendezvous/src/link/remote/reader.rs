@@ -41,7 +41,8 @@ pub(super) async fn read_lane(
         if let Err(e) = recv.read_exact(&mut body).await {
             return e.to_string();
         }
-        let taken = take_frame(hub, link.peer(), link.id(), kind, &body);
+        let answer = |answer| link.send(answer);
+        let taken = take_frame(hub, link.peer(), link.id(), kind, &body, answer);
         let taken = taken.and_then(|told| match told {
             Some(told) => hear(world, hub, link, sharing, told),
             None => Ok(()),
@@ -81,13 +82,14 @@ fn hear(
 }
 
 /// Takes one frame of a lane, and returns its message about shared memory, if it is one, which concerns the link
-/// itself. Fails if the frame is malformed.
+/// itself. An answer to the frame is passed to `answer`. Fails if the frame is malformed.
 pub(crate) fn take_frame(
     hub: &Hub,
     from: &Peer,
     over: Option<LinkId>,
     kind: u8,
     body: &[u8],
+    answer: impl FnMut(Frame),
 ) -> Result<Option<SharingFrame>> {
     if kind == EAGER {
         hub.batch(from, over, body)?;
@@ -102,7 +104,7 @@ pub(crate) fn take_frame(
             Err(why) => hub.count(why),
         },
         (Frame::Sharing(told), _) => return Ok(Some(told)),
-        (frame, _) => hub.frame(from, frame),
+        (frame, _) => hub.frame(from, frame).into_iter().for_each(answer),
     }
     Ok(None)
 }
