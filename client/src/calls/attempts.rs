@@ -10,13 +10,14 @@ use convoke_common::error::{Code, Error, Result};
 use convoke_common::mutant;
 use tokio::time::Instant;
 
-use crate::calls::lease::WorkerProcess;
+use crate::calls::worker_process::WorkerProcess;
 use crate::model::{CallOptions, Retry};
 
 /// How often one call runs again at most.
 pub(crate) const RERUNS: usize = 2;
 
 /// An attempt that failed.
+#[derive(Debug, Clone)]
 pub(crate) struct FailedAttempt {
     error: Box<Error>,
     /// Whether another attempt may succeed.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use convoke_common::error::{Code, Error, Result};
@@ -13,9 +13,9 @@ use convoke_graph::ops::{self, CustomOp};
 use convoke_graph::program::{Axes, Unsolved};
 use convoke_graph::{Dim, Printable, Tensor, printable};
 use convoke_models::onnx::OutputForm;
-use tokio::sync::Notify;
 
 use crate::calls::attempts::Attempts;
+use crate::calls::holder::LeaseHolder;
 use crate::calls::lease::Lease;
 use crate::calls::partial::CallResult;
 use crate::cluster::callbacks::Progress;
@@ -41,11 +41,8 @@ pub(crate) struct Inner {
     pub(crate) progress: Progress,
     /// The numerics profile of the devices that the function was first loaded on; every later plan keeps to it.
     profile: OnceLock<String>,
-    lease: Mutex<Option<Arc<Lease>>>,
-    /// Locked while the lease is checked, and replaced where it does not serve a call.
-    pub(crate) loading: tokio::sync::Mutex<()>,
-    /// Notified at an unload: every call that loads, or waits for a load, gives up.
-    pub(crate) unloading: Notify,
+    /// Holds the lease, while there is one.
+    pub(crate) holder: LeaseHolder,
     /// Serves the function's files as long as it may be loaded again.
     _served: ServedFiles,
     pub(crate) net: NetThread,
@@ -95,9 +92,7 @@ impl Inner {
             wait: b.wait,
             progress: b.progress.clone(),
             profile: OnceLock::new(),
-            lease: Mutex::default(),
-            loading: tokio::sync::Mutex::default(),
-            unloading: Notify::new(),
+            holder: LeaseHolder::default(),
             _served: served,
             net: b.cluster.net.clone(),
         };
@@ -135,9 +130,7 @@ impl Inner {
             wait: self.wait,
             progress: self.progress.clone(),
             profile: self.profile.clone(),
-            lease: Mutex::default(),
-            loading: tokio::sync::Mutex::default(),
-            unloading: Notify::new(),
+            holder: LeaseHolder::default(),
             _served: self.session.sources.serve(vec![]),
             net: self.net.clone(),
         }
@@ -145,14 +138,7 @@ impl Inner {
 
     /// The current lease, if there is one.
     pub(crate) fn lease(&self) -> Option<Arc<Lease>> {
-        let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
-        lease.clone()
-    }
-
-    /// Replaces the lease, and returns the former one.
-    pub(crate) fn put_lease(&self, new: Option<Arc<Lease>>) -> Option<Arc<Lease>> {
-        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut lease, new)
+        self.holder.lease()
     }
 
     /// The devices that the next plan may use.

@@ -3,6 +3,11 @@
 pub(crate) mod attempts;
 pub(crate) mod axes;
 pub(crate) mod function;
+pub(crate) mod holder;
+pub(crate) mod install;
 pub(crate) mod lease;
 pub(crate) mod partial;
+pub(crate) mod plan;
+pub(crate) mod ready;
 pub(crate) mod step;
+pub(crate) mod worker_process;

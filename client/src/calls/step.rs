@@ -17,8 +17,9 @@ use tokio::time::Instant;
 
 use crate::calls::attempts::{Attempts, FailedAttempt};
 use crate::calls::function::Inner;
-use crate::calls::lease::{Lease, named};
+use crate::calls::lease::Lease;
 use crate::calls::partial::CallResult;
+use crate::calls::worker_process::named;
 use crate::cluster::Cluster;
 use crate::eager::{LateShape, SessionOwner, WorkerSession, stranger};
 use crate::model::CallOptions;

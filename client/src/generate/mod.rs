@@ -33,7 +33,7 @@ pub use self::sampling::Sampling;
 use self::layout::Layout;
 use self::placement::{AttemptFailure, Placement, Room};
 use crate::calls::attempts::{RERUNS, Rerun, concluded, is_loss};
-use crate::calls::lease::WorkerProcess;
+use crate::calls::worker_process::WorkerProcess;
 use crate::cluster::callbacks::Progress;
 use crate::model::builder::Phase;
 use crate::model::{Model, Retry};

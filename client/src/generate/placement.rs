@@ -13,8 +13,8 @@ use convoke_graph::graph::Function;
 use convoke_graph::program::{Axes, FetchFrom};
 
 use crate::calls::attempts::Attempts;
-use crate::calls::lease::{WorkerProcess, named};
 use crate::calls::step::{Call, CompiledFunction};
+use crate::calls::worker_process::{WorkerProcess, named};
 use crate::cluster::Cluster;
 use crate::device::Device;
 use crate::model::{CallOptions, Model, Retry};
@@ -175,10 +175,8 @@ impl Placement {
 
     /// Frees the memory that the plan reserves, and returns once it is free.
     pub async fn release(self, cluster: &Cluster) {
-        let Some(lease) = self.compiled.inner.put_lease(None) else {
-            return;
-        };
-        let released = cluster.net.run(async move { lease.unload().await });
+        let inner = self.compiled.inner;
+        let released = cluster.net.run(async move { inner.holder.unload().await });
         if let Err(e) = released.await {
             // Each worker frees a lease whose driver gave it up, even where it cannot be told.
             tracing::debug!("a decoder's plan was given up untold: {e}");

@@ -198,12 +198,12 @@ impl Model {
     ) -> Result<PlanSummary> {
         let bindings = self.inner.sizes(inputs)?;
         let inner = self.inner.clone();
-        let ready = self
-            .cluster
-            .net
-            .run(async move { inner.ready(&bindings, &mut inner.load_attempts()).await });
-        let ready = self.inner.progress.awaiting(&self.cluster.net, ready);
-        Ok(ready.await?.lease.planned.summary.clone())
+        let ready = self.cluster.net.run(async move {
+            let mut attempts = inner.load_attempts();
+            let held = inner.ready(&bindings, &mut attempts).await;
+            Ok(held?.lease.planned.summary.clone())
+        });
+        self.inner.progress.awaiting(&self.cluster.net, ready).await
     }
 
     /// Returns the plan that is installed, if there is one.
@@ -214,14 +214,10 @@ impl Model {
     /// Frees everything that the model holds on the workers. Calls that wait for the model to load fail.
     pub async fn unload(self) -> Result<()> {
         let inner = self.inner.clone();
-        let unloaded = self.cluster.net.run(async move {
-            inner.unloading.notify_waiters();
-            let _turn = inner.loading.lock().await;
-            match inner.put_lease(None) {
-                Some(lease) => lease.unload().await,
-                None => Ok(()),
-            }
-        });
+        let unloaded = self
+            .cluster
+            .net
+            .run(async move { inner.holder.unload().await });
         unloaded.await
     }
 }
