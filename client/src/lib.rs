@@ -32,8 +32,9 @@ mod primitives;
 mod tensor;
 mod trace;
 
-pub use calls::attempts::Rerun;
+pub use calls::options::{CallOptions, Retry};
 pub use calls::partial::{Partial, PartialOutputs};
+pub use calls::rerun::Rerun;
 #[cfg(feature = "embedded")]
 pub use cluster::embedded::{Embedded, embedded};
 pub use cluster::{Cluster, Token, connect, connect_in};
@@ -52,8 +53,11 @@ pub use files::numpy;
 pub use files::safetensors::LoadTensors;
 pub use generate::{Decoder, EndReason, GenerateOptions, Generation, Sampling};
 pub use host::{FromHost, ToHost};
-pub use model::builder::{ModelBuilder, Phase};
-pub use model::{ArrayType, CallOptions, Model, Outputs, Retry, Signature};
+pub use model::Model;
+pub use model::builder::ModelBuilder;
+pub use model::outputs::Outputs;
+pub use model::phase::Phase;
+pub use model::signature::{ArrayType, Signature};
 pub use prepare::PreparedOp;
 pub use tensor::{
     Arg, Axes, HostArg, Index, Indices, Operand, OptArg, OptHostArg, Scalar, Seed, Tensor, display,

@@ -14,7 +14,8 @@ use convoke_graph::{DType, Shape, ops};
 use convoke_rendezvous::eager::wire;
 use smallvec::SmallVec;
 
-use crate::device::{Device, enter};
+use crate::device::Device;
+use crate::device::scope::enter;
 use crate::eager::direct::{OpQuery, RememberedOp};
 use crate::eager::{Issue, Key, RememberedPlace};
 use crate::tensor::{LocalTensor, Operand, PlacedBy, Tensor, issue};

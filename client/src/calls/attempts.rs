@@ -4,14 +4,13 @@
 //! functions are pure. An error of a kernel is final. A load is planned and installed again for the same reasons, and
 //! where a worker of its plan cannot be reached or has no room.
 
-use std::fmt;
-
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::mutant;
 use tokio::time::Instant;
 
+use crate::calls::options::{CallOptions, Retry};
+use crate::calls::rerun::Rerun;
 use crate::calls::worker_process::WorkerProcess;
-use crate::model::{CallOptions, Retry};
 
 /// How often one call runs again at most.
 pub(crate) const RERUNS: usize = 2;
@@ -69,39 +68,6 @@ impl FailedAttempt {
             error: Box::new(error),
             unusable: about.filter(|_| !full).into_iter().collect(),
         }
-    }
-}
-
-/// The report that a call or a load runs again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rerun {
-    /// The number of the attempt that begins, 2 or more.
-    pub attempt: u32,
-    /// How many attempts there are at most.
-    pub of: u32,
-    /// Why the attempt before failed.
-    pub cause: Error,
-    /// The names of the workers that the attempt runs on.
-    pub workers: Vec<String>,
-}
-
-impl fmt::Display for Rerun {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Rerun {
-            attempt,
-            of,
-            cause,
-            workers,
-        } = self;
-        f.write_str(&cause.message)?;
-        for more in &cause.attached {
-            write!(f, "; {}", more.message)?;
-        }
-        write!(
-            f,
-            "; running again on {} (attempt {attempt} of {of})",
-            workers.join(", ")
-        )
     }
 }
 

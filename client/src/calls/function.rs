@@ -17,13 +17,14 @@ use convoke_models::onnx::OutputForm;
 use crate::calls::attempts::Attempts;
 use crate::calls::holder::LeaseHolder;
 use crate::calls::lease::Lease;
-use crate::calls::partial::CallResult;
+use crate::calls::options::{CallOptions, FunctionOptions, Retry};
+use crate::calls::result::CallResult;
+use crate::cluster::Cluster;
 use crate::cluster::callbacks::Progress;
 use crate::cluster::presence::ClusterPresence;
 use crate::cluster::runtime::NetThread;
 use crate::cluster::sources::ServedFiles;
-use crate::model::builder::ModelBuilder;
-use crate::model::{ArrayType, CallOptions, Retry};
+use crate::model::signature::ArrayType;
 
 /// A function with its options, its bounds, and the lease that it runs under.
 pub(crate) struct Inner {
@@ -63,38 +64,38 @@ impl Growth {
 
 impl Inner {
     pub(crate) fn new(
-        session: Arc<ClusterPresence>,
+        cluster: &Cluster,
         function: Arc<Function>,
         served: ServedFiles,
-        b: &ModelBuilder,
+        own: FunctionOptions,
     ) -> Result<Inner> {
         let inner = Inner {
-            session,
+            session: cluster.session.clone(),
             options: PlanOptions {
                 intent: Intent::Install,
-                workers: b.workers,
-                pins: b.pins.clone(),
+                workers: own.workers,
+                pins: own.pins,
                 stages: vec![],
                 list_nodes: false,
                 axes: Axes::default(),
                 tighter: vec![],
                 expected: vec![],
-                numerics: b.numerics,
-                in_flight: b.in_flight,
+                numerics: own.numerics,
+                in_flight: own.in_flight,
                 avoid: vec![],
                 ops: custom_ops(&function),
-                profiles: b.profiles.clone(),
+                profiles: own.profiles,
             },
             function,
             outputs: vec![],
-            bounds: b.bounds.clone(),
-            retry: b.retry,
-            wait: b.wait,
-            progress: b.progress.clone(),
+            bounds: own.bounds,
+            retry: own.retry,
+            wait: own.wait,
+            progress: own.progress,
             profile: OnceLock::new(),
             holder: LeaseHolder::default(),
             _served: served,
-            net: b.cluster.net.clone(),
+            net: cluster.net.clone(),
         };
         let symbols = inner.symbols();
         if let Some(unknown) = inner.bounds.keys().find(|k| !symbols.contains(k.as_str())) {

@@ -24,7 +24,7 @@ use crate::cluster::callbacks::Progress;
 use crate::cluster::coordinator::is_away;
 use crate::cluster::presence::ClusterPresence;
 use crate::cluster::runtime::NetThread;
-use crate::model::builder::Phase;
+use crate::model::phase::Phase;
 
 /// How often the coordinator is asked for the progress of a load.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(200);

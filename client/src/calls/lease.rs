@@ -14,7 +14,7 @@ use convoke_rendezvous::eager::direct::{DirectFunction, Number};
 use tokio::time::Instant;
 
 use crate::calls::attempts::FailedAttempt;
-use crate::calls::partial::CallResult;
+use crate::calls::result::CallResult;
 use crate::calls::worker_process::{WorkerProcess, named};
 use crate::cluster::presence::ClusterPresence;
 use crate::cluster::runtime::NetThread;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::calls::function::{Growth, Inner};
 use crate::calls::worker_process::WorkerProcess;
-use crate::model::builder::Phase;
+use crate::model::phase::Phase;
 
 impl Inner {
     /// Plans for axes of these sizes, with as much room to grow as fits, and where it fits with the `former` bounds of axes:

@@ -7,7 +7,7 @@ use convoke_graph::dim::Bindings;
 use crate::calls::attempts::Attempts;
 use crate::calls::function::Inner;
 use crate::calls::holder::{CallPermit, Request};
-use crate::model::builder::Phase;
+use crate::model::phase::Phase;
 
 impl Inner {
     /// Returns a lease for these sizes with a permit to call it. Plans again where a worker is lost meanwhile, as often

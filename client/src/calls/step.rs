@@ -18,11 +18,11 @@ use tokio::time::Instant;
 use crate::calls::attempts::{Attempts, FailedAttempt};
 use crate::calls::function::Inner;
 use crate::calls::lease::Lease;
-use crate::calls::partial::CallResult;
+use crate::calls::options::CallOptions;
+use crate::calls::result::CallResult;
 use crate::calls::worker_process::named;
 use crate::cluster::Cluster;
 use crate::eager::{LateShape, SessionOwner, WorkerSession, stranger};
-use crate::model::CallOptions;
 use crate::tensor::{LocalTensor, PendingTensor, PlacedBy, Tensor};
 use crate::trace::TracedFunction;
 

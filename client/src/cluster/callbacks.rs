@@ -18,7 +18,7 @@ use futures::FutureExt;
 use tokio::sync::Notify;
 
 use crate::cluster::runtime::NetThread;
-use crate::model::builder::Phase;
+use crate::model::phase::Phase;
 
 /// A closure that runs for longer than this causes a warning in the log.
 const LONG: Duration = Duration::from_secs(1);

@@ -19,15 +19,12 @@ use convoke_common::identity::JoinToken;
 use convoke_common::memory::Ledger;
 use convoke_common::rpc::{self, ClusterStatus, RendezvousStatus};
 use convoke_common::world::{NoCompute, World};
-use convoke_graph::graph::Function;
-use convoke_models::Source;
 use convoke_rendezvous::Hub;
 
 use crate::cluster::callbacks::Reports;
 use crate::cluster::presence::ClusterPresence;
 use crate::cluster::runtime::NetThread;
 use crate::eager::Sessions;
-use crate::model::builder::{ModelBuilder, Origin};
 
 /// A secret that lets a client in: one line, as `convoke token create --role client` prints it.
 #[derive(Debug, Clone)]
@@ -126,21 +123,6 @@ impl Cluster {
             return self.net.run_here(call).await;
         }
         self.net.run(call).await
-    }
-
-    /// Loads an ONNX model. Options are set on the returned builder; awaiting the builder loads the model.
-    pub fn load(&self, path: impl AsRef<Path>) -> ModelBuilder {
-        ModelBuilder::new(self.clone(), Origin::File(path.as_ref().to_owned()))
-    }
-
-    /// Loads a function, whose artifacts are the files `sources`. Options are set on the returned builder; awaiting the
-    /// builder loads the function, and fails where the function breaks an invariant.
-    pub fn load_function(
-        &self,
-        function: impl Into<Arc<Function>>,
-        sources: Vec<Source>,
-    ) -> ModelBuilder {
-        ModelBuilder::new(self.clone(), Origin::Function(function.into(), sources))
     }
 
     /// Sets whether issuing an op, a move or a put fails at once, with `WouldBlock`, while its worker has as much on

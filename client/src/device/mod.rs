@@ -1,27 +1,20 @@
 //! Devices: where eager tensors live and eager ops run.
 
+pub(crate) mod scope;
 mod set;
 
-use std::cell::RefCell;
 use std::fmt;
-use std::future::Future;
-use std::panic::Location;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use convoke_common::device_spec::device_name;
 use convoke_common::error::{Error, Result};
 use convoke_common::grant::Participant;
-use convoke_graph::graph::Attrs;
-use convoke_rendezvous::eager::wire::INLINE;
 
 use crate::cluster::Cluster;
 use crate::eager::direct::Line;
 use crate::eager::{SessionOwner, WorkerSession};
-use crate::host::ToHost;
-use crate::tensor::{Operand, PlacedBy, Tensor, apply};
 
+pub use scope::{ScopedFuture, with_device};
 pub use set::DeviceSet;
 
 /// A device of a worker, such as `w0/cpu:0`. Clones are the same device. A device keeps its connection to the cluster,
@@ -49,68 +42,6 @@ pub struct CacheStats {
     pub hits: u64,
     /// Ops that had to be defined first.
     pub misses: u64,
-}
-
-thread_local! {
-    static SCOPES: RefCell<Vec<DeviceSet>> = const { RefCell::new(Vec::new()) };
-}
-
-/// The innermost device scope of the running task, if it is in one.
-pub(crate) fn scope() -> Option<DeviceSet> {
-    SCOPES.with(|s| s.borrow().last().cloned())
-}
-
-/// Keeps the running task in a device scope until it is dropped.
-pub(crate) struct ScopeGuard;
-
-pub(crate) fn enter(devices: impl Into<DeviceSet>) -> ScopeGuard {
-    SCOPES.with(|s| s.borrow_mut().push(devices.into()));
-    ScopeGuard
-}
-
-impl Drop for ScopeGuard {
-    fn drop(&mut self) {
-        // The scope may be the program's last link to its cluster, so it is dropped after the borrow has ended.
-        let left = SCOPES.with(|s| s.borrow_mut().pop());
-        drop(left);
-    }
-}
-
-/// Runs `f` outside of all device scopes.
-pub(crate) fn unscoped<T>(f: impl FnOnce() -> T) -> T {
-    /// Restores the scopes, even where `f` panics.
-    struct ScopesGuard(Vec<DeviceSet>);
-    impl Drop for ScopesGuard {
-        fn drop(&mut self) {
-            SCOPES.set(std::mem::take(&mut self.0));
-        }
-    }
-    let _back = ScopesGuard(SCOPES.take());
-    f()
-}
-
-/// Runs `f` in a device scope: its ops run on `devices`, and operands that are elsewhere are moved there. If there are
-/// several devices, an op runs on the one with most bytes of its operands, and on the fastest where none has an
-/// operand. In the trace of a function the plan chooses among them instead. Scopes nest, and the innermost counts; a
-/// scope belongs to the calling task.
-pub fn with_device<T>(devices: impl Into<DeviceSet>, f: impl FnOnce() -> T) -> T {
-    let _entered = enter(devices);
-    f()
-}
-
-/// A future under a device scope, see [`Device::scope`].
-pub struct ScopedFuture<F> {
-    devices: DeviceSet,
-    future: Pin<Box<F>>,
-}
-
-impl<F: Future> Future for ScopedFuture<F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let _entered = enter(&self.devices);
-        self.future.as_mut().poll(cx)
-    }
 }
 
 /// Returns what this client holds at a worker, by the line that issued it, the largest first.
@@ -150,37 +81,6 @@ impl Device {
         &self.0.peer.name
     }
 
-    /// Copies a value to the device. Returns at once, or as soon as less than 256 MiB wait to be sent, see
-    /// [`Cluster::fail_when_full`].
-    #[track_caller]
-    pub fn put(&self, value: impl ToHost) -> Result<Tensor> {
-        let tensor = value.to_host()?;
-        let at = Location::caller();
-        let small = tensor.byte_len() <= INLINE;
-        let line = self.0.line().filter(|_| small);
-        if let Some(here) = line.and_then(|line| line.put(&tensor, at)) {
-            return Ok(Tensor::made_here(&self.0, here, PlacedBy::Explicit, at));
-        }
-        let id = self.0.put(&tensor, at)?;
-        let ty = (tensor.dtype(), tensor.shape().into());
-        Ok(Tensor::remote(&self.0, id, ty, PlacedBy::Explicit, at))
-    }
-
-    /// Issues an op of the registry that has no operand on a device, such as one that makes a tensor from its shape.
-    #[track_caller]
-    pub(crate) fn create(
-        &self,
-        op: &str,
-        attrs: Attrs,
-        operands: &[Operand<'_>],
-    ) -> Result<Tensor> {
-        // With `with_device` the closure would be the caller that the op's line names.
-        let _entered = enter(self);
-        let made = apply(op, attrs, operands, 1)?;
-        let none = || Error::internal("an op without outputs");
-        made.into_iter().next().ok_or_else(none)
-    }
-
     /// Returns once there is room to issue many ops. Fails where there never will be, with the reason.
     pub async fn ready(&self) -> Result<()> {
         self.0.room(WorkerSession::HALF).await
@@ -203,11 +103,6 @@ impl Device {
         let (hits, misses) = self.0.hits_and_misses();
         CacheStats { hits, misses }
     }
-
-    /// Runs `future` in the scope of this device, as [`with_device`] does.
-    pub fn scope<F: Future>(&self, future: F) -> ScopedFuture<F> {
-        DeviceSet::from(self).scope(future)
-    }
 }
 
 impl PartialEq for Device {
@@ -227,16 +122,6 @@ impl fmt::Display for Device {
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name())
-    }
-}
-
-impl DeviceSet {
-    /// Runs `future` in the scope of these devices, as [`with_device`] does.
-    pub fn scope<F: Future>(&self, future: F) -> ScopedFuture<F> {
-        ScopedFuture {
-            devices: self.clone(),
-            future: Box::pin(future),
-        }
     }
 }
 

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use convoke_common::device_spec::DeviceSpec;
 use convoke_common::error::{Code, Error, Result};
 use convoke_common::grant::Participant;
+use convoke_graph::ops::{self, OpDef};
 use convoke_graph::printable;
 
 use super::Device;
 use crate::cluster::Cluster;
-use crate::eager::SessionOwner;
+use crate::eager::{SessionOwner, Sessions};
 
 /// A set of devices, any of which may be used: see [`Cluster::device_set`]. A [`Device`] converts to the set of itself.
 /// Clones share the list of devices.
@@ -50,6 +51,18 @@ impl DeviceSet {
     pub(crate) fn at(&self, worker: &Arc<SessionOwner>) -> Option<&Device> {
         let mut devices = self.devices().iter();
         devices.find(|d| Arc::ptr_eq(&d.0, worker))
+    }
+
+    /// The fastest of the devices, as measured, that has a kernel of an op. A device whose worker is not a member any more
+    /// counts as the slowest: an op that is issued there fails with the reason.
+    pub(crate) fn fastest(&self, sessions: &Sessions, def: Option<&OpDef>) -> Option<Device> {
+        let custom = def.filter(|def| ops::is_custom(def.name));
+        let able = self.devices().iter();
+        let able = able.filter(|d| custom.is_none_or(|def| d.0.has_op(def).is_ok()));
+        let able = able.map(|d| (d, sessions.flops_of(d.worker())));
+        // If several are equally fast, it is the first by name.
+        let fastest = able.rev().max_by(|(_, a), (_, b)| a.total_cmp(b));
+        fastest.map(|(device, _)| device.clone())
     }
 
     /// The specification by which a pin names the set.

@@ -27,7 +27,7 @@ use convoke_common::grant::Participant;
 use convoke_common::ids::{Incarnation, LeaseId, StepKey};
 use convoke_common::rpc::{ClusterStatus, MemberState};
 use convoke_graph::Tensor as HostTensor;
-use convoke_graph::ops::{self, CustomOp, OpDef};
+use convoke_graph::ops::{CustomOp, OpDef};
 use convoke_rendezvous::FrameRefusal;
 use convoke_rendezvous::Peer;
 use convoke_rendezvous::eager::EagerService;
@@ -41,7 +41,6 @@ pub(crate) use self::session::{Issue, LateShape, WorkerSession, stranger};
 
 use crate::cluster::presence::ClusterPresence;
 use crate::cluster::runtime::NetThread;
-use crate::device::{Device, DeviceSet};
 
 /// A tensor on its way to this client.
 struct Fetch {
@@ -301,21 +300,12 @@ impl Sessions {
         Some(self.at(&fastest))
     }
 
-    /// The fastest of these devices, as measured, that has a kernel of an op. A device whose worker is not a member any
-    /// more counts as the slowest: an op that is issued there fails with the reason.
-    pub fn fastest_of(&self, devices: &DeviceSet, def: Option<&OpDef>) -> Option<Device> {
-        let custom = def.filter(|def| ops::is_custom(def.name));
-        let able = devices.devices().iter();
-        let able = able.filter(|d| custom.is_none_or(|def| d.0.has_op(def).is_ok()));
+    /// Measured floating-point operations per second of the host of the worker with this name; 0 where it is not a
+    /// member any more.
+    pub fn flops_of(&self, name: &str) -> f64 {
         let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
-        let flops = |d: &Device| {
-            let mut members = members.iter();
-            let member = members.find(|m| m.worker.name == d.worker());
-            member.map_or(0.0, |m| m.flops)
-        };
-        // If several are equally fast, it is the first by name.
-        let fastest = able.rev().max_by(|a, b| flops(a).total_cmp(&flops(b)));
-        fastest.cloned()
+        let member = members.iter().find(|m| m.worker.name == name);
+        member.map_or(0.0, |m| m.flops)
     }
 
     /// Returns the session at a worker; the first call dials the worker. A session that was lost is followed by

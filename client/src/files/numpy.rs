@@ -42,7 +42,7 @@ use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use zip::write::SimpleFileOptions;
 
 use crate::files::drafts;
-use crate::model::ArrayType;
+use crate::model::signature::ArrayType;
 use header::Header;
 pub use npz::{MOST_MEMBERS, Npz};
 

@@ -23,13 +23,12 @@ use convoke_graph::{DType, Dim};
 use convoke_models::{StoredTensor, StoredTensors, stored_header, stored_tensors};
 
 use crate::calls::function::Inner;
+use crate::calls::options::{CallOptions, FunctionOptions};
 use crate::calls::step::{Call, CompiledFunction};
 use crate::cluster::Cluster;
 use crate::cluster::callbacks;
 use crate::device::Device;
 use crate::files::drafts;
-use crate::model::CallOptions;
-use crate::model::builder::{ModelBuilder, Origin};
 use crate::tensor::Tensor;
 use crate::trace::TracedFunction;
 
@@ -147,21 +146,23 @@ impl LoadTensors {
         let graph = Arc::new(graph(file, group));
         let verified = graph.verify();
         verified.map_err(|e| Error::new(Code::InvalidGraph, e.to_string()))?;
-        let origin = Origin::Function(graph.clone(), vec![]);
-        let mut builder = ModelBuilder::new(self.cluster.clone(), origin).in_flight(1);
         let mut workers: Vec<&str> = group.iter().map(|(_, device)| device.worker()).collect();
         workers.sort_unstable();
         workers.dedup();
         let pins = workers.iter().map(|w| (node(w, "*"), format!("{w}/*")));
-        builder.pins = pins.collect();
-        let session = self.cluster.session.clone();
-        let served = session.sources.serve(vec![file.source.clone()]);
+        let options = FunctionOptions {
+            pins: pins.collect(),
+            in_flight: 1,
+            ..FunctionOptions::default()
+        };
+        let sources = &self.cluster.session.sources;
+        let served = sources.serve(vec![file.source.clone()]);
         let loading = CompiledFunction {
             traced: TracedFunction {
                 results: group.iter().map(|(t, _)| t.ty.clone()).collect(),
                 ..TracedFunction::default()
             },
-            inner: Inner::new(session, graph, served, &builder)?,
+            inner: Inner::new(&self.cluster, graph, served, options)?,
         };
         let call = Call {
             options: &CallOptions::default(),

@@ -32,11 +32,13 @@ pub use self::sampling::Sampling;
 
 use self::layout::Layout;
 use self::placement::{AttemptFailure, Placement, Room};
-use crate::calls::attempts::{RERUNS, Rerun, concluded, is_loss};
+use crate::calls::attempts::{RERUNS, concluded, is_loss};
+use crate::calls::options::Retry;
+use crate::calls::rerun::Rerun;
 use crate::calls::worker_process::WorkerProcess;
 use crate::cluster::callbacks::Progress;
-use crate::model::builder::Phase;
-use crate::model::{Model, Retry};
+use crate::model::Model;
+use crate::model::phase::Phase;
 use crate::tensor::Tensor;
 
 /// Plans are made for a multiple of this many tokens, so that a longer prompt seldom plans anew.

@@ -13,11 +13,12 @@ use convoke_graph::graph::Function;
 use convoke_graph::program::{Axes, FetchFrom};
 
 use crate::calls::attempts::Attempts;
+use crate::calls::options::{CallOptions, Retry};
 use crate::calls::step::{Call, CompiledFunction};
 use crate::calls::worker_process::{WorkerProcess, named};
 use crate::cluster::Cluster;
 use crate::device::Device;
-use crate::model::{CallOptions, Model, Retry};
+use crate::model::Model;
 use crate::tensor::Tensor;
 use crate::trace::TracedFunction;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
 use std::panic::Location;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,54 +14,16 @@ use convoke_graph::graph::Function;
 use convoke_models::onnx::{BlockWidth, GivenInput, Origins, OutputForm};
 use convoke_models::{LoadOptions, Source, onnx};
 
-use crate::calls::attempts::Rerun;
 use crate::calls::function::Inner;
+use crate::calls::options::{FunctionOptions, Retry};
 use crate::cluster::Cluster;
 use crate::cluster::callbacks::Progress;
 use crate::cluster::presence::ClusterPresence;
-use crate::model::{Model, Retry};
+use crate::model::Model;
+use crate::model::phase::Phase;
 
 /// How long a load waits for the number of workers that it asks for.
 const WORKERS_BOUND: Duration = Duration::from_secs(30);
-
-/// What a model reports while it loads, or when work is repeated after a loss.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Phase {
-    /// The model's files are read once, for their hashes.
-    Hashing {
-        /// Bytes hashed so far.
-        done: u64,
-        /// Bytes in all.
-        total: u64,
-    },
-    /// The load waits for workers to join.
-    Workers {
-        /// Workers that have joined so far.
-        have: u32,
-        /// Workers that the plan needs.
-        need: u32,
-    },
-    /// The coordinator optimises, places and partitions the function.
-    Planning,
-    /// The function does not fit the memory that is free: the load waits until memory is released.
-    Waiting {
-        /// What is needed, what is free, and who has the rest.
-        cause: Error,
-        /// How long the load waits at most.
-        most: Duration,
-    },
-    /// Workers load weights.
-    Loading {
-        /// Bytes in place so far.
-        done: u64,
-        /// Bytes in all.
-        total: u64,
-    },
-    /// The model has something that is ignored.
-    Remark(String),
-    /// A worker was lost: a step runs again on other workers, or the model was loaded again on them.
-    Rerun(Rerun),
-}
 
 /// The source of a model.
 pub(crate) enum Origin {
@@ -91,19 +53,28 @@ pub struct ModelBuilder {
     pub(crate) origin: Origin,
     pub(crate) weights: Vec<PathBuf>,
     pub(crate) artifact_root: Option<PathBuf>,
-    pub(crate) workers: WorkerCount,
-    pub(crate) pins: Vec<(String, String)>,
-    pub(crate) bounds: BTreeMap<String, i64>,
     pub(crate) inputs: BTreeMap<String, GivenInput>,
     pub(crate) without_others: bool,
     pub(crate) block_width: Option<BlockWidth>,
     pub(crate) outputs: Vec<OutputForm>,
-    pub(crate) numerics: Numerics,
-    pub(crate) profiles: Profiles,
-    pub(crate) in_flight: u32,
-    pub(crate) retry: Retry,
-    pub(crate) wait: Option<Duration>,
-    pub(crate) progress: Progress,
+    pub(crate) options: FunctionOptions,
+}
+
+impl Cluster {
+    /// Loads an ONNX model. Options are set on the returned builder; awaiting the builder loads the model.
+    pub fn load(&self, path: impl AsRef<Path>) -> ModelBuilder {
+        ModelBuilder::new(self.clone(), Origin::File(path.as_ref().to_owned()))
+    }
+
+    /// Loads a function, whose artifacts are the files `sources`. Options are set on the returned builder; awaiting the
+    /// builder loads the function, and fails where the function breaks an invariant.
+    pub fn load_function(
+        &self,
+        function: impl Into<Arc<Function>>,
+        sources: Vec<Source>,
+    ) -> ModelBuilder {
+        ModelBuilder::new(self.clone(), Origin::Function(function.into(), sources))
+    }
 }
 
 impl ModelBuilder {
@@ -113,19 +84,11 @@ impl ModelBuilder {
             origin,
             weights: vec![],
             artifact_root: None,
-            workers: WorkerCount::Auto,
-            pins: vec![],
-            bounds: BTreeMap::new(),
             inputs: BTreeMap::new(),
             without_others: false,
             block_width: None,
             outputs: vec![],
-            numerics: Numerics::Standard,
-            profiles: Profiles::Uniform,
-            in_flight: 2,
-            retry: Retry::default(),
-            wait: None,
-            progress: Progress::default(),
+            options: FunctionOptions::default(),
         }
     }
 
@@ -199,7 +162,7 @@ impl ModelBuilder {
     /// Uses exactly this many workers, each with at least one node. Without this option, the plan uses the fewest
     /// workers that fit the model, and one more only where that shortens the predicted step.
     pub fn workers(mut self, count: u32) -> Self {
-        self.workers = WorkerCount::Exactly(count);
+        self.options.workers = WorkerCount::Exactly(count);
         self
     }
 
@@ -207,20 +170,20 @@ impl ModelBuilder {
     /// `w0/cpu:0`, or on those that the plan chooses from several, such as `w0`, `w*`, `cpu` or `w*/cpu`. Where several
     /// pins match a node, the first one counts.
     pub fn pin(mut self, pattern: impl Into<String>, devices: impl Into<String>) -> Self {
-        self.pins.push((pattern.into(), devices.into()));
+        self.options.pins.push((pattern.into(), devices.into()));
         self
     }
 
     /// Bounds a dynamic axis. By default the bound is twice the size that the first call needs; where that does not
     /// fit, a quarter more than this size, or just the size.
     pub fn dim(mut self, symbol: impl Into<String>, bound: i64) -> Self {
-        self.bounds.insert(symbol.into(), bound);
+        self.options.bounds.insert(symbol.into(), bound);
         self
     }
 
     /// What the optimiser may do to values; [`Numerics::Standard`] by default.
     pub fn numerics(mut self, numerics: Numerics) -> Self {
-        self.numerics = numerics;
+        self.options.numerics = numerics;
         self
     }
 
@@ -229,7 +192,7 @@ impl ModelBuilder {
     /// profile whose workers are the fastest together, and this model keeps to it when it is loaded again or runs
     /// again.
     pub fn mix_profiles(mut self, mix: bool) -> Self {
-        self.profiles = match mix {
+        self.options.profiles = match mix {
             true => Profiles::Mixed,
             false => Profiles::Uniform,
         };
@@ -238,20 +201,20 @@ impl ModelBuilder {
 
     /// Uses devices of this numerics profile only, as [`crate::PartSummary::profile`] and the status name it.
     pub fn profile(mut self, profile: impl Into<String>) -> Self {
-        self.profiles = Profiles::Profile(profile.into());
+        self.options.profiles = Profiles::Profile(profile.into());
         self
     }
 
     /// Sets how many calls run at once, 2 by default; further calls wait.
     pub fn in_flight(mut self, steps: u32) -> Self {
-        self.in_flight = steps.max(1);
+        self.options.in_flight = steps.max(1);
         self
     }
 
     /// Sets what happens when a worker is lost while this builder, or [`Model::prepare`], loads the model. A call that
     /// has to load the model follows its own options.
     pub fn retry(mut self, retry: Retry) -> Self {
-        self.retry = retry;
+        self.options.retry = retry;
         self
     }
 
@@ -259,7 +222,7 @@ impl ModelBuilder {
     /// behind the loads that wait already. Without this option the load fails. An hour is the longest time. Where a
     /// call has to load the model, it waits as well.
     pub fn wait(mut self, most: Duration) -> Self {
-        self.wait = Some(most);
+        self.options.wait = Some(most);
         self
     }
 
@@ -272,7 +235,7 @@ impl ModelBuilder {
     pub fn on_progress(mut self, tell: impl Fn(Phase) + Send + Sync + 'static) -> Self {
         let at = Location::caller();
         let what = format!("the progress closure at {}:{}", at.file(), at.line());
-        self.progress = Progress::told(what, tell);
+        self.options.progress = Progress::told(what, tell);
         self
     }
 
@@ -282,7 +245,7 @@ impl ModelBuilder {
             Origin::File(path) => {
                 let imported = import(&self.cluster.session, path.clone(), self).await?;
                 for remark in imported.remarks {
-                    self.progress.note(Phase::Remark(remark));
+                    self.options.progress.note(Phase::Remark(remark));
                 }
                 Ok(ReadModel {
                     function: Arc::new(imported.function),
@@ -323,14 +286,14 @@ impl ModelBuilder {
     pub(crate) async fn prepared(&self, read: ReadModel) -> Result<Inner> {
         let session = self.cluster.session.clone();
         let served = session.sources.serve(read.sources);
-        if let WorkerCount::Exactly(need) = self.workers {
-            let progress = self.progress.clone();
+        if let WorkerCount::Exactly(need) = self.options.workers {
+            let progress = self.options.progress.clone();
             let mut told = move |have| progress.note(Phase::Workers { have, need });
             session
                 .await_workers(need, WORKERS_BOUND, &mut told)
                 .await?;
         }
-        let mut inner = Inner::new(session, read.function, served, self)?;
+        let mut inner = Inner::new(&self.cluster, read.function, served, self.options.clone())?;
         inner.options.stages = read.stages;
         inner.outputs = read.outputs;
         Ok(inner)
@@ -339,7 +302,7 @@ impl ModelBuilder {
     async fn load(self) -> Result<Model> {
         let cluster = self.cluster.clone();
         let net = cluster.net.clone();
-        let progress = self.progress.clone();
+        let progress = self.options.progress.clone();
         let inner = net.run(async move { Model::begin(self.import().await?).await });
         Ok(Model {
             inner: progress.awaiting(&net, inner).await?,
@@ -362,7 +325,7 @@ async fn import(
     path: PathBuf,
     b: &ModelBuilder,
 ) -> Result<onnx::ImportedModel> {
-    let hashing = b.progress.clone();
+    let hashing = b.options.progress.clone();
     let options = LoadOptions {
         weights: b.weights.clone(),
         cache_dir: None,

@@ -12,7 +12,7 @@ use convoke_models::onnx::{Annotated, Origins, annotate};
 
 use crate::calls::function::{Growth, Inner, typed};
 use crate::model::builder::{ModelBuilder, Origin};
-use crate::model::{ArrayType, Signature, signatures};
+use crate::model::signature::{ArrayType, Signature, signatures};
 
 impl ModelBuilder {
     /// Plans the model for inputs of these types (tensors, or [`ArrayType`]), and returns which worker would get which
@@ -32,7 +32,7 @@ impl ModelBuilder {
         self,
         fit: impl FnOnce(&[Signature]) -> Vec<(String, ArrayType)> + Send + 'static,
     ) -> Result<PlanSummary> {
-        let (net, progress) = (self.cluster.net.clone(), self.progress.clone());
+        let (net, progress) = (self.cluster.net.clone(), self.options.progress.clone());
         let planned = net.run(async move {
             let inner = self.import().await?;
             let given = fit(&signatures(&inner.function).0);
@@ -66,7 +66,7 @@ impl ModelBuilder {
             return Err(Error::new(Code::InvalidArgument, msg));
         };
         let (from, to) = (from.clone(), path.as_ref().to_owned());
-        let (net, progress) = (self.cluster.net.clone(), self.progress.clone());
+        let (net, progress) = (self.cluster.net.clone(), self.options.progress.clone());
         let world = self.cluster.session.world.clone();
         let saved = net.run(async move {
             let mut read = self.read().await?;

@@ -2,120 +2,29 @@
 
 pub(crate) mod builder;
 pub(crate) mod explain;
+pub(crate) mod outputs;
+pub(crate) mod phase;
+pub(crate) mod signature;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use convoke_common::error::Result;
 use convoke_common::rpc::PlanSummary;
+use convoke_graph::Tensor;
 use convoke_graph::dim::Bindings;
-use convoke_graph::graph::{Function, TensorType, ValueId};
-use convoke_graph::{DType, Shape, Tensor};
 
 use crate::calls::function::Inner;
-use crate::calls::partial::CallResult;
+use crate::calls::options::CallOptions;
+use crate::calls::result::CallResult;
 use crate::cluster::Cluster;
+use crate::model::outputs::Outputs;
+use crate::model::signature::{ArrayType, Signature, signatures};
 
 /// A loaded model. Dropping the last clone unloads it.
 #[derive(Clone)]
 pub struct Model {
     pub(crate) inner: Arc<Inner>,
     pub(crate) cluster: Cluster,
-}
-
-/// A parameter or result: its name and type.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Signature {
-    /// The name in the model.
-    pub name: String,
-    /// The dtype and shape, with symbols for dynamic axes.
-    pub ty: TensorType,
-}
-
-/// The dtype and shape of an array, without its elements.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ArrayType {
-    /// The type of the elements.
-    pub dtype: DType,
-    /// The size of each axis.
-    pub shape: Shape,
-}
-
-impl std::fmt::Display for ArrayType {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}{:?}", self.dtype, self.shape)
-    }
-}
-
-impl From<&Tensor> for ArrayType {
-    fn from(t: &Tensor) -> ArrayType {
-        ArrayType {
-            dtype: t.dtype(),
-            shape: t.shape().into(),
-        }
-    }
-}
-
-impl From<Tensor> for ArrayType {
-    fn from(t: Tensor) -> ArrayType {
-        ArrayType::from(&t)
-    }
-}
-
-/// Parameters and results of a graph.
-pub(crate) fn signatures(f: &Function) -> (Vec<Signature>, Vec<Signature>) {
-    let of = |name: &str, value: ValueId| Signature {
-        name: name.to_owned(),
-        ty: f.ty(value).clone(),
-    };
-    let inputs = f.params.iter().map(|p| of(&f.value(*p).name, *p));
-    let outputs = f.results.iter().map(|(name, value)| of(name, *value));
-    (inputs.collect(), outputs.collect())
-}
-
-/// Whether a step or a load whose worker is lost runs again on the workers that are left.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Retry {
-    /// The step or the load runs again, twice at most, and is planned anew each time. The results have the same bits.
-    #[default]
-    On,
-    /// Nothing runs again: the loss is the call's error.
-    Off,
-}
-
-/// The options of one call.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct CallOptions {
-    /// The time within which the call has to end, with the planning that it may need and all attempts. A call that has
-    /// not ended by then fails, and its step is cancelled everywhere.
-    pub deadline: Option<Duration>,
-    /// What happens when a worker is lost.
-    pub retry: Retry,
-}
-
-/// The results of a call by name, in the model's order. A sequence whose length the data decide appears as that many
-/// results, `NAME[0]`, `NAME[1]` and so on, and an optional value that holds nothing gives no result.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Outputs(pub Vec<(String, Tensor)>);
-
-impl Outputs {
-    /// The result of this name.
-    pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.0.iter().find(|(n, _)| n == name).map(|(_, t)| t)
-    }
-}
-
-impl std::ops::Index<&str> for Outputs {
-    type Output = Tensor;
-
-    /// # Panics
-    /// Panics where there is no such result; [`Outputs::get`] returns `None` instead.
-    fn index(&self, name: &str) -> &Tensor {
-        match self.get(name) {
-            Some(t) => t,
-            None => panic!("the model has no output '{name}'"),
-        }
-    }
 }
 
 impl Model {

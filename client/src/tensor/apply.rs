@@ -5,30 +5,18 @@ use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 
 use convoke_common::error::{Code, Error, Result, Site};
-use convoke_graph::Tensor as HostTensor;
 use convoke_graph::graph::{Attrs, TensorType};
 use convoke_graph::ops::{self, ConcreteOperand, HostValue, InferredOutput, OpDef, OpError};
 use convoke_graph::{DType, Dim, Shape};
 use convoke_rendezvous::eager::wire::{self, INLINE};
 use smallvec::SmallVec;
 
+use super::operand::{OpResults, Operand};
 use super::{PlacedBy, Tensor, quick};
-use crate::device::{Device, DeviceSet, scope};
+use crate::device::scope::scope;
+use crate::device::{Device, DeviceSet};
 use crate::eager::{Issue, Key, LateShape, SessionOwner, WorkerSession};
 use crate::trace::Trace;
-
-/// An operand of an op.
-pub enum Operand<'a> {
-    /// A tensor on a device.
-    Tensor(&'a Tensor),
-    /// A value of this program, which travels with the op: shapes, axes, scalars.
-    Value(HostTensor),
-    /// An operand that is left out.
-    None,
-}
-
-/// The results of an op.
-pub(crate) type OpResults = SmallVec<[Tensor; 2]>;
 
 fn rejected(op: &str, operands: &[Operand<'_>], why: &OpError, at: &Location<'_>) -> Error {
     let code = match why {
@@ -85,18 +73,6 @@ pub fn op<'a, O: Into<Operand<'a>>>(
     let operands: SmallVec<[Operand<'_>; 4]> = operands.into_iter().map(Into::into).collect();
     let made = apply(def.name, attrs, &operands, 1)?.into_iter().next();
     made.ok_or_else(|| Error::internal("an op without outputs"))
-}
-
-impl<'a> From<&'a Tensor> for Operand<'a> {
-    fn from(t: &'a Tensor) -> Operand<'a> {
-        Operand::Tensor(t)
-    }
-}
-
-impl From<HostTensor> for Operand<'_> {
-    fn from(t: HostTensor) -> Self {
-        Operand::Value(t)
-    }
 }
 
 /// The error of an op that is to have more outputs than an op can have.
@@ -384,7 +360,8 @@ fn place(def: &OpDef, operands: &[Operand<'_>]) -> Result<Option<(Arc<SessionOwn
         let Some(first) = devices.devices().first() else {
             return Ok(None);
         };
-        return match first.0.sessions()?.fastest_of(devices, Some(def)) {
+        let sessions = first.0.sessions()?;
+        return match devices.fastest(&sessions, Some(def)) {
             Some(device) => Ok(Some((device.0, PlacedBy::ScopeFastest))),
             None => has_kernel(&first.0, def).map(|()| None),
         };

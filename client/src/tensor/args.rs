@@ -5,7 +5,8 @@ use convoke_graph::DType;
 use convoke_graph::Tensor as HostTensor;
 use half::{bf16, f16};
 
-use super::{Operand, Tensor};
+use super::Tensor;
+use super::operand::Operand;
 
 /// A number of the program.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -12,8 +12,9 @@ use convoke_graph::graph::{Attr, Attrs};
 use smallvec::SmallVec;
 
 use super::Tensor;
-use super::apply::{OpResults, Operand, apply, too_many};
+use super::apply::{apply, too_many};
 use super::args::{Arg, ArgKind, Axes, HostArg, OptArg, OptHostArg, Scalar};
+use super::operand::{OpResults, Operand};
 use crate::device::Device;
 
 /// An operand of a method, and whether it is brought to the dtype of others.

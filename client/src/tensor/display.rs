@@ -10,9 +10,9 @@ use convoke_graph::Tensor as HostTensor;
 use half::{bf16, f16};
 
 use super::Tensor;
-use super::apply::Operand;
 use super::call::{self, CallOperand};
-use crate::device::enter;
+use super::operand::Operand;
+use crate::device::scope::enter;
 
 /// How many elements are shown at either end of an axis that has more than twice as many.
 const EDGE: usize = 3;

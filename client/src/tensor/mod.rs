@@ -10,10 +10,13 @@ mod call;
 mod display;
 mod donation;
 mod index;
+mod operand;
 mod operators;
 mod ops;
+mod put;
 mod quick;
 mod sugar;
+mod value;
 
 use std::fmt;
 use std::panic::Location;
@@ -27,17 +30,17 @@ use convoke_graph::{DType, Shape};
 // This `Arc` has no weak references, which handles do not need.
 use triomphe::Arc as Shared;
 
-pub(crate) use apply::apply;
-pub use apply::{Operand, issue, op};
+pub use apply::{issue, op};
 pub use args::{Arg, Axes, HostArg, OptArg, OptHostArg, Scalar, Seed};
 pub use display::display;
 pub use index::{Index, Indices};
+pub use operand::Operand;
 pub use ops::options;
+pub use value::fetch_all;
 
-use crate::device::{Device, DeviceSet, enter};
+use crate::device::{Device, DeviceSet};
 use crate::eager::direct::UnsentValue;
-use crate::eager::{LateShape, PendingFetch, SessionOwner, shut};
-use crate::host::FromHost;
+use crate::eager::{LateShape, SessionOwner};
 use crate::trace::SymbolicTensor;
 
 use donation::Donation;
@@ -181,12 +184,6 @@ impl LocalTensor<'_> {
             LocalTensor::There(tensor) => tensor,
         }
     }
-}
-
-/// A value that was asked for.
-enum RequestedValue {
-    Here(HostTensor),
-    Coming(PendingFetch),
 }
 
 /// A tensor that is promised to a call. Dropping the promise before it is given or kept leaves the tensor as it is.
@@ -433,7 +430,8 @@ impl Tensor {
             return Ok(self.clone());
         }
         let none = || Error::internal("a set of devices without a device");
-        let fastest = h.worker.sessions()?.fastest_of(&devices, None);
+        let sessions = h.worker.sessions()?;
+        let fastest = devices.fastest(&sessions, None);
         self.moved(&fastest.ok_or_else(none)?, at)
     }
 
@@ -493,98 +491,16 @@ impl Tensor {
         let late = h.late().map(|(_, late)| late);
         let late = late.filter(|_| known.is_none());
         let (id, transfer) = to.take(from, h.dtype(), known.clone(), late, at)?;
-        from.session().give(self, to.session(), transfer);
+        // The source can tell the tensor from a stranger's once it is linked to the destination, so it is told only then.
+        // Until then the tensor is held.
+        let (tensor, source, there) = (self.clone(), from.session().clone(), to.session().clone());
+        to.when_linked(move || source.give(tensor.id(), &there, transfer));
         let ty = (h.dtype(), known.unwrap_or_default());
         Ok(match late {
             None => Tensor::remote(to, id, ty, PlacedBy::Moved, at),
             Some(late) => Tensor::late(to, id, self.ty(), late.clone(), PlacedBy::Moved, at),
         })
     }
-
-    /// Fetches the value, in one round trip. An error names the op that failed and the line that issued it.
-    pub async fn fetch<T: FromHost>(&self) -> Result<T> {
-        T::from_host(self.value().await?)
-    }
-
-    async fn value(&self) -> Result<HostTensor> {
-        let asked = self.ask()?;
-        self.told(asked).await
-    }
-
-    /// Asks for the value.
-    fn ask(&self) -> Result<RequestedValue> {
-        let h = self.remote_for("fetched")?;
-        match &h.value {
-            TensorValue::Here(here) => match h.worker.lost_because() {
-                None => Ok(RequestedValue::Here(here.tensor().clone())),
-                Some(error) => Err(error),
-            },
-            TensorValue::There(there) => h.worker.fetch(there.id).map(RequestedValue::Coming),
-        }
-    }
-
-    /// Awaits the value that was asked for.
-    async fn told(&self, asked: RequestedValue) -> Result<HostTensor> {
-        let mut fetching = match asked {
-            RequestedValue::Here(tensor) => return Ok(tensor),
-            RequestedValue::Coming(fetching) => fetching,
-        };
-        let answer = (&mut fetching.answer).await;
-        let tensor = answer.unwrap_or_else(|_| Err(shut()))?;
-        if let Some((_, shape)) = self.handle().and_then(Handle::late) {
-            // The worker's report may have set the shape before.
-            let _ = shape.set(tensor.shape().into());
-        }
-        Ok(tensor)
-    }
-
-    /// Returns once the value is there. Fails with the error that it failed with.
-    pub async fn ready(&self) -> Result<()> {
-        if self
-            .remote_for("awaited")
-            .is_ok_and(|h| matches!(h.value, TensorValue::Here(_)))
-        {
-            return self.value().await.map(drop);
-        }
-        // One element, or none, tells with the fewest bytes that the value is there.
-        let rank = self.rank();
-        if rank == 0 {
-            return self.value().await.map(drop);
-        }
-        let zeros = HostTensor::from_slice(&[rank], &vec![0i64; rank])?;
-        let ones = HostTensor::from_slice(&[rank], &vec![1i64; rank])?;
-        let operands = [
-            Operand::Tensor(self),
-            Operand::Value(zeros),
-            Operand::Value(ones),
-        ];
-        let first = {
-            // The slice runs where the tensor is: a device scope of the task would have all of the tensor moved.
-            let _here = self.device().map(|d| enter(&d));
-            apply("Slice", Default::default(), &operands, 1)?
-        };
-        for t in first {
-            t.value().await?;
-        }
-        if self.shape().is_none() {
-            self.value().await?;
-        }
-        Ok(())
-    }
-}
-
-/// Fetches the values of tensors. All are asked for at once, so they take one round trip, whichever devices they are
-/// on. Fails with the error of the first tensor that failed.
-pub async fn fetch_all<'a, T: FromHost>(
-    tensors: impl IntoIterator<Item = &'a Tensor>,
-) -> Result<Vec<T>> {
-    let asked = tensors.into_iter().map(|t| Ok((t, t.ask()?)));
-    let asked: Vec<(&Tensor, RequestedValue)> = asked.collect::<Result<_>>()?;
-    let mut values = Vec::with_capacity(asked.len());
-    for (t, asked) in asked {
-        values.push(T::from_host(t.told(asked).await?)?);
-    }
-    Ok(values)
 }
 
 /// Writes the tensor's type and device; its value is elsewhere.

@@ -8,9 +8,10 @@ use convoke_graph::graph::Attrs;
 use convoke_graph::ops::OpDef;
 use smallvec::SmallVec;
 
-use super::apply::{OpResults, Operand};
+use super::operand::{OpResults, Operand};
 use super::{LocalTensor, PlacedBy, Tensor};
-use crate::device::{DeviceSet, scope};
+use crate::device::DeviceSet;
+use crate::device::scope::scope;
 use crate::eager::direct::OpQuery;
 
 /// The most bytes of a value among the operands. A result may be a view of the value, whose bytes would not be counted.

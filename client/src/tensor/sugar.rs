@@ -5,10 +5,11 @@ use convoke_graph::DType;
 use convoke_graph::Tensor as HostTensor;
 
 use super::Tensor;
-use super::apply::Operand;
 use super::args::{Arg, Axes, HostArg, Scalar, Seed};
 use super::call::{self, CallOperand};
-use crate::device::{Device, enter};
+use super::operand::Operand;
+use crate::device::Device;
+use crate::device::scope::enter;
 
 /// The dtype in which numpy sums elements of a dtype.
 fn summed(dtype: DType) -> DType {

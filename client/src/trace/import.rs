@@ -13,8 +13,9 @@ use convoke_graph::{Dim, Printable, printable};
 use convoke_models::Source;
 
 use crate::cluster::Cluster;
-use crate::model::builder::{ModelBuilder, Origin, Phase};
-use crate::model::{Signature, signatures};
+use crate::model::builder::{ModelBuilder, Origin};
+use crate::model::phase::Phase;
+use crate::model::signature::{Signature, signatures};
 use crate::tensor::Tensor;
 use crate::trace::traced::Function;
 
@@ -47,7 +48,7 @@ impl IntoFuture for ImportBuilder {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let cluster = self.0.cluster.clone();
-            let progress = self.0.progress.clone();
+            let progress = self.0.options.progress.clone();
             let read = cluster.net.run(async move { self.0.read().await });
             let read = progress.awaiting(&cluster.net, read).await?;
             if let Some(form) = read.outputs.iter().find(|form| form.results() > 1) {

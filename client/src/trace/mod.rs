@@ -28,6 +28,7 @@ use convoke_graph::ops::{HandleOp, HostValue, InferredOutput, OpDef};
 use convoke_graph::{DType, Dim};
 use convoke_models::Source;
 
+use crate::device::scope::scope;
 use crate::device::{Device, DeviceSet};
 use crate::tensor::{Operand, Tensor};
 
@@ -57,8 +58,16 @@ struct TraceState {
     home: Option<Device>,
     /// The tensors from outside that the last parameters of a body stand for, in the parameters' order.
     captured: Vec<Tensor>,
-    files: splice::Files,
+    files: SourceRanges,
     done: bool,
+}
+
+/// The files that a trace's literals are ranges of.
+#[derive(Default)]
+struct SourceRanges {
+    sources: Vec<Source>,
+    /// The value of each range, by artifact, offset and type: a model that is applied twice has its weights once.
+    ranges: BTreeMap<(u32, u64, String), ValueId>,
 }
 
 /// A value of a trace.
@@ -320,7 +329,7 @@ impl Trace {
                 Operand::None => None,
             });
         }
-        let scope = crate::device::scope();
+        let scope = scope();
         let mut guard = self.state();
         let state = &mut *guard;
         state.open()?;

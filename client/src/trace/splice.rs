@@ -3,7 +3,6 @@
 //! Types are inferred again, from the types of the operands. So a model whose axes are dynamic gets the sizes, or the
 //! symbols, of the operands that it is applied to.
 
-use std::collections::BTreeMap;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -15,15 +14,8 @@ use convoke_graph::ops::{self, HostValue, InferredOutput};
 use convoke_models::Source;
 
 use super::{SymbolicTensor, Trace, TraceState};
+use crate::device::scope::scope;
 use crate::tensor::Tensor;
-
-/// The files that a trace's literals are ranges of.
-#[derive(Default)]
-pub(super) struct Files {
-    pub sources: Vec<Source>,
-    /// The value of each range, by artifact, offset and type: a model that is applied twice has its weights once.
-    ranges: BTreeMap<(u32, u64, String), ValueId>,
-}
 
 /// A value of the spliced graph, as far as the trace knows it.
 struct SplicedValue<'g> {
@@ -52,7 +44,7 @@ impl Trace {
                 literal: None,
             });
         }
-        let scope = crate::device::scope();
+        let scope = scope();
         let mut guard = self.state();
         let state = &mut *guard;
         state.open()?;

@@ -13,13 +13,12 @@ use convoke_graph::graph::TensorType;
 
 use crate::calls::axes::{self, DynamicAxis};
 use crate::calls::function::Inner;
-use crate::calls::partial::CallResult;
+use crate::calls::options::{CallOptions, FunctionOptions};
+use crate::calls::result::CallResult;
 use crate::calls::step::{Call, CompiledFunction};
 use crate::cluster::Cluster;
 use crate::cluster::callbacks;
-use crate::device::unscoped;
-use crate::model::CallOptions;
-use crate::model::builder::{ModelBuilder, Origin};
+use crate::device::scope::unscoped;
 use crate::tensor::Tensor;
 use crate::trace::Trace;
 use crate::trace::nesting;
@@ -274,15 +273,16 @@ impl Function {
         let function = Arc::new(std::mem::take(&mut traced.function));
         let verified = function.verify();
         verified.map_err(|e| Error::new(Code::InvalidGraph, e.to_string()))?;
-        let origin = Origin::Function(function.clone(), vec![]);
-        let mut builder = ModelBuilder::new(self.cluster.clone(), origin)
-            .numerics(Numerics::Exact)
-            .in_flight(IN_FLIGHT)
-            .retry(shared.options.retry);
-        builder.pins = std::mem::take(&mut traced.pins);
-        let session = self.cluster.session.clone();
-        let served = session.sources.serve(std::mem::take(&mut traced.sources));
-        let inner = Inner::new(session, function, served, &builder)?;
+        let options = FunctionOptions {
+            pins: std::mem::take(&mut traced.pins),
+            numerics: Numerics::Exact,
+            in_flight: IN_FLIGHT,
+            retry: shared.options.retry,
+            ..FunctionOptions::default()
+        };
+        let sources = &self.cluster.session.sources;
+        let served = sources.serve(std::mem::take(&mut traced.sources));
+        let inner = Inner::new(&self.cluster, function, served, options)?;
         let compiled = Arc::new(CompiledFunction { traced, inner });
         let mut known = self.known();
         if known.len() >= SIGNATURES {

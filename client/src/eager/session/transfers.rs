@@ -13,7 +13,6 @@ use convoke_rendezvous::{Outgoing, Peer};
 use super::super::PendingFetch;
 use super::state::DialState;
 use super::{LateShape, RoomRequest, WorkerSession};
-use crate::tensor::Tensor;
 
 /// How many tensors may be on their way to the worker from other workers.
 pub(super) const MOVES: usize = 1000;
@@ -99,27 +98,22 @@ impl WorkerSession {
         Ok((id, transfer))
     }
 
-    /// Sends a handle's tensor to another worker, once that worker is linked, so that it can tell the tensor from a
-    /// stranger's. Until then the tensor is held.
-    pub fn give(self: &Arc<Self>, tensor: &Tensor, to: &Arc<WorkerSession>, transfer: u64) {
-        let mut there = to.state();
-        match &mut there.way {
-            DialState::Dialling(then) => {
-                let (me, to, tensor) = (self.clone(), to.clone(), tensor.clone());
-                then.push(Box::new(move |_| me.give_now(&tensor, &to, transfer)));
-            }
+    /// Runs `then` once the worker is linked: at once where it is, and never where the session is lost.
+    pub fn when_linked(&self, then: impl FnOnce() + Send + 'static) {
+        let mut state = self.state();
+        match &mut state.way {
+            DialState::Dialling(all) => all.push(Box::new(move |_| then())),
             DialState::Up(_) => {
-                drop(there);
-                self.give_now(tensor, to, transfer);
+                drop(state);
+                then();
             }
-            // The handle of the move's result has failed with the session.
             DialState::Lost(_) => {}
         }
     }
 
-    fn give_now(&self, tensor: &Tensor, to: &WorkerSession, transfer: u64) {
-        // The handle is determined before the state is locked, since it may need the state.
-        let handle = tensor.id();
+    /// Sends a handle's tensor to another worker, which has announced the transfer. Where there is no handle, or it
+    /// cannot be sent, the transfer fails.
+    pub fn give(&self, handle: Result<u64>, to: &WorkerSession, transfer: u64) {
         let given = self.usable().and_then(|mut guard| {
             let state = &mut *guard;
             let handle = handle?;

@@ -5,7 +5,7 @@ use std::io::Read;
 use convoke_graph::tensor::MAX_RANK;
 use convoke_graph::{DType, Printable, Shape};
 
-use crate::model::ArrayType;
+use crate::model::signature::ArrayType;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 /// The longest header that is read, in bytes. numpy's own headers have some hundred bytes, and numpy reads none beyond

@@ -17,7 +17,7 @@ use zip::{CompressionMethod, ZipReadOptions};
 
 use super::header::Header;
 use super::{NumpyError, Origin, open, read_array, read_header};
-use crate::model::ArrayType;
+use crate::model::signature::ArrayType;
 
 /// The most members that a `.npz` file may have. No known model has as many inputs.
 pub const MOST_MEMBERS: usize = 4096;
