@@ -8,15 +8,27 @@ use crate::ops::error::OpError;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     Relu,
-    Clip { min: f32, max: f32 },
+    Clip {
+        min: f32,
+        max: f32,
+    },
     Sigmoid,
     HardSwish,
-    HardSigmoid { alpha: f32, beta: f32 },
+    HardSigmoid {
+        alpha: f32,
+        beta: f32,
+    },
     Silu,
+    /// x · sigmoid(x), where the sigmoid is rounded to the dtype before it is multiplied.
+    GatedSigmoid,
+    /// x · hard_sigmoid(x) with alpha 1/6 and beta 1/2, where the hard sigmoid is rounded to the dtype before it is multiplied.
+    GatedHardSigmoid,
     Gelu,
     GeluTanh,
     Tanh,
-    LeakyRelu { alpha: f32 },
+    LeakyRelu {
+        alpha: f32,
+    },
 }
 
 impl Activation {
@@ -41,12 +53,23 @@ impl Activation {
                 beta: beta(0.5),
             },
             "Silu" => Activation::Silu,
+            "GatedSigmoid" => Activation::GatedSigmoid,
+            "GatedHardSigmoid" => Activation::GatedHardSigmoid,
             "Gelu" => Activation::Gelu,
             "GeluTanh" => Activation::GeluTanh,
             "Tanh" => Activation::Tanh,
             "LeakyRelu" => Activation::LeakyRelu { alpha: alpha(0.01) },
             other => return Err(bad("activation", format!("'{other}' is unknown"))),
         }))
+    }
+
+    /// The same function without a rounding within it, which changes nothing in f32.
+    pub fn rounded_once(self) -> Activation {
+        match self {
+            Activation::GatedSigmoid => Activation::Silu,
+            Activation::GatedHardSigmoid => Activation::HardSwish,
+            other => other,
+        }
     }
 
     /// Floating-point operations per element, roughly.

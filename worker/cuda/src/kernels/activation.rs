@@ -44,12 +44,12 @@ fn text_of(function: Activation) -> Option<(&'static str, [f64; 2])> {
         A::Clip { min, max } => return Some(("clamp(x, p, q)", [min.into(), max.into()])),
         A::Relu => FloatUnary::Relu,
         A::Sigmoid => FloatUnary::Sigmoid,
-        A::HardSwish => FloatUnary::HardSwish,
+        A::HardSwish | A::GatedHardSigmoid => FloatUnary::HardSwish,
         A::HardSigmoid { alpha, beta } => FloatUnary::HardSigmoid {
             alpha: alpha.into(),
             beta: beta.into(),
         },
-        A::Silu => FloatUnary::Swish { alpha: 1.0 },
+        A::Silu | A::GatedSigmoid => FloatUnary::Swish { alpha: 1.0 },
         A::Gelu => FloatUnary::Gelu,
         A::GeluTanh => FloatUnary::GeluTanh,
         A::Tanh => FloatUnary::Tanh,
@@ -62,7 +62,8 @@ fn text_of(function: Activation) -> Option<(&'static str, [f64; 2])> {
 
 /// The choice of a function; `None` for one that the device lacks.
 pub fn chosen(function: Option<Activation>) -> Option<ActivationCall> {
-    let Some(function) = function else {
+    // The device rounds what a family computes once.
+    let Some(function) = function.map(Activation::rounded_once) else {
         return Some(NONE);
     };
     let same =

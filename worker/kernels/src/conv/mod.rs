@@ -14,6 +14,7 @@
 mod axis;
 mod bands;
 mod depthwise;
+mod ending;
 mod narrow;
 mod shape;
 mod taps;
@@ -22,6 +23,7 @@ pub(crate) mod tests;
 mod unfold;
 
 pub(crate) use axis::Axis;
+pub use ending::NarrowEnding;
 pub use shape::{ConvShape, ConvShapeError, ConvSizes};
 pub(crate) use unfold::Im2col;
 
@@ -208,16 +210,16 @@ impl NarrowConv {
         })
     }
 
-    /// Computes the convolution.
+    /// Computes the convolution, to whose sums one value per output channel is added before they end.
     pub fn run<T: Float<Wide = f32>>(
         &self,
         exec: Exec<'_>,
         input: &[T],
         weights: ConvWeights<'_>,
-        epilogue: &ConvEpilogue<'_>,
+        end: (Option<&[f32]>, NarrowEnding),
         output: &mut [T],
     ) -> Result<(), Cancelled> {
-        self.run_on(Isa::detect(), exec, input, weights, epilogue, output)
+        self.run_on(Isa::detect(), exec, input, weights, end, output)
     }
 
     fn run_on<T: Float<Wide = f32>>(
@@ -226,20 +228,25 @@ impl NarrowConv {
         exec: Exec<'_>,
         input: &[T],
         weights: ConvWeights<'_>,
-        epilogue: &ConvEpilogue<'_>,
+        (bias, ending): (Option<&[f32]>, NarrowEnding),
         output: &mut [T],
     ) -> Result<(), Cancelled> {
         assert!(isa.available());
+        let epilogue = &ConvEpilogue {
+            bias,
+            ..ConvEpilogue::NONE
+        };
         check_lengths(&self.shape, input.len(), weights, epilogue, output.len());
-        assert!(epilogue.residual.is_none(), "a residual of 32 bits");
         if output.is_empty() {
             return exec.check();
         }
         match &self.plan {
-            NarrowPlan::Planes(plan) => plan.run(isa, exec, input, weights, epilogue, output),
+            NarrowPlan::Planes(plan) => {
+                plan.run(isa, exec, input, weights, epilogue, ending, output)
+            }
             // SAFETY: the instruction set is available and the sizes were checked above.
             NarrowPlan::Blocks(plan) => unsafe {
-                plan.run(isa, exec, input, weights, epilogue, output)
+                plan.run(isa, exec, input, weights, epilogue, ending, output)
             },
         }
     }

@@ -10,7 +10,7 @@
 //! 1. A block is the convolution of what it reads by the same weights, so its bits are those of conversions of whole tensors.
 //! 2. A thread holds one block in its bounded scratch memory, whatever the shape.
 
-use super::{ConvEpilogue, ConvShape, ConvWeights, convolve};
+use super::{ConvEpilogue, ConvShape, ConvWeights, NarrowEnding, convolve};
 use crate::element::Float;
 use crate::gemm::driver::{TILE_WORK, row_parts};
 use crate::gemm::scratch::{BLOCK_LEN, with_block};
@@ -129,6 +129,7 @@ impl Blocks {
         input: &[T],
         weights: ConvWeights<'_>,
         epilogue: &ConvEpilogue<'_>,
+        ending: NarrowEnding,
         output: &mut [T],
     ) -> Result<(), Cancelled> {
         let s = &self.shape;
@@ -165,7 +166,17 @@ impl Blocks {
                     channels: part * channels..((part + 1) * channels).min(m),
                 };
                 // SAFETY: the caller's contract; `i` names each block once.
-                unsafe { self.block(isa, exec.alone(), &block, input, weights, epilogue, &out) };
+                unsafe {
+                    self.block(
+                        isa,
+                        exec.alone(),
+                        &block,
+                        input,
+                        weights,
+                        (epilogue, ending),
+                        &out,
+                    )
+                };
             }
         })?;
         // A block that saw the cancel flag stopped early and could not report it.
@@ -183,7 +194,7 @@ impl Blocks {
         block: &Block,
         input: &[T],
         weights: ConvWeights<'_>,
-        epilogue: &ConvEpilogue<'_>,
+        (epilogue, ending): (&ConvEpilogue<'_>, NarrowEnding),
         output: &Output<T>,
     ) {
         let (s, axis) = (&self.shape, self.axis);
@@ -226,10 +237,10 @@ impl Blocks {
             let (len, plane) = (block.lines.len() * self.out_line, s.out_plane());
             assert_eq!(sums.len(), block.channels.len() * len, "lines of a block");
             let at = (image * s.out_channels + first) * plane + block.lines.start * self.out_line;
-            for (channel, sums) in sums.chunks_exact(len).enumerate() {
+            for (channel, sums) in sums.chunks_exact_mut(len).enumerate() {
                 let to = output.item(at + channel * plane);
                 // SAFETY: the lines of an output channel, which are this thread's.
-                T::narrow_run(sums, unsafe { std::slice::from_raw_parts_mut(to, len) });
+                ending.finish(sums, unsafe { std::slice::from_raw_parts_mut(to, len) });
             }
         });
     }

@@ -7,15 +7,16 @@ use convoke_graph::ops::OpError;
 use convoke_graph::ops::attrs::{ConvAttrs, flag};
 use convoke_graph::{DType, Tensor};
 use convoke_kernels::conv::{
-    ConvEpilogue, ConvShape, ConvSizes, ConvWeights, NarrowConv, conv, pack_conv_weights_into,
+    ConvEpilogue, ConvShape, ConvSizes, ConvWeights, NarrowConv, NarrowEnding, conv,
+    pack_conv_weights_into,
 };
 use convoke_kernels::gemm::Activation;
 
 use super::conv_f64;
-use super::fused::activation;
+use super::fused::{activation, ending};
 use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
-use crate::cpu::wide::{narrow_to, optional_wide, wide, wide_output};
+use crate::cpu::wide::{optional_wide, wide, wide_output};
 use crate::cpu::{KernelFailure, Outputs};
 
 pub(super) fn find(op: ConvOp, spec: &Spec<'_>) -> FamilyAnswer {
@@ -23,6 +24,7 @@ pub(super) fn find(op: ConvOp, spec: &Spec<'_>) -> FamilyAnswer {
     let fused = FusedActivation {
         packed: None,
         activation: Activation::None,
+        ending: NarrowEnding::NONE,
     };
     match spec.dtype(0)? {
         DType::F32 | DType::F16 | DType::BF16 => body(move |call| fused.run(call)),
@@ -34,7 +36,10 @@ pub(super) fn find(op: ConvOp, spec: &Spec<'_>) -> FamilyAnswer {
 struct FusedActivation {
     /// The original shape of the weights, if they are packed.
     packed: Option<Vec<usize>>,
+    /// The activation of sums of f32.
     activation: Activation,
+    /// What follows sums that are rounded to 16 bits.
+    ending: NarrowEnding,
 }
 
 /// Makes the kernel of a convolution with an activation, whose weights may be packed.
@@ -52,6 +57,7 @@ pub(super) fn fused_conv(spec: &Spec<'_>) -> Result<KernelBody, OpError> {
     let fused = FusedActivation {
         packed,
         activation: activation(spec)?,
+        ending: ending(spec)?,
     };
     body(move |call| fused.run(call))
 }
@@ -91,34 +97,41 @@ impl FusedActivation {
             (Some(_), _) => ConvWeights::packed::<f32>(w.as_slice()?),
             (None, _) => ConvWeights::RowMajor(w.as_slice()?),
         };
+        let is_narrow = x.dtype() != DType::F32;
         let epilogue = ConvEpilogue {
             bias: bias.as_ref().map(Tensor::as_slice).transpose()?,
             residual: residual.as_ref().map(Tensor::as_slice).transpose()?,
-            activation: self.activation,
+            activation: match is_narrow {
+                true => Activation::None,
+                false => self.activation,
+            },
         };
         let exec = call.launch.exec;
         let narrow = match residual {
-            None if x.dtype() != DType::F32 => NarrowConv::new(&shape),
+            None if is_narrow => NarrowConv::new(&shape),
             _ => None,
         };
         if let Some(plan) = narrow {
             let mut y = call.output(0)?;
             let done = by_dtype!([F16 half::f16, BF16 half::bf16] x.dtype(), T => {
-                plan.run(exec, x.as_slice::<T>()?, weights, &epilogue, write::<T>(&mut y)?)?
+                let end = (epilogue.bias, self.ending);
+                plan.run(exec, x.as_slice::<T>()?, weights, end, write::<T>(&mut y)?)?
             });
             done.ok_or_else(|| Error::internal("a convolution of another dtype"))?;
             return one(y);
         }
-        let (x, mut y) = (wide(&call, 0)?, wide_output(&call, 0)?);
-        conv(
-            exec,
-            &shape,
-            x.as_slice()?,
-            weights,
-            &epilogue,
-            write(&mut y)?,
-        )?;
-        one(narrow_to(&call, 0, y)?)
+        let (dtype, x, mut y) = (x.dtype(), wide(&call, 0)?, wide_output(&call, 0)?);
+        let sums = write(&mut y)?;
+        conv(exec, &shape, x.as_slice()?, weights, &epilogue, sums)?;
+        if !is_narrow {
+            return one(y);
+        }
+        let mut out = call.output(0)?;
+        let done = by_dtype!([F16 half::f16, BF16 half::bf16] dtype, T => {
+            self.ending.finish_all(&exec, sums, write::<T>(&mut out)?)?
+        });
+        done.ok_or_else(|| Error::internal("a convolution of another dtype"))?;
+        one(out)
     }
 }
 
@@ -260,6 +273,66 @@ mod tests {
             .with("packed", Attr::Int(1));
         let inputs = vec![Some(x), Some(packed), Some(b)];
         assert_eq!(launch("FusedConv", attrs, inputs, 1).unwrap()[0], want);
+    }
+
+    #[test]
+    fn halves_end_as_the_separate_ops_do() {
+        let half = |x: &Tensor, to| {
+            let attrs = Attrs::default().with("to", Attr::DType(to));
+            one("Cast", attrs, &[x]).unwrap()
+        };
+        let wide = |shape: &[usize]| {
+            let mut x: Vec<f32> = (0..shape.iter().product::<usize>())
+                .map(|i| 3. * (i as f32).sin())
+                .collect();
+            // Infinities that meet give NaN.
+            x.iter_mut()
+                .skip(5)
+                .step_by(41)
+                .for_each(|x| *x = f32::INFINITY);
+            x.iter_mut()
+                .skip(7)
+                .step_by(53)
+                .for_each(|x| *x = f32::NEG_INFINITY);
+            Tensor::from_slice(shape, &x).unwrap()
+        };
+        let sixth = Attrs::default().with("alpha", Attr::Float(1. / 6.));
+        let none = Attrs::default;
+        let functions = [
+            ("Relu", "Relu", none(), false),
+            ("Gelu", "Gelu", none(), false),
+            ("HardSwish", "HardSwish", none(), false),
+            ("GatedSigmoid", "Sigmoid", none(), true),
+            ("GatedHardSigmoid", "HardSigmoid", sixth, true),
+        ];
+        // The last one is converted as a whole: a block of it does not fit.
+        let shapes: [(&[usize], &[usize], i64); 3] = [
+            (&[2, 4, 9, 7], &[6, 4, 3, 3], 1),
+            (&[2, 3, 9, 7], &[3, 1, 3, 3], 3),
+            (&[1, 1, 2, 1 << 17], &[1, 1, 3, 3], 1),
+        ];
+        for (x, w, group) in shapes {
+            for to in [DType::F16, DType::BF16] {
+                let [x, w, b] = [wide(x), wide(w), wide(&w[..1])].map(|t| half(&t, to));
+                let attrs = pads().with("group", Attr::Int(group));
+                let sums = one("Conv", attrs.clone(), &[&x, &w, &b]).unwrap();
+                for (name, op, of, gates) in functions.clone() {
+                    let f = one(op, of, &[&sums]).unwrap();
+                    let want = match gates {
+                        true => one("Mul", none(), &[&sums, &f]).unwrap(),
+                        false => f,
+                    };
+                    let dims = w.shape().iter().map(|d| *d as i64).collect();
+                    let attrs = attrs
+                        .clone()
+                        .with("w_shape", Attr::Ints(dims))
+                        .with("activation", Attr::Str(name.into()));
+                    let inputs = [&x, &w, &b].map(|t| Some(t.clone())).into();
+                    let got = launch("FusedConv", attrs, inputs, 1).unwrap();
+                    assert_eq!(got[0], want, "{name} of {to} in {group} groups");
+                }
+            }
+        }
     }
 
     #[test]

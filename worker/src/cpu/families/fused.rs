@@ -6,6 +6,7 @@ use convoke_graph::ops::FusedOp;
 use convoke_graph::ops::OpError;
 use convoke_graph::ops::attrs::{self, flag};
 use convoke_graph::ops::packing::packed_gemm_len;
+use convoke_kernels::conv::NarrowEnding;
 use convoke_kernels::gemm::{
     Activation, Batch, Epilogue, Lhs, PackedB, Rhs, Strided, gemm_batched, pack_b_on, packed_b_len,
 };
@@ -32,21 +33,41 @@ pub(super) fn find(op: FusedOp, spec: &Spec<'_>) -> FamilyAnswer {
 
 /// The activation that the attributes specify.
 pub(super) fn activation(spec: &Spec<'_>) -> Result<Activation, OpError> {
-    Ok(match attrs::Activation::new(spec.attrs)? {
+    let activation = attrs::Activation::new(spec.attrs)?;
+    Ok(match activation.map(attrs::Activation::rounded_once) {
         None => Activation::None,
         Some(attrs::Activation::Relu) => Activation::Relu,
         Some(attrs::Activation::Clip { min, max }) => Activation::Clip { min, max },
         Some(attrs::Activation::Sigmoid) => Activation::Sigmoid,
-        Some(attrs::Activation::HardSwish) => Activation::HardSwish,
+        Some(attrs::Activation::HardSwish | attrs::Activation::GatedHardSigmoid) => {
+            Activation::HardSwish
+        }
         Some(attrs::Activation::HardSigmoid { alpha, beta }) => {
             Activation::HardSigmoid { alpha, beta }
         }
-        Some(attrs::Activation::Silu) => Activation::Silu,
+        Some(attrs::Activation::Silu | attrs::Activation::GatedSigmoid) => Activation::Silu,
         Some(attrs::Activation::Gelu) => Activation::Gelu,
         Some(attrs::Activation::GeluTanh) => Activation::GeluTanh,
         Some(attrs::Activation::Tanh) => Activation::Tanh,
         Some(attrs::Activation::LeakyRelu { alpha }) => Activation::LeakyRelu { alpha },
     })
+}
+
+/// What follows the sums of a fused op of 16 bits, each step of which is rounded.
+pub(super) fn ending(spec: &Spec<'_>) -> Result<NarrowEnding, OpError> {
+    let gate = match attrs::Activation::new(spec.attrs)? {
+        Some(attrs::Activation::GatedSigmoid) => Some(Activation::Sigmoid),
+        Some(attrs::Activation::GatedHardSigmoid) => Some(Activation::HardSigmoid {
+            alpha: 1. / 6.,
+            beta: 0.5,
+        }),
+        _ => None,
+    };
+    let (activation, gates) = match gate {
+        Some(gate) => (gate, true),
+        None => (activation(spec)?, false),
+    };
+    Ok(NarrowEnding { activation, gates })
 }
 
 /// Makes the kernel that packs `[k, n]`, or `[n, k]` with `trans`, into the order in which products read it.

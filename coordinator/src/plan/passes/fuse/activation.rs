@@ -4,6 +4,7 @@ use convoke_graph::graph::ValueId;
 
 use convoke_graph::ops::{BinaryOp, FloatUnary, Op, UnaryOp, float_function};
 
+use super::fused_node::keeps_bits;
 use crate::passes::edit::Edit;
 
 /// An activation that is applied to a value with no other use.
@@ -60,8 +61,8 @@ fn single(e: &Edit, value: ValueId, node: usize) -> Option<ActivationNodes> {
     }
 }
 
-/// Finds gated activations: x · sigmoid(x) is Silu, and x · hard_sigmoid(x) with alpha 1/6 and beta 1/2 is HardSwish;
-/// both compute the same bits.
+/// Finds gated activations: in f32, x · sigmoid(x) has the bits of Silu, and x · hard_sigmoid(x) with alpha 1/6 and beta 1/2 those
+/// of HardSwish. Other dtypes round the gate.
 fn gated(e: &Edit, value: ValueId, first: usize, second: usize) -> Option<ActivationNodes> {
     let gate = &e.f.nodes[first];
     let Op::Unary(op) = gate.kind()? else {
@@ -69,10 +70,13 @@ fn gated(e: &Edit, value: ValueId, first: usize, second: usize) -> Option<Activa
     };
     let sixth = f64::from(1f32 / 6.);
     let name = match float_function(op, &gate.attrs).ok()?? {
-        FloatUnary::Sigmoid => "Silu",
-        FloatUnary::HardSigmoid { alpha, beta: 0.5 } if alpha == sixth => "HardSwish",
+        FloatUnary::Sigmoid => ["Silu", "GatedSigmoid"],
+        FloatUnary::HardSigmoid { alpha, beta: 0.5 } if alpha == sixth => {
+            ["HardSwish", "GatedHardSigmoid"]
+        }
         _ => return None,
     };
+    let name = name[usize::from(!keeps_bits(e, value))];
     let gated = *gate.outputs.first()?;
     let product = &e.f.nodes[second];
     let operands = [e.operand(second, 0)?, e.operand(second, 1)?];

@@ -27,6 +27,7 @@ pub fn find(e: &mut Edit, i: usize) -> Option<FusedNode> {
         nodes: vec![i],
     };
     if !keeps_bits(e, value) {
+        fused.absorb_activation(e, value);
         return Some(fused);
     }
     if fused.inputs[2].is_none()

@@ -487,12 +487,41 @@ fn products_of_halves_are_fused_up_to_where_the_separate_ops_round() {
          weight b: bf16[6]
          y = Conv(x, w, b)
          r = Relu(y)
-         result r",
-        "init w:packed = PackConvW(w) {group=1}
-         y = FusedConv(x, w:packed, b) {packed=1; w_shape=[6, 4, 3, 3]}
-         r = Relu(y)
-         result r = r",
+         z = Conv(x, w)
+         t = Add(z, z)
+         result r
+         result t",
+        r#"init w:packed = PackConvW(w) {group=1}
+         r = FusedConv(x, w:packed, b) {activation="Relu"; packed=1; w_shape=[6, 4, 3, 3]}
+         z = FusedConv(x, w:packed) {packed=1; w_shape=[6, 4, 3, 3]}
+         t = Add(z, z)
+         result r = r
+         result t = t"#,
     );
+}
+
+#[test]
+fn gates_of_halves_are_rounded_before_they_are_multiplied() {
+    for (gate, activation) in [
+        ("Sigmoid(y)", "GatedSigmoid"),
+        ("HardSigmoid(y) {alpha=0.16666667}", "GatedHardSigmoid"),
+    ] {
+        check_all(
+            &format!(
+                "param x: f16[1, 4, 5, 5]
+                 weight w: f16[6, 4, 3, 3]
+                 y = Conv(x, w)
+                 g = {gate}
+                 r = Mul(y, g)
+                 result r"
+            ),
+            &format!(
+                r#"init w:packed = PackConvW(w) {{group=1}}
+                 r = FusedConv(x, w:packed) {{activation="{activation}"; packed=1; w_shape=[6, 4, 3, 3]}}
+                 result r = r"#
+            ),
+        );
+    }
 }
 
 #[test]

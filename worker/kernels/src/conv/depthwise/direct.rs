@@ -10,7 +10,7 @@
 //! Input rows ascend, and columns of taps within each, so that every output is the chain over ascending taps. Lanes and rows
 //! in the padding are loaded as zeros.
 
-use super::super::{ConvEpilogue, ConvShape, ConvWeights};
+use super::super::{ConvEpilogue, ConvShape, ConvWeights, NarrowEnding};
 use super::{TILE_WORK, Taps, is_depthwise};
 use crate::element::Float;
 use crate::gemm::scratch::{SCRATCH_LEN, with_scratch};
@@ -73,7 +73,7 @@ impl Narrow {
         fits.then_some(Narrow { shape: *s })
     }
 
-    /// Computes the convolution, as [`run`] does.
+    /// Computes the convolution as [`run`] does, and ends it.
     pub fn run<T: Float<Wide = f32>>(
         &self,
         isa: Isa,
@@ -81,6 +81,7 @@ impl Narrow {
         input: &[T],
         weights: ConvWeights<'_>,
         epilogue: &ConvEpilogue<'_>,
+        ending: NarrowEnding,
         output: &mut [T],
     ) -> Result<(), Cancelled> {
         let s = &self.shape;
@@ -108,7 +109,7 @@ impl Narrow {
                     };
                     // SAFETY: the caller checked `isa` and all lengths; the sums are this thread's.
                     unsafe { run_plane(isa, &plane) };
-                    T::narrow_run(sums, output);
+                    ending.finish(&mut sums[..output.len()], output);
                 }
             })
         })

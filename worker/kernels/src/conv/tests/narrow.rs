@@ -25,22 +25,29 @@ pub fn check_planned<T: Float<Wide = f32> + Packed + PackSource<T>>(
     let mut packed = vec![T::default(); w.len()];
     pack_conv_weights_into(&mut packed, &w, s.out_channels, s.groups);
     let wide: Vec<f32> = x.iter().map(|x| x.widen()).collect();
-    for activation in [Activation::None, Activation::Relu, Activation::Silu] {
+    for (activation, gates) in [
+        (Activation::None, false),
+        (Activation::Relu, false),
+        (Activation::Silu, false),
+        (Activation::Sigmoid, true),
+    ] {
         let epilogue = ConvEpilogue {
             bias: Some(&bias),
-            residual: None,
-            activation,
+            ..ConvEpilogue::NONE
         };
+        let ending = NarrowEnding { activation, gates };
         let weights = ConvWeights::packed(&packed);
         for isa in Isa::all_available() {
             on_threads(|exec, threads| {
                 let mut want = vec![0.0; s.output_len()];
                 conv_on(isa, exec, s, &wide, weights, &epilogue, &mut want).unwrap();
                 let mut got = vec![T::ONE; want.len()];
-                plan.run_on(isa, exec, &x, weights, &epilogue, &mut got)
-                    .unwrap();
+                let end = (Some(&bias[..]), ending);
+                plan.run_on(isa, exec, &x, weights, end, &mut got).unwrap();
                 let got: Vec<f32> = got.into_iter().map(T::widen).collect();
-                let want: Vec<f32> = want.into_iter().map(|v| T::narrow(v).widen()).collect();
+                let mut all = vec![T::ONE; want.len()];
+                ending.finish_all(&exec, &mut want, &mut all).unwrap();
+                let want: Vec<f32> = all.into_iter().map(T::widen).collect();
                 assert_bits(&got, &want, &format!("{s:?} {isa:?} {threads} threads"));
             });
         }
