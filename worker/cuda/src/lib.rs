@@ -18,6 +18,7 @@
 
 pub mod device;
 pub mod driver;
+mod gpu;
 pub mod kernels;
 mod queue;
 

@@ -9,7 +9,8 @@ use convoke_graph::graph::{Attr, Attrs};
 use convoke_graph::ops::{self, DTypeSet, KernelSet, OpDef};
 use convoke_worker::device::DeviceOp;
 
-use super::{Template, template};
+use super::families::template;
+use super::launch::Template;
 
 /// The dtypes of the table's columns.
 pub const COLUMNS: [DType; 6] = [

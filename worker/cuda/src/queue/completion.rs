@@ -13,11 +13,11 @@ use convoke_common::memory::Pool;
 use convoke_graph::{DType, Shape, Tensor};
 use convoke_worker::device::{CopiedCallback, DeviceFailure, DeviceStep, EventCallback};
 
-use super::faults::{CheckedLaunch, Fate, FaultWord};
+use super::faults::{CheckedLaunch, Fate, FaultWord, failed};
 use super::memory::Lanes;
 use super::staging::StagingBlock;
-use crate::device::Gpu;
 use crate::driver::EventId;
+use crate::gpu::Gpu;
 
 /// Launches of one step between two events.
 pub(crate) struct Region {
@@ -61,11 +61,6 @@ pub(crate) struct Completion {
     pub event: Option<EventId>,
     pub behind: Behind,
     pub then: Then,
-}
-
-/// A failure at `node`; `None` stands for a cancelled step.
-pub(crate) fn failed(node: u32, error: Option<Error>) -> Arc<DeviceFailure> {
-    Arc::new(DeviceFailure { node, error })
 }
 
 /// Handles completions until the queue and its last work are gone. The lanes are dropped after that.

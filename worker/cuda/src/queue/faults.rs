@@ -8,7 +8,6 @@ use convoke_common::error::{Code, Error};
 use convoke_worker::device::{DeviceFailure, DeviceStep};
 use smallvec::SmallVec;
 
-use super::completion::failed;
 use super::staging::{Staging, StagingBlock};
 use crate::driver::DriverResult;
 
@@ -45,6 +44,11 @@ impl Fate {
     pub fn is_good(&self) -> bool {
         matches!(self.0.get(), Some(None))
     }
+}
+
+/// A failure at `node`; `None` stands for a cancelled step.
+pub(crate) fn failed(node: u32, error: Option<Error>) -> Arc<DeviceFailure> {
+    Arc::new(DeviceFailure { node, error })
 }
 
 /// A launch whose kernels may meet such elements, or that depends on such launches of which not all are known to be good.

@@ -9,8 +9,8 @@ use convoke_common::memory::{Ledger, Purpose, Reservation};
 use convoke_worker::device::DeviceFailure;
 
 use super::faults::Fate;
-use crate::device::Gpu;
 use crate::driver::{DriverResult, StreamId};
+use crate::gpu::Gpu;
 
 /// The streams of a queue. The queue's thread holds them until all work on them has ended.
 pub(crate) struct Lanes {

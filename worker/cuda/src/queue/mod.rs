@@ -36,12 +36,12 @@ use convoke_worker::device::{
 };
 use smallvec::SmallVec;
 
-use self::completion::{Behind, Completion, Copy, Region, Then, failed};
-use self::faults::{CheckedLaunch, Fate, FaultWord, Faults};
+use self::completion::{Behind, Completion, Copy, Region, Then};
+use self::faults::{CheckedLaunch, Fate, FaultWord, Faults, failed};
 use self::memory::{Allowance, Buffer, Lanes, Memory};
 use self::staging::StagingBlock;
-use crate::device::{CudaKernel, Gpu};
 use crate::driver::{DriverResult, EventId, FunctionId, StreamId};
+use crate::gpu::{CudaKernel, Gpu};
 use crate::kernels::{Call, LaunchSignature, OperandView, Place, Work};
 
 type QueueResult<T> = std::result::Result<T, Arc<DeviceFailure>>;

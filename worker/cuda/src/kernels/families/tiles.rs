@@ -1,7 +1,7 @@
 //! The tiles that products and convolutions are made in. An element's bits do not depend on the tile, so its size is chosen by
 //! what keeps a GPU busy.
 
-use super::args::Arguments;
+use crate::kernels::args::Arguments;
 
 /// The text that a family's readers may use, before them.
 pub(super) const UNITS: &str = include_str!("tiles_units.cu");

@@ -9,11 +9,12 @@ use convoke_graph::DType;
 use convoke_graph::ops::FusedOp;
 use convoke_worker::device::DeviceOp;
 
-use super::args::{Arguments, broadcast};
-use super::{
-    Call, LaunchSignature, MOST_BLOCKS, OperandView, Template, Work, dtype_of, in_f32, misfit,
-    rows, source, type_name,
+use super::rows;
+use crate::kernels::args::{Arguments, broadcast};
+use crate::kernels::launch::{
+    Call, LaunchSignature, MOST_BLOCKS, OperandView, Template, Work, dtype_of, misfit,
 };
+use crate::kernels::source::{in_f32, source, type_name};
 
 /// Rows of queries that a block makes together.
 const ROWS: usize = 4;

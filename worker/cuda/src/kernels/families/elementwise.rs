@@ -6,11 +6,11 @@ use convoke_graph::DType;
 use convoke_graph::ops::{BinaryOp, UnaryOp, float_function};
 use convoke_worker::device::DeviceOp;
 
-use super::args::{Arguments, Grid, broadcast, dense, dims};
-use super::{
-    Call, LaunchSignature, Template, Work, blocks_for, count, dtype_of, in_f32, misfit, source,
-    type_name,
+use crate::kernels::args::{Arguments, Grid, broadcast, dense, dims};
+use crate::kernels::launch::{
+    Call, LaunchSignature, Template, Work, blocks_for, count, dtype_of, misfit,
 };
+use crate::kernels::source::{in_f32, moved_as, source, type_name};
 
 /// The family's text. `OPERANDS` operands of the types `X0` to `X2` make elements of type `Y` by `F`, an expression of the
 /// widened elements `x`, `y` and `z` and of the parameters `p` and `q`.
@@ -171,7 +171,7 @@ pub(super) fn binary(binary: BinaryOp, op: &DeviceOp<'_>) -> Option<Box<dyn Temp
     let whole = matches!(x, DType::I32 | DType::I64);
     if binary == B::Where {
         let same = dtype_of(op, 2)? == y && type_name(y).is_some() && x == DType::Bool;
-        let bits = super::moved_as(y)?;
+        let bits = moved_as(y)?;
         return same.then(|| choice(y, bits));
     }
     if op.operands.len() != 2 || x != y {

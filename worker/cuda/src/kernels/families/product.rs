@@ -12,11 +12,10 @@ use convoke_graph::ops::{FusedOp, MatMulOp};
 use convoke_worker::device::DeviceOp;
 
 use super::activation::{self, ActivationCall};
-use super::args::{Arguments, broadcast, dense};
 use super::tiles::{self, LeftWalk, RightWalk, Tiles};
-use super::{
-    Call, LaunchSignature, Template, Work, count, dtype_of, in_f32, misfit, source, type_name,
-};
+use crate::kernels::args::{Arguments, broadcast, dense};
+use crate::kernels::launch::{Call, LaunchSignature, Template, Work, count, dtype_of, misfit};
+use crate::kernels::source::{in_f32, source, type_name};
 
 /// Columns of a panel of a packed weight; the last panel has as many as are left, rounded up to [`PACK_N`]. This is the
 /// layout of `convoke_kernels::gemm::pack`.
@@ -304,8 +303,8 @@ impl Template for Product {
         let tiles = Tiles::of(m, n, matrices);
         let mut arguments = Arguments::of(tiles.count);
         let matrix = (m * n) as i64;
-        arguments.set_grid(&super::args::Grid {
-            dims: super::args::dims(&stack.batch),
+        arguments.set_grid(&crate::kernels::args::Grid {
+            dims: crate::kernels::args::dims(&stack.batch),
             out: dense(&stack.batch).iter().map(|s| s * matrix).collect(),
             operands: vec![stack.a_batch, stack.b_batch],
         });

@@ -6,11 +6,11 @@ use convoke_graph::ops::PositionOp;
 use convoke_graph::ops::attrs::RotaryAttrs;
 use convoke_worker::device::DeviceOp;
 
-use super::args::Arguments;
-use super::{
-    Call, LaunchSignature, Template, Work, blocks_for, count, dtype_of, in_f32, misfit, op_error,
-    source, type_name,
+use crate::kernels::args::Arguments;
+use crate::kernels::launch::{
+    Call, LaunchSignature, Template, Work, blocks_for, count, dtype_of, misfit, op_error,
 };
+use crate::kernels::source::{in_f32, source, type_name};
 
 /// `a.sizes` are: elements of a head, pairs that are rotated, the last two axes before the elements of a head, rows of the
 /// caches, the steps from one batch and from one token to the next, whether the tokens are the last axis before the

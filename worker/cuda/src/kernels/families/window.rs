@@ -3,8 +3,8 @@
 use convoke_common::error::Result;
 use convoke_graph::ops::attrs::Window;
 
-use super::args::Arguments;
-use super::misfit;
+use crate::kernels::args::Arguments;
+use crate::kernels::launch::misfit;
 
 /// The most spatial axes. Fewer are preceded by axes of one element.
 pub const SPATIAL: usize = 3;

@@ -7,11 +7,11 @@ use convoke_graph::ops::attrs::{axis, slice_range, transpose_perm};
 use convoke_graph::ops::{IndexOp, MovementOp, ShapeOp, SliceOp, UnaryOp, normalize_axis};
 use convoke_worker::device::DeviceOp;
 
-use super::args::{Arguments, Grid, broadcast, dense, dims};
-use super::{
-    Call, LaunchSignature, Place, Template, Work, blocks_for, count, dtype_of, misfit, moved_as,
-    op_error, source, type_name,
+use crate::kernels::args::{Arguments, Grid, broadcast, dense, dims};
+use crate::kernels::launch::{
+    Call, LaunchSignature, Place, Template, Work, blocks_for, count, dtype_of, misfit, op_error,
 };
+use crate::kernels::source::{moved_as, source, type_name};
 
 /// A copy from one grid into another.
 const COPY_TEXT: &str = r"

@@ -10,12 +10,12 @@ use convoke_graph::ops::attrs::BlockWeightAttrs;
 use convoke_graph::ops::packing::{PACK_CODES, packed_codes_len};
 use convoke_worker::device::DeviceOp;
 
-use super::args::Arguments;
 use super::tiles::{self, LeftWalk, RightWalk, Tiles};
-use super::{
-    Call, LaunchSignature, Template, Work, blocks_for, count, dtype_of, in_f32, misfit, source,
-    type_name,
+use crate::kernels::args::Arguments;
+use crate::kernels::launch::{
+    Call, LaunchSignature, Template, Work, blocks_for, count, dtype_of, misfit,
 };
+use crate::kernels::source::{in_f32, source, type_name};
 
 /// With more rows, an element's weights are used again within a tile.
 const FEW_ROWS: usize = 8;

@@ -9,12 +9,13 @@ use convoke_graph::ops::PoolOp;
 use convoke_graph::ops::attrs::PoolAttrs;
 use convoke_worker::device::DeviceOp;
 
-use super::args::Arguments;
+use super::rows;
 use super::window::{SPATIAL, set_windows, spatial};
-use super::{
-    Call, LaunchSignature, Template, Work, blocks_for, count, dtype_of, in_f32, misfit, op_error,
-    rows, source, type_name,
+use crate::kernels::args::Arguments;
+use crate::kernels::launch::{
+    Call, LaunchSignature, Template, Work, blocks_for, count, dtype_of, misfit, op_error,
 };
+use crate::kernels::source::{in_f32, source, type_name};
 
 /// The family's text. `FROM` is where the result starts, `PUSH` takes `x` into `s`, and `LAST` is what `s` becomes, of `inside` taps
 /// within the input and `padded` within the input and its padding.

@@ -14,14 +14,15 @@ use convoke_graph::ops::{ConvOp, FusedOp};
 use convoke_worker::device::DeviceOp;
 
 use super::activation::{self, ActivationCall};
-use super::args::Arguments;
 use super::product::are_halves;
 use super::tiles::{self, LeftWalk, RightWalk, Tiles};
 use super::window::{SPATIAL, set_windows, spatial};
-use super::{
-    Call, LaunchSignature, OperandView, Template, Work, blocks_for, count, dtype_of, in_f32,
-    misfit, op_error, source, type_name,
+use crate::kernels::args::Arguments;
+use crate::kernels::launch::{
+    Call, LaunchSignature, OperandView, Template, Work, blocks_for, count, dtype_of, misfit,
+    op_error,
 };
+use crate::kernels::source::{in_f32, source, type_name};
 
 /// Rows of a panel of packed weights; the last panel of a group has as many as are left. This is the layout of
 /// `convoke_kernels::conv::pack_conv_weights_into`.

@@ -9,11 +9,11 @@ use convoke_graph::ops::attrs::{ReduceAttrs, axis, epsilon};
 use convoke_graph::ops::{NormOp, ReduceOp};
 use convoke_worker::device::DeviceOp;
 
-use super::args::{Arguments, broadcast, dense};
-use super::{
-    Call, LaunchSignature, MOST_BLOCKS, Template, Work, count, dtype_of, in_f32, misfit, op_error,
-    source, type_name,
+use crate::kernels::args::{Arguments, broadcast, dense};
+use crate::kernels::launch::{
+    Call, LaunchSignature, MOST_BLOCKS, Template, Work, count, dtype_of, misfit, op_error,
 };
+use crate::kernels::source::{in_f32, source, type_name};
 
 /// The text that the families of this module share: the place of an element of a row, and the tree. The row's own axes are the
 /// dimensions from `a.rank` on, `a.sizes[0]` of them, and `a.sizes[1]` are its elements.
