@@ -10,7 +10,8 @@ use convoke_graph::graph::{Function, Literal, Node, TensorType, ValueId};
 use convoke_graph::{DType, Tensor};
 use convoke_kernels::Exec;
 
-use super::{Inputs, KernelFailure, Launch, Operands, resolve};
+use super::kernel::{Inputs, KernelFailure, Launch, Operands};
+use super::resolution::resolve;
 
 /// A function that loads the tensor of a literal.
 pub type LoadLiteral<'a> = &'a dyn Fn(&Function, &Literal, &TensorType) -> Result<Tensor>;

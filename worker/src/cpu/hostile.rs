@@ -9,7 +9,8 @@ use convoke_graph::ops::{self, AttrKind, OpDef, OperandDef};
 use convoke_graph::{DType, Tensor};
 use convoke_kernels::Exec;
 
-use super::{Launch, Operands, resolve};
+use super::kernel::{Launch, Operands};
+use super::resolution::resolve;
 
 /// A generator of random numbers, xorshift64*, which gives the same sequence everywhere.
 struct Dice(u64);

@@ -6,8 +6,10 @@ use convoke_common::memory::Pool;
 use convoke_graph::ops::ConcreteOutputs;
 use convoke_graph::{DType, Tensor, packed};
 
-use super::call::{FamilyAnswer, OpLaunch, Spec, body, write_bits};
-use super::{KernelFailure, Launch, Operands, Outputs, Register};
+use super::kernel::{
+    FamilyAnswer, KernelFailure, Launch, OpLaunch, Operands, Outputs, Register, Spec, body,
+    write_bits,
+};
 
 /// The dtype of the elements while each has a byte.
 fn spread_dtype(dtype: DType) -> DType {

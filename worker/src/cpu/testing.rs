@@ -8,7 +8,8 @@ use convoke_graph::graph::Attrs;
 use convoke_graph::{DType, Tensor};
 use convoke_kernels::Exec;
 
-use super::{KernelFailure, Launch, Operands, resolve};
+use super::kernel::{KernelFailure, Launch, Operands};
+use super::resolution::resolve;
 
 /// Runs `op` and returns its results; operands are moved in.
 pub(crate) fn launch(

@@ -12,7 +12,6 @@ use convoke_graph::Tensor;
 use tokio::sync::{Mutex, oneshot};
 
 use super::{DeviceQueue, DeviceStep, DeviceTensor, KernelWatch, OwnedDevice};
-use crate::program::installed::InstalledProgram;
 
 /// Where a host tensor lies, and how many bytes it has.
 type Place = (usize, usize);
@@ -48,16 +47,16 @@ pub(super) async fn ended(queue: &dyn DeviceQueue) -> Result<()> {
     comes.map_err(|_| Error::internal("the device ended before what it was asked for"))
 }
 
-/// Copies the constants that a program's device nodes read to the device, and waits until they are there. Fails where
-/// the device's memory does not suffice.
+/// Copies those of a program's `constants` whose numbers are `needed` to the device, and waits until they are there.
+/// Returns the copies by number. Fails where the device's memory does not suffice.
 pub(crate) async fn copy_constants(
-    installed: &mut InstalledProgram,
+    constants: &[Tensor],
+    needed: Vec<u32>,
     owned: &OwnedDevice,
     share: &Share,
-) -> Result<()> {
-    let needed = installed.code.constants_on_device();
+) -> Result<Vec<Option<DeviceTensor>>> {
     if needed.is_empty() {
-        return Ok(());
+        return Ok(vec![]);
     }
     let queue = owned
         .device
@@ -66,7 +65,6 @@ pub(crate) async fn copy_constants(
     let step = Arc::new(DeviceStep::new(cancel, Arc::new(UnwatchedKernels)));
     // Installs copy one after the other, so that none copies what another one is copying.
     let mut copies = owned.constants.0.lock().await;
-    let constants = &installed.code.constants;
     let mut made = vec![None; constants.len()];
     let (mut new, mut in_flight) = (vec![], 0_usize);
     for c in needed {
@@ -100,6 +98,5 @@ pub(crate) async fn copy_constants(
     }
     copies.retain(|_, copy| copy.strong_count() > 0);
     copies.extend(new);
-    installed.device_constants = made;
-    Ok(())
+    Ok(made)
 }

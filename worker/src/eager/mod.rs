@@ -9,6 +9,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod value;
+mod worker;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -29,9 +30,10 @@ use tokio::sync::{Notify, oneshot};
 
 pub(crate) use self::core::HandleOutcome;
 pub(crate) use self::session::Session;
+pub(crate) use self::worker::{LinkCallback, SessionWorker};
 
+use self::session::gone;
 use crate::executor::Engine;
-use crate::node::holdings::Holdings;
 use crate::node::records::{GrowingRecords, account_of};
 
 /// How often a session is listed anew because its client's link was replaced meanwhile.
@@ -47,7 +49,7 @@ const SESSION: u64 = 16 << 10;
 pub struct Sessions {
     engine: Arc<Engine>,
     ledger: Ledger,
-    holdings: OnceLock<Weak<Holdings>>,
+    worker: OnceLock<Weak<dyn SessionWorker>>,
     all: Mutex<BTreeMap<LeaseId, Arc<Session>>>,
     /// Told of each tensor that comes before its announcement.
     early: Arc<Notify>,
@@ -59,15 +61,15 @@ impl Sessions {
         Arc::new(Sessions {
             engine,
             ledger,
-            holdings: OnceLock::new(),
+            worker: OnceLock::new(),
             all: Mutex::default(),
             early: Arc::default(),
         })
     }
 
     /// Ties the sessions to their worker.
-    pub fn attach(&self, holdings: &Arc<Holdings>) {
-        let _ = self.holdings.set(Arc::downgrade(holdings));
+    pub(crate) fn attach(&self, worker: Weak<dyn SessionWorker>) {
+        let _ = self.worker.set(worker);
     }
 
     fn all(&self) -> Vec<Arc<Session>> {
@@ -87,14 +89,14 @@ impl Sessions {
     /// Finds or begins the session with this id. It can begin where the client that it belongs to has a link; fails
     /// where the client's token has as many sessions as it may.
     fn begin(&self, id: LeaseId) -> Result<Option<Arc<Session>>> {
-        let Some(holdings) = self.holdings() else {
+        let Some(worker) = self.worker() else {
             return Ok(None);
         };
         for _ in 0..RENEWALS {
-            let Some(session) = self.find_or_list(id, &holdings)? else {
+            let Some(session) = self.find_or_list(id, &worker)? else {
                 return Ok(None);
             };
-            if !is_over(&session, &holdings.hub) {
+            if !is_over(&session, worker.hub()) {
                 return Ok(Some(session));
             }
             // Its link ended, or its client is back on another one, before anybody noticed or was told.
@@ -104,7 +106,11 @@ impl Sessions {
     }
 
     /// The listed session, or a new one on the newest link of its client; `None` where there is no such link.
-    fn find_or_list(&self, id: LeaseId, holdings: &Arc<Holdings>) -> Result<Option<Arc<Session>>> {
+    fn find_or_list(
+        &self,
+        id: LeaseId,
+        worker: &Arc<dyn SessionWorker>,
+    ) -> Result<Option<Arc<Session>>> {
         if let Some(session) = self.get(id) {
             return Ok(Some(session));
         }
@@ -113,12 +119,12 @@ impl Sessions {
             let owns = peer.role == Role::Client && LeaseId::of_session(peer.incarnation) == id;
             owns && !l.is_closed()
         };
-        let Some(link) = holdings.hub.links().into_iter().rev().find(of) else {
+        let Some(link) = worker.hub().links().into_iter().rev().find(of) else {
             return Ok(None);
         };
         let ledger = account_of(&self.ledger, Some(&link));
         let pool = Pool::new(&ledger, Purpose::Handles, 0)?;
-        let mut books = GrowingRecords::new(holdings.records.of(Some(&link)))?;
+        let mut books = GrowingRecords::new(worker.records().of(Some(&link)))?;
         books.cover(SESSION)?;
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(identity) = link.identity() {
@@ -137,9 +143,9 @@ impl Sessions {
         }
         let begin = || {
             let (owner, engine) = (link.peer().clone(), self.engine.clone());
-            let holdings = Arc::downgrade(holdings);
+            let worker = Arc::downgrade(worker);
             let early = self.early.clone();
-            Session::new(owner, link.clone(), engine, holdings, pool, books, early)
+            Session::new(owner, link.clone(), engine, worker, pool, books, early)
         };
         Ok(Some(all.entry(id).or_insert_with(begin).clone()))
     }
@@ -154,18 +160,18 @@ impl Sessions {
         self.find(key.lease).ok_or(FrameRefusal::UnknownLease)
     }
 
-    fn holdings(&self) -> Option<Arc<Holdings>> {
-        self.holdings.get().and_then(Weak::upgrade)
+    fn worker(&self) -> Option<Arc<dyn SessionWorker>> {
+        self.worker.get().and_then(Weak::upgrade)
     }
 
     /// Ends the sessions whose links have ended or were replaced.
     fn end_over(&self) {
-        let Some(holdings) = self.holdings() else {
+        let Some(worker) = self.worker() else {
             return;
         };
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let over: Vec<_> = all
-            .extract_if(.., |_, s| is_over(s, &holdings.hub))
+            .extract_if(.., |_, s| is_over(s, worker.hub()))
             .map(|(_, s)| s)
             .collect();
         drop(all);
@@ -223,10 +229,6 @@ fn is_over(session: &Session, hub: &Hub) -> bool {
     // A link within this process ends at both ends at once.
     link.is_closed()
         || link.connection().is_some() && replaced() && !mutant!("former-session-served")
-}
-
-fn gone() -> Error {
-    Error::new(Code::LeaseRetired, "the session ended")
 }
 
 impl EagerService for Sessions {

@@ -1,7 +1,7 @@
 //! Instructions that concern the worker's device: launches and copies in are enqueued, copies out arrive later.
 //!
 //! The runner enqueues what its sequences say without waiting for the device. It stops where the work ahead of it is
-//! predicted to take [`AHEAD`], because enqueued work may be past recall, and goes on once the device has come so far.
+//! predicted to take [`AHEAD`](crate::device::AHEAD), because enqueued work may be past recall, and goes on once the device has come so far.
 //! A step quiesces only after an event behind all that it enqueued.
 
 use std::sync::Arc;
@@ -21,9 +21,6 @@ use crate::device::{
 };
 use crate::program::code::DeviceInstr;
 use crate::program::installed::{InstalledProgram, declared, site};
-
-/// The most work that is enqueued ahead of the device, in predicted nanoseconds. A single launch may take longer.
-pub(crate) const AHEAD: u64 = 20_000_000;
 
 /// The results of an instruction that concerns the device.
 pub(super) enum InstrResults {

@@ -14,12 +14,12 @@ use convoke_rendezvous::eager::direct::{DirectFunction, Number};
 use smallvec::SmallVec;
 
 use super::Executor;
-use super::handles::{HandleAccess, filled, kept, number};
+use super::handles::{filled, kept, number};
 use super::pace::Stopwatch;
 use super::run::FollowUp;
 use crate::cpu::Operands;
 use crate::eager::Session;
-use crate::program::code::InstrKind;
+use crate::program::code::{HandleAccess, InstrKind};
 
 /// A lease of a client in this process, whose steps may run on the client's threads.
 struct LocalLease {

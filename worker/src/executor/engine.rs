@@ -10,10 +10,10 @@ use convoke_common::world::Compute;
 use convoke_graph::ids::FunctionId;
 use convoke_graph::program::NUMERICS_PROFILE;
 
-use super::failures::Failures;
 use crate::device::OwnedDevice;
 use crate::health::blackbox::{BlackBox, NoteGuard};
 use crate::health::drain::Gate;
+use crate::health::failures::Failures;
 use crate::health::wedge::{RETURNS, Watch};
 
 /// The id of no function, for ops that are issued one by one.

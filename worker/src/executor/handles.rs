@@ -8,7 +8,6 @@ use convoke_common::memory::Pool;
 use convoke_graph::DType;
 use convoke_graph::Tensor;
 use convoke_graph::dim::Bindings;
-use convoke_graph::ops::{self, HandleOp, Op};
 use convoke_graph::program::ProgramNode;
 use convoke_rendezvous::Peer;
 
@@ -18,28 +17,6 @@ use super::run::{FollowUp, Phase};
 use crate::cpu::Operands;
 use crate::eager::{HandleOutcome, Session};
 use crate::program::installed::{declared, site};
-
-/// The operation of a node on a handle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HandleAccess {
-    /// The node `HandleIn`: the step reads the handle's tensor. With `donate` the step takes it over.
-    Lend { donate: bool },
-    /// The node `HandleOut`: the step fills the handle.
-    Fill,
-}
-
-impl HandleAccess {
-    /// The operation of a node; `None` for a node that works on no handle.
-    pub fn of(node: &ProgramNode) -> Option<HandleAccess> {
-        match ops::lookup(&node.op)?.op {
-            Op::Handle(HandleOp::HandleIn) => Some(HandleAccess::Lend {
-                donate: node.attrs.int("donate", 0) != 0,
-            }),
-            Op::Handle(HandleOp::HandleOut) => Some(HandleAccess::Fill),
-            _ => None,
-        }
-    }
-}
 
 pub(super) fn number(of: Option<&Tensor>) -> Result<u64, Error> {
     let missing = || Error::internal("a handle without its number");

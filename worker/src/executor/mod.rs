@@ -52,11 +52,8 @@ use convoke_rendezvous::step_events::checksum;
 use convoke_rendezvous::{Lease, Link, Outgoing, step_event};
 
 pub use self::bodies::{DrivenBodies, DrivenBody};
-pub(crate) use self::device::AHEAD;
 pub use self::engine::Engine;
 pub(crate) use self::engine::NO_FUNCTION;
-pub use self::failures::Failures;
-pub use self::handles::HandleAccess;
 use self::pace::{Pace, Stopwatch};
 use self::run::{Flow, FollowUp, Phase, Run};
 use crate::device::DeviceQueue;

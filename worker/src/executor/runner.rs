@@ -9,14 +9,14 @@ use convoke_common::mutant;
 use convoke_kernels::Exec;
 use tracing::Span;
 
-use super::device::{AHEAD, InstrResults};
-use super::handles::HandleAccess;
+use super::device::InstrResults;
 use super::pace::Stopwatch;
 use super::run::{FollowUp, Runner};
 use super::{Executor, NO_NODE, partial};
 use crate::compute::{self, Crew};
 use crate::cpu::{Operands, Outputs};
-use crate::program::code::InstrKind;
+use crate::device::AHEAD;
+use crate::program::code::{HandleAccess, InstrKind};
 
 /// Work that a runner leaves for after its end.
 struct Remainder {

@@ -20,6 +20,7 @@ use convoke_rendezvous::{Hub, Link, Peer};
 use crate::eager::Session;
 use crate::executor::Engine;
 use crate::health::blackbox;
+use crate::node::holdings::Holdings;
 use crate::node::records::{GrowingRecords, Records};
 use crate::program::installed::{InstalledProgram, kernel};
 use crate::program::order::Range;
@@ -102,7 +103,7 @@ fn session(input: &[u8]) -> Option<bool> {
         owner,
         link,
         engine,
-        Weak::new(),
+        Weak::<Holdings>::new(),
         pool,
         books,
         Arc::default(),

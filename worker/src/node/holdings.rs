@@ -4,6 +4,7 @@ mod bodies;
 mod core;
 mod installing;
 mod links;
+mod sessions;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -17,7 +18,7 @@ use convoke_common::actor::SharedCore;
 use convoke_common::counters::Counters;
 use convoke_common::detection::Detector;
 use convoke_common::error::{Code, Error};
-use convoke_common::identity::{RevocationList, Role, TokenId};
+use convoke_common::identity::{RevocationList, TokenId};
 use convoke_common::ids::{Incarnation, LeaseId};
 use convoke_common::members::Members;
 use convoke_common::memory::{Ledger, Pool, Reservation};
@@ -34,7 +35,7 @@ use crate::device::DeviceQueue;
 use crate::eager::Sessions;
 use crate::executor::{Engine, Executor};
 use crate::health::wedge::RETURNS;
-use crate::node::accept::{self, ServedConnections};
+use crate::node::connections::{self, ServedConnections};
 use crate::node::records::Records;
 use crate::program::store::{ProgramPayment, ProgramStore};
 use crate::weights::cache::{Cache, Pins};
@@ -160,7 +161,7 @@ impl Holdings {
         let weights = WeightStore::new(&ledger);
         let records = Records::new(&me.name, &ledger);
         let programs = ProgramStore::new(&records);
-        let members = Members::new(accept::bounds(ledger.limit()));
+        let members = Members::new(connections::bounds(ledger.limit()));
         let eager = Sessions::new(engine.clone(), ledger.clone());
         let hub = Hub::new(me.clone());
         let served: Arc<dyn EagerService> = eager.clone();
@@ -192,7 +193,8 @@ impl Holdings {
             local_clients: Mutex::default(),
             dropped: Notify::new(),
         });
-        node.eager.attach(&node);
+        let worker = Arc::downgrade(&node);
+        node.eager.attach(worker);
         node
     }
 
@@ -284,13 +286,6 @@ impl Holdings {
         for part in lease.each() {
             drop(self.hub.remove_lease(part.lease.id));
         }
-    }
-
-    /// The executor of a lease, if this client is its driver.
-    pub(crate) fn executor_of(&self, lease: LeaseId, client: &Peer) -> Option<Arc<Executor>> {
-        let held = self.held_lease(lease)?;
-        let driver = held.lease.participants.last()?;
-        (Peer::of(driver, Role::Client) == *client).then(|| held.executor.clone())
     }
 
     fn executors(&self) -> Vec<Arc<Executor>> {

@@ -6,6 +6,7 @@
 //! ```
 
 pub(crate) mod accept;
+pub(crate) mod connections;
 pub(crate) mod coordinator_link;
 pub(crate) mod holdings;
 pub(crate) mod keeper;

@@ -20,7 +20,6 @@ use convoke_graph::program::Program;
 use convoke_rendezvous::{probe, remote};
 use tarpc::context::Context;
 
-use crate::node::accept::ServedConnection;
 use crate::node::holdings::Holdings;
 
 /// Streams of one peer that are served at once, lanes and tensors not counted; further ones wait.
@@ -50,7 +49,9 @@ pub fn serve_connection(
         entered,
         has_lane: AtomicBool::new(false),
     });
-    let standing = ServedConnection::enter(holdings, peer.watched.connection());
+    let standing = holdings
+        .served
+        .enter(peer.watched.connection(), &holdings.revoked);
     world.clone().spawn(async move {
         let _standing = standing;
         let connection = peer.watched.connection();

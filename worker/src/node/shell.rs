@@ -34,9 +34,9 @@ use crate::device;
 use crate::executor::Engine;
 use crate::health::blackbox::BlackBox;
 use crate::health::drain::ServiceState;
-use crate::node::accept;
 use crate::node::coordinator_link::{AbsenceNotice, CoordinatorLink, LinkSignals};
 use crate::node::holdings::{self, Holdings};
+use crate::node::{accept, connections};
 use crate::weights::cache::Cache;
 use crate::weights::load_buffer::LoadBuffer;
 
@@ -114,7 +114,7 @@ impl Worker {
             revoked.clone(),
         );
         let credentials = credentials.await?;
-        let options = accept::endpoint_options(config.memory);
+        let options = connections::endpoint_options(config.memory);
         let (endpoint, detector, listen) =
             Detector::listening(&world, config.listen, credentials.tls(), &options).await?;
         let name = credentials.identity().peer().name.as_str().to_owned();

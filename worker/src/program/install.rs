@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use convoke_common::error::{Error, Result};
 use convoke_common::memory::Pool;
@@ -23,16 +23,10 @@ use crate::program::init;
 use crate::program::installed::InstalledProgram;
 use crate::program::order::Range;
 use crate::weights::cache::Pins;
+use crate::weights::counter::Counter;
 use crate::weights::feed::Feed;
 use crate::weights::loader::Loader;
 use crate::weights::store::{Constants, LAYOUT, WeightStore};
-
-/// Bytes of weights loaded so far, and of all that the install loads.
-#[derive(Debug, Default)]
-pub struct Counter {
-    pub done: AtomicU64,
-    pub total: AtomicU64,
-}
 
 /// A program whose init part has run.
 pub struct Ready {

@@ -10,8 +10,6 @@ use convoke_common::memory::Charge;
 use convoke_graph::program::{NO_OPERAND, Program, ProgramNode};
 use convoke_graph::{DType, Tensor, ops};
 
-pub use convoke_graph::csr::Csr;
-
 use crate::cpu::{self, Kernel};
 use crate::device::{self, Device, DeviceTensor};
 use crate::program::code::{InstrKind, LoweredProgram};

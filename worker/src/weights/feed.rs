@@ -22,8 +22,8 @@ use convoke_graph::program::Program;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::program::install::Counter;
 use crate::program::order::{Fetch, Order, Range, Rider};
+use crate::weights::counter::Counter;
 use crate::weights::load_buffer::{Allotment, Chunk, PIECE};
 use crate::weights::loader::{ChunkRequest, Loader, destination};
 

@@ -6,6 +6,7 @@
 //! ```
 
 pub mod cache;
+pub mod counter;
 pub(crate) mod feed;
 pub(crate) mod load_buffer;
 pub mod loader;

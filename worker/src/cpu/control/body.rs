@@ -19,8 +19,9 @@ use convoke_graph::program::{Axes, NO_OPERAND, Program, ProgramNode, RecvSlot, S
 use convoke_kernels::Exec;
 use smallvec::SmallVec;
 
-use super::Values;
-use crate::cpu::{Kernel, KernelFailure, Launch, OperandPlace, Operands, Register, resolve};
+use super::runs::Values;
+use crate::cpu::kernel::{Kernel, KernelFailure, Launch, OperandPlace, Operands, Register};
+use crate::cpu::resolution::resolve;
 use crate::program::code::{InputAssumption, LoweredProgram, NONE};
 
 /// A function that is ready to run.

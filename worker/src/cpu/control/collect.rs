@@ -8,7 +8,9 @@ use convoke_graph::program::Axes;
 use convoke_graph::{DType, Dim, Shape, Tensor};
 use convoke_kernels::Exec;
 
-use super::{KernelFailure, Values, packed, text};
+use super::runs::Values;
+use crate::cpu::kernel::KernelFailure;
+use crate::cpu::{packed, text};
 
 /// Bytes that are copied between two checks of the cancel flag.
 const PIECE: usize = 1 << 20;

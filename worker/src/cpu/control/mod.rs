@@ -14,19 +14,17 @@ use std::future::ready;
 use std::sync::Arc;
 
 use convoke_common::Error;
+use convoke_graph::DType;
 use convoke_graph::graph::{Attrs, Function};
 use convoke_graph::ops::{self, ControlOp, OpError};
 use convoke_graph::program::PARTITIONED;
-use convoke_graph::{DType, Tensor};
 use futures::FutureExt;
 use smallvec::SmallVec;
 
 use body::Body;
-pub(crate) use runs::{Runs, functions};
+pub(crate) use runs::{Runs, Values, functions};
 
-use super::{Inputs, Kernel, KernelFailure, Launch, Outputs, packed, text};
-
-pub(crate) type Values = SmallVec<[Tensor; 4]>;
+use super::kernel::{Inputs, Kernel, KernelFailure, Launch, Outputs};
 
 /// The kernel of a control-flow op.
 pub(super) fn find(

@@ -12,8 +12,11 @@ use convoke_kernels::Exec;
 use smallvec::SmallVec;
 
 use super::collect::IterationResults;
-use super::{KernelFailure, Outputs, Values, text};
-use crate::cpu::Inputs;
+use crate::cpu::kernel::{Inputs, KernelFailure, Outputs, write};
+use crate::cpu::text;
+
+/// The operands of a function, or its results.
+pub(crate) type Values = SmallVec<[Tensor; 4]>;
 
 /// The number of the function that is a loop's body, or the branch that is taken where the condition holds.
 const FIRST: usize = 0;
@@ -135,7 +138,7 @@ fn given(t: Option<Tensor>) -> Result<Tensor, KernelFailure> {
 /// The scalar of an iteration's number.
 fn number(n: i64, pool: &Pool) -> Result<Tensor, KernelFailure> {
     let mut t = pool.tensor(DType::I64, &[])?;
-    super::super::call::write::<i64>(&mut t)?.fill(n);
+    write::<i64>(&mut t)?.fill(n);
     Ok(t)
 }
 

@@ -3,8 +3,7 @@
 use convoke_graph::DType;
 use convoke_kernels::attention::{Attention, Bias, attention};
 
-use crate::cpu::KernelFailure;
-use crate::cpu::call::{FamilyAnswer, Spec, body, one, write};
+use crate::cpu::kernel::{FamilyAnswer, KernelFailure, Spec, body, one, write};
 use crate::cpu::wide::{narrow_to, optional_wide, wide, wide_output};
 
 /// Makes the kernel of `FusedAttention`, which computes in f32.

@@ -12,11 +12,11 @@ use convoke_kernels::cast::{CastTo, cast};
 use convoke_kernels::element::Number;
 use convoke_kernels::shape::Operand;
 
-use crate::cpu::call::{
-    FamilyAnswer, KernelBody, OpLaunch, Spec, bits, body, one, operand, write, write_bits,
-};
 use crate::cpu::dispatch::{by_dtype, by_size};
-use crate::cpu::{KernelFailure, Outputs};
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, bits, body, one, operand,
+    write, write_bits,
+};
 
 pub(super) fn find(op: BinaryOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {

@@ -7,8 +7,8 @@ use convoke_kernels::cast::{cast, cast_to_bool};
 use convoke_kernels::movement::copy;
 
 use super::cast_narrow;
-use crate::cpu::call::{FamilyAnswer, KernelBody, Spec, body, one, write, write_bits};
 use crate::cpu::dispatch::by_dtype;
+use crate::cpu::kernel::{FamilyAnswer, KernelBody, Spec, body, one, write, write_bits};
 
 /// Makes the kernel that converts operand 0 to the dtype `to`.
 pub(super) fn find(spec: &Spec<'_>, to: DType) -> FamilyAnswer {

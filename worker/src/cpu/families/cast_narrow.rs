@@ -8,8 +8,8 @@ use convoke_kernels::narrow::{
     Narrow, NarrowRounding, PowerRounding, narrow, renarrow, widen, widen_to_bool,
 };
 
-use crate::cpu::call::{FamilyAnswer, KernelBody, Spec, body, one, write, write_bits};
 use crate::cpu::dispatch::by_dtype;
+use crate::cpu::kernel::{FamilyAnswer, KernelBody, Spec, body, one, write, write_bits};
 
 fn rounding(spec: &Spec<'_>) -> Result<NarrowRounding, OpError> {
     let attrs = CastAttrs::new(spec.attrs)?;

@@ -12,12 +12,13 @@ use convoke_kernels::conv::{
 };
 use convoke_kernels::gemm::Activation;
 
+use super::activation::{activation, ending};
 use super::conv_f64;
-use super::fused::{activation, ending};
-use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, body, one, write,
+};
 use crate::cpu::wide::{optional_wide, wide, wide_output};
-use crate::cpu::{KernelFailure, Outputs};
 
 pub(super) fn find(op: ConvOp, spec: &Spec<'_>) -> FamilyAnswer {
     let ConvOp::Conv = op;

@@ -3,8 +3,7 @@
 use convoke_graph::ops::attrs::ConvAttrs;
 use convoke_kernels::gemm::{Batch, Strided, gemm_generic};
 
-use crate::cpu::call::{OpLaunch, one, write};
-use crate::cpu::{KernelFailure, Outputs};
+use crate::cpu::kernel::{KernelFailure, OpLaunch, Outputs, one, write};
 
 /// The sizes of the spatial axes, padded in front to three axes.
 struct Space {

@@ -4,18 +4,17 @@ use convoke_common::Error;
 use convoke_graph::Tensor;
 use convoke_graph::ops::FusedOp;
 use convoke_graph::ops::OpError;
-use convoke_graph::ops::attrs::{self, flag};
+use convoke_graph::ops::attrs::flag;
 use convoke_graph::ops::packing::packed_gemm_len;
-use convoke_kernels::conv::NarrowEnding;
 use convoke_kernels::gemm::{
-    Activation, Batch, Epilogue, Lhs, PackedB, Rhs, Strided, gemm_batched, pack_b_on, packed_b_len,
+    Batch, Epilogue, Lhs, PackedB, Rhs, Strided, gemm_batched, pack_b_on, packed_b_len,
 };
 
+use super::activation::activation;
 use super::matmul::{product, rows};
 use super::{attention, conv};
-use crate::cpu::KernelFailure;
-use crate::cpu::call::{FamilyAnswer, KernelBody, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
+use crate::cpu::kernel::{FamilyAnswer, KernelBody, KernelFailure, Spec, body, one, write};
 use crate::cpu::wide::{narrow_to, optional_wide, wide, wide_output};
 
 pub(super) fn find(op: FusedOp, spec: &Spec<'_>) -> FamilyAnswer {
@@ -29,45 +28,6 @@ pub(super) fn find(op: FusedOp, spec: &Spec<'_>) -> FamilyAnswer {
         FusedOp::FusedGemm => fused_gemm(spec),
         FusedOp::FusedConv => conv::fused_conv(spec),
     }
-}
-
-/// The activation that the attributes specify.
-pub(super) fn activation(spec: &Spec<'_>) -> Result<Activation, OpError> {
-    let activation = attrs::Activation::new(spec.attrs)?;
-    Ok(match activation.map(attrs::Activation::rounded_once) {
-        None => Activation::None,
-        Some(attrs::Activation::Relu) => Activation::Relu,
-        Some(attrs::Activation::Clip { min, max }) => Activation::Clip { min, max },
-        Some(attrs::Activation::Sigmoid) => Activation::Sigmoid,
-        Some(attrs::Activation::HardSwish | attrs::Activation::GatedHardSigmoid) => {
-            Activation::HardSwish
-        }
-        Some(attrs::Activation::HardSigmoid { alpha, beta }) => {
-            Activation::HardSigmoid { alpha, beta }
-        }
-        Some(attrs::Activation::Silu | attrs::Activation::GatedSigmoid) => Activation::Silu,
-        Some(attrs::Activation::Gelu) => Activation::Gelu,
-        Some(attrs::Activation::GeluTanh) => Activation::GeluTanh,
-        Some(attrs::Activation::Tanh) => Activation::Tanh,
-        Some(attrs::Activation::LeakyRelu { alpha }) => Activation::LeakyRelu { alpha },
-    })
-}
-
-/// What follows the sums of a fused op of 16 bits, each step of which is rounded.
-pub(super) fn ending(spec: &Spec<'_>) -> Result<NarrowEnding, OpError> {
-    let gate = match attrs::Activation::new(spec.attrs)? {
-        Some(attrs::Activation::GatedSigmoid) => Some(Activation::Sigmoid),
-        Some(attrs::Activation::GatedHardSigmoid) => Some(Activation::HardSigmoid {
-            alpha: 1. / 6.,
-            beta: 0.5,
-        }),
-        _ => None,
-    };
-    let (activation, gates) = match gate {
-        Some(gate) => (gate, true),
-        None => (activation(spec)?, false),
-    };
-    Ok(NarrowEnding { activation, gates })
 }
 
 /// Makes the kernel that packs `[k, n]`, or `[n, k]` with `trans`, into the order in which products read it.

@@ -3,7 +3,7 @@
 use convoke_common::Error;
 use convoke_graph::ops::HandleOp;
 
-use crate::cpu::call::{FamilyAnswer, body};
+use crate::cpu::kernel::{FamilyAnswer, body};
 
 /// Makes the kernel of an op that only executors run.
 pub(super) fn find(op: HandleOp) -> FamilyAnswer {

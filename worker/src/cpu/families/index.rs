@@ -13,11 +13,11 @@ use convoke_kernels::movement::{
 };
 use convoke_kernels::shape::Axis;
 
-use crate::cpu::call::{
-    FamilyAnswer, KernelBody, OpLaunch, Spec, bits, body, one, write, write_bits,
-};
 use crate::cpu::dispatch::{by_dtype, by_size};
-use crate::cpu::{KernelFailure, Outputs};
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, bits, body, one, write,
+    write_bits,
+};
 
 pub(super) fn find(op: IndexOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {

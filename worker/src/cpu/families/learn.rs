@@ -6,12 +6,12 @@ use convoke_graph::ops::{LearnOp, OpError};
 use convoke_graph::{DType, Element, Tensor};
 use convoke_kernels::trees::{TreeElement, TreeFold, Trees, trees};
 
-use crate::cpu::call::{
-    FamilyAnswer, KernelBody, OpLaunch, Spec, bits, body, one, write, write_bits,
-};
 use crate::cpu::dispatch::by_size;
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, bits, body, one, write,
+    write_bits,
+};
 use crate::cpu::text;
-use crate::cpu::{KernelFailure, Outputs};
 
 /// Elements between two checks of the cancel flag.
 const PIECE: usize = 1 << 12;

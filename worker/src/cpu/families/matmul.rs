@@ -11,10 +11,11 @@ use convoke_kernels::gemm::{
 };
 use smallvec::SmallVec;
 
-use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, body, one, write,
+};
 use crate::cpu::wide::{narrow_to, wide, wide_output};
-use crate::cpu::{KernelFailure, Outputs};
 
 pub(super) fn find(op: MatMulOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {

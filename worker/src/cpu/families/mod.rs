@@ -1,5 +1,6 @@
 //! The kernels by family of ops: each module has the kernels of one family, or of some ops of it.
 
+mod activation;
 mod attention;
 mod binary;
 mod cast;
@@ -40,7 +41,7 @@ use convoke_kernels::fused::Coding;
 use convoke_kernels::reduce::Reduce;
 use convoke_kernels::unary::FloatUnary;
 
-use super::call::{FamilyAnswer, Spec};
+use super::kernel::{FamilyAnswer, Spec};
 use super::{packed, text};
 
 /// The function of one float that an op computes, if it is such an op.
@@ -130,7 +131,7 @@ fn is_packed(spec: &Spec<'_>) -> bool {
 /// Finds the implementation of an op for these attributes and dtypes.
 pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     match text::has_strings(spec) {
-        true => text::find(spec),
+        true => text::find(spec, of_numbers),
         false => of_numbers(spec),
     }
 }

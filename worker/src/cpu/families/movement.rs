@@ -10,9 +10,10 @@ use convoke_kernels::movement::{
     space_to_depth, split, tile, transpose, trilu,
 };
 
-use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, bits, body, one, write_bits};
 use crate::cpu::dispatch::by_size;
-use crate::cpu::{KernelFailure, Outputs};
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelFailure, OpLaunch, Outputs, Spec, bits, body, one, write_bits,
+};
 
 /// The kernel of the function `f` for elements of operand 0's size.
 macro_rules! sized {

@@ -14,10 +14,11 @@ use convoke_kernels::reduce::{Extreme, arg_extreme};
 use convoke_kernels::shape::Axis;
 
 use super::softmax;
-use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, operand, write};
 use crate::cpu::dispatch::by_dtype;
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelFailure, OpLaunch, Outputs, Spec, body, one, operand, write,
+};
 use crate::cpu::wide::{convert, narrow_to};
-use crate::cpu::{KernelFailure, Outputs};
 
 pub(super) fn find(op: NormOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {

@@ -9,9 +9,8 @@ use convoke_kernels::pooling::{
     max_pool_with_indices,
 };
 
-use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
-use crate::cpu::{KernelFailure, Outputs};
+use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Outputs, Spec, body, one, write};
 
 pub(super) fn find(op: PoolOp, spec: &Spec<'_>) -> FamilyAnswer {
     let dtype = spec.dtype(0)?;

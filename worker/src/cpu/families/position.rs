@@ -6,9 +6,8 @@ use convoke_graph::{Element, Tensor};
 use convoke_kernels::element::Float;
 use convoke_kernels::rotary::{Rotary, rotary};
 
-use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
-use crate::cpu::{KernelFailure, Outputs};
+use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Outputs, Spec, body, one, write};
 
 pub(super) fn find(op: PositionOp, spec: &Spec<'_>) -> FamilyAnswer {
     let dtype = spec.dtype(0)?;

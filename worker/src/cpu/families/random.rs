@@ -5,9 +5,10 @@ use convoke_graph::ops::RandomOp;
 use convoke_graph::ops::attrs::{NormalAttrs, UniformAttrs};
 use convoke_kernels::random::{self, Seed};
 
-use crate::cpu::KernelFailure;
-use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Spec, body, one, write,
+};
 
 pub(super) fn find(op: RandomOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {

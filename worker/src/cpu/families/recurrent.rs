@@ -12,10 +12,11 @@ use convoke_kernels::recurrent::{
     self, Cell, Direction, Layer, RecurrentElement, RecurrentKernels, Scratch, Weights, Yield,
 };
 
-use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, body, one, write,
+};
 use crate::cpu::wide::{convert, narrow_to};
-use crate::cpu::{KernelFailure, Outputs};
 
 pub(super) fn find(op: RecurrentOp, spec: &Spec<'_>) -> FamilyAnswer {
     let attrs = RecurrentAttrs::new(op, spec.attrs)?;

@@ -10,9 +10,10 @@ use convoke_kernels::reduce::{
 };
 use convoke_kernels::shape::Axis;
 
-use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
-use crate::cpu::{KernelFailure, Outputs};
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, body, one, write,
+};
 
 /// The reduction over axes that an op computes; the others find one extreme along one axis.
 pub(super) fn reduction(op: ReduceOp) -> Result<Reduce, Extreme> {

@@ -11,9 +11,10 @@ use convoke_kernels::resize::{
 };
 use convoke_kernels::shape::Axis;
 
-use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, bits, body, one, write, write_bits};
 use crate::cpu::dispatch::{by_dtype, by_size};
-use crate::cpu::{KernelFailure, Outputs};
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelFailure, OpLaunch, Outputs, Spec, bits, body, one, write, write_bits,
+};
 
 /// Elements between two checks of the cancel flag.
 const PIECE: usize = 1 << 16;

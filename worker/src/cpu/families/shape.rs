@@ -9,9 +9,11 @@ use convoke_kernels::element::Number;
 use convoke_kernels::movement;
 
 use super::views;
-use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write, write_bits};
 use crate::cpu::dispatch::{by_dtype, by_size};
-use crate::cpu::{KernelFailure, Outputs, packed};
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, body, one, write, write_bits,
+};
+use crate::cpu::packed;
 
 pub(super) fn find(op: ShapeOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {

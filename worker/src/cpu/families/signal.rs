@@ -7,9 +7,8 @@ use convoke_kernels::element::{Float, Number};
 use convoke_kernels::shape::Axis;
 use convoke_kernels::signal::{self, Dft, Fold};
 
-use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
-use crate::cpu::{KernelFailure, Outputs};
+use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Outputs, Spec, body, one, write};
 
 pub(super) fn find(op: SignalOp, spec: &Spec<'_>) -> FamilyAnswer {
     let dtype = spec.dtype(0)?;

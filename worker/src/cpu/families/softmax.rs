@@ -4,8 +4,8 @@ use convoke_graph::ops::attrs::axis;
 use convoke_kernels::shape::Axis;
 use convoke_kernels::softmax::{log_softmax, softmax};
 
-use crate::cpu::call::{FamilyAnswer, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
+use crate::cpu::kernel::{FamilyAnswer, Spec, body, one, write};
 
 /// Makes the kernel of a softmax, or with `log` of its logarithm.
 pub(super) fn find(spec: &Spec<'_>, log: bool) -> FamilyAnswer {

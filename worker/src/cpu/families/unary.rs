@@ -9,9 +9,10 @@ use convoke_kernels::element::Number;
 use convoke_kernels::error::Result as KernelResult;
 use convoke_kernels::unary::{self, FloatUnary, IntegerUnary, Test};
 
-use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write};
 use crate::cpu::dispatch::by_dtype;
-use crate::cpu::{KernelFailure, Outputs};
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, body, one, write,
+};
 
 use super::{cast as casts, views};
 

@@ -7,9 +7,10 @@ use convoke_kernels::movement::gather;
 use convoke_kernels::unique::{SliceIndex, Slices, UniqueKernels, unique};
 
 use super::index::indices;
-use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, bits, body, write, write_bits};
 use crate::cpu::dispatch::{by_dtype, by_size};
-use crate::cpu::{KernelFailure, Outputs};
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, bits, body, write, write_bits,
+};
 
 pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
     let dtype = spec.dtype(0)?;

@@ -1,7 +1,6 @@
 //! Ops that give the same elements another shape, or the same one: nothing is copied.
 
-use crate::cpu::call::{FamilyAnswer, OpLaunch, body, one, write};
-use crate::cpu::{KernelFailure, Outputs};
+use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Outputs, body, one, write};
 
 /// Makes the kernel of an op whose result has its operand's elements in the same order.
 pub(super) fn view() -> FamilyAnswer {

@@ -14,12 +14,13 @@ use convoke_kernels::vision::{
 };
 use convoke_kernels::{Exec, KernelError};
 
-use crate::cpu::call::{
-    FamilyAnswer, KernelBody, OpLaunch, Spec, bits, body, one, write, write_bits,
-};
 use crate::cpu::dispatch::by_size;
+use crate::cpu::image;
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, bits, body, one, write,
+    write_bits,
+};
 use crate::cpu::wide::{convert, narrow_to};
-use crate::cpu::{KernelFailure, Outputs, image};
 
 pub(super) fn find(op: VisionOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {

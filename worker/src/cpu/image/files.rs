@@ -4,9 +4,9 @@ use std::io::Cursor;
 
 use image::{ColorType, ImageDecoder, ImageFormat, ImageReader, Limits};
 
-use super::{DECODER, Picture, Sample, checked, refused, reserved, webp};
-use crate::cpu::KernelFailure;
-use crate::cpu::call::{OpLaunch, write};
+use super::picture::{DECODER, Picture, Sample, checked, refused, reserved};
+use super::webp;
+use crate::cpu::kernel::{KernelFailure, OpLaunch, write};
 
 /// Decodes a file.
 pub(super) fn read(

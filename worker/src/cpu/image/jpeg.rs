@@ -2,9 +2,8 @@
 
 use convoke_kernels::jpeg::{Jpeg, JpegError};
 
-use super::{Picture, Sample, checked, refused, reserved};
-use crate::cpu::KernelFailure;
-use crate::cpu::call::{OpLaunch, write};
+use super::picture::{Picture, Sample, checked, refused, reserved};
+use crate::cpu::kernel::{KernelFailure, OpLaunch, write};
 
 fn failure(e: JpegError) -> KernelFailure {
     match e {

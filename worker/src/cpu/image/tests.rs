@@ -2,13 +2,15 @@
 
 use std::sync::atomic::AtomicBool;
 
-use convoke_common::error::Code;
+use convoke_common::error::{Code, Error};
 use convoke_common::memory::{Ledger, Pool, Purpose};
+use convoke_graph::DType;
 use convoke_graph::graph::{Attr, Attrs};
 use convoke_kernels::Exec;
 
 use super::*;
-use crate::cpu::{Launch, Operands, resolve};
+use crate::cpu::kernel::{Launch, Operands};
+use crate::cpu::resolve;
 
 macro_rules! files {
     ($($name:literal),+) => {

@@ -6,8 +6,8 @@
 //! ANMF:           16 bytes, chunk, chunk, ..
 //! ```
 
-use super::refused;
-use crate::cpu::KernelFailure;
+use super::picture::refused;
+use crate::cpu::kernel::KernelFailure;
 
 /// The bytes before the first chunk of a file, and of an animation's frame.
 const FILE_HEAD: usize = 12;

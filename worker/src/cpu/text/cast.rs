@@ -11,10 +11,11 @@ use std::fmt::Write as _;
 use convoke_graph::{DType, Element};
 use half::{bf16, f16};
 
-use super::{made, of_strings, strings};
-use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write};
+use super::strings::{PIECE, made, of_strings, strings};
 use crate::cpu::families::cast_between;
-use crate::cpu::{KernelFailure, Launch, Operands};
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelBody, KernelFailure, Launch, OpLaunch, Operands, Spec, body, one, write,
+};
 use convoke_graph::ops::OpError;
 
 /// Makes the kernel that converts operand 0, or makes strings of it.
@@ -146,7 +147,7 @@ fn parsed(spec: &Spec<'_>, to: DType) -> Result<KernelBody, OpError> {
             let texts = strings(&call, 0)?.iter().enumerate();
             // A bool tensor is written as bytes.
             for (to, (i, text)) in write::<T>(&mut y)?.iter_mut().zip(texts) {
-                if i % super::PIECE == 0 {
+                if i % PIECE == 0 {
                     call.launch.exec.check()?;
                 }
                 *to = read(text.trim()).ok_or_else(|| no_number(i, text, call.outputs[0].0))?;

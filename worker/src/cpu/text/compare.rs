@@ -4,9 +4,8 @@ use convoke_graph::DType;
 use convoke_graph::ops::attrs::flag;
 
 use super::sort::{count_up, sort};
-use super::{PIECE, made, places, strings};
-use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, write};
-use crate::cpu::{KernelFailure, Outputs};
+use super::strings::{PIECE, made, places, strings};
+use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Outputs, Spec, body, one, write};
 
 /// Computes `Equal`.
 pub(super) fn equal(call: &OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {

@@ -6,9 +6,8 @@ use convoke_graph::ops::attrs::{GramAttrs, GramMode};
 use convoke_graph::{DType, Tensor};
 
 use super::sort::{count_up, sort};
-use super::{PIECE, strings};
-use crate::cpu::call::{OpLaunch, one, write};
-use crate::cpu::{KernelFailure, Outputs};
+use super::strings::{PIECE, strings};
+use crate::cpu::kernel::{KernelFailure, OpLaunch, Outputs, one, write};
 
 /// The grams of a pool.
 struct Grams<'a> {

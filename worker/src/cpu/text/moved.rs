@@ -1,14 +1,16 @@
 //! Ops that move strings: their numbers are moved in their place.
 
 use convoke_common::Error;
+use convoke_common::memory::Pool;
 use convoke_graph::ops::ConcreteOutputs;
 use convoke_graph::text::Strings;
 use convoke_graph::{DType, Tensor};
+use convoke_kernels::Exec;
 
-use super::made;
-use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, write};
-use crate::cpu::families;
-use crate::cpu::{KernelFailure, Launch, Operands, Outputs, Register};
+use super::strings::made;
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelFailure, Launch, OpLaunch, Operands, Outputs, Register, Spec, body, write,
+};
 
 /// The strings of several tensors, counted from 1 on. Number 0 is the empty string, with which ops fill places that
 /// they move nothing to.
@@ -47,10 +49,26 @@ fn numbered(dtype: DType) -> DType {
     }
 }
 
-/// Makes the kernel of an op that moves strings.
-pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {
+/// The tensors one after the other, as one tensor of this shape.
+pub(in crate::cpu) fn joined(
+    parts: &[Tensor],
+    shape: &[usize],
+    exec: Exec<'_>,
+    pool: &Pool,
+) -> Result<Tensor, KernelFailure> {
+    let all = Numbered::new(parts.iter().map(Some))?;
+    made(&exec, pool, shape, |i, sink| {
+        Ok(sink(all.get(i as u64 + 1))?)
+    })
+}
+
+/// Makes the kernel of an op that moves strings. `of_numbers` finds the kernel that moves their numbers.
+pub(super) fn find(
+    spec: &Spec<'_>,
+    of_numbers: impl Fn(&Spec<'_>) -> FamilyAnswer,
+) -> FamilyAnswer {
     let operands: Vec<_> = spec.operands.iter().map(|d| d.map(numbered)).collect();
-    let kernel = families::of_numbers(&Spec {
+    let kernel = of_numbers(&Spec {
         def: spec.def,
         attrs: spec.attrs,
         operands: &operands,

@@ -5,9 +5,11 @@ use convoke_graph::ops::{OpError, TextOp};
 use convoke_graph::text::Strings;
 use convoke_graph::{DType, Tensor};
 
-use super::{PIECE, grams, made, of_strings, pattern, places, strings, tokens};
-use crate::cpu::call::{FamilyAnswer, KernelBody, OpLaunch, Spec, body, one, write};
-use crate::cpu::{KernelFailure, Outputs};
+use super::strings::{PIECE, made, of_strings, places, strings};
+use super::{grams, pattern, tokens};
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, body, one, write,
+};
 
 pub(in crate::cpu) fn find(op: TextOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {

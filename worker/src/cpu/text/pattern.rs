@@ -13,7 +13,7 @@ use regex_syntax::ast::{
     Flags, FlagsItemKind, Span, Visitor,
 };
 
-use crate::cpu::KernelFailure;
+use crate::cpu::kernel::KernelFailure;
 
 /// Most memory of a compiled pattern in bytes, and the longest string that it is matched with: a match cannot be cancelled,
 /// and takes a time that is at most the product of both.

@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 use convoke_kernels::Exec;
 
-use super::PIECE;
-use crate::cpu::KernelFailure;
+use super::strings::PIECE;
+use crate::cpu::kernel::KernelFailure;
 
 /// Sorts places by what `compare` says of two of them, equal ones as they are: in runs, and then in runs of doubling
 /// length. `spare` has the length of `order`.

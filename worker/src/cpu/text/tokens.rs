@@ -20,9 +20,9 @@ use regex_automata::nfa::thompson;
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input, MatchKind};
 
-use super::{PIECE, made, of_strings, pattern, strings};
-use crate::cpu::KernelFailure;
-use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, write};
+use super::pattern;
+use super::strings::{PIECE, made, of_strings, strings};
+use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Spec, write};
 
 /// The marks that stand before and after the tokens of a string.
 const MARKS: [&str; 2] = ["\u{2}", "\u{3}"];

@@ -6,7 +6,11 @@ use std::sync::Arc;
 use convoke_graph::Tensor;
 use convoke_rendezvous::eager::wire::Report;
 
-use super::{Core, DeviceValue, Failure, HandleState, Id, PreparedOp, Run, Value, WaitingRun};
+use super::super::prepared::PreparedOp;
+use super::super::value::{DeviceValue, Value};
+use super::failure::Failure;
+use super::run::{Run, WaitingRun};
+use super::state::{Core, HandleState, Id};
 
 impl Core {
     /// The results of an op that was launched on the device. Ops that read them may be launched as well; the op has not

@@ -10,7 +10,8 @@ use convoke_rendezvous::eager::wire::Report;
 use convoke_rendezvous::frame::TensorHeader;
 use tokio::sync::oneshot;
 
-use super::{Core, Failure, HandleResult, Id, MOST_EARLY};
+use super::failure::Failure;
+use super::state::{Core, HandleResult, Id, MOST_EARLY};
 
 /// A transfer that was announced and has not ended.
 pub(super) struct ExpectedTransfer {

@@ -14,10 +14,13 @@
 
 mod copies;
 mod ends;
+mod operands;
+mod work;
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+pub(super) use self::work::{DeviceWork, SessionDevice};
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use convoke_common::error::{Error, Result, Site};
@@ -26,194 +29,22 @@ use convoke_graph::ops::{ConcreteOperand, ConcreteOutputs};
 use convoke_graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
-use super::super::core::{Failure, Id, Run};
-use super::super::gone;
-use super::super::prepared::{CORE, PreparedOp};
-use super::super::value::{DeviceValue, Value};
-use super::{Session, SessionState};
+use self::work::{LaunchedOp, MOST_AHEAD, node_of};
+use super::{Session, gone};
 use crate::compute::Crew;
 use crate::cpu::{KernelFailure, Outputs, is_host};
 use crate::device::{
-    DeviceFailure, DeviceLaunch, DeviceOperand, DeviceQueue, DeviceStep, KernelWatch, OwnedDevice,
-    Side, SideFacts, UnwatchedKernels, is_arithmetic, read_shape, side,
+    AHEAD, DeviceLaunch, DeviceOperand, DeviceStep, KernelWatch, Side, SideFacts, is_arithmetic,
+    read_shape, side,
 };
-use crate::executor::{AHEAD, Engine, NO_FUNCTION};
-use crate::health::wedge::Work;
+use crate::eager::core::Run;
+use crate::eager::prepared::{CORE, PreparedOp};
+use crate::eager::value::DeviceValue;
+use crate::executor::{Engine, NO_FUNCTION};
 
-/// Most predicted time of work that is enqueued ahead of the device.
-const MOST_AHEAD: Duration = Duration::from_nanos(AHEAD);
 /// The predicted time of enqueued work after which the device is asked to say when it has come so far. It is less than the
 /// most, so that the device has work while the session learns of it.
 const EVENT_AFTER: Duration = Duration::from_nanos(AHEAD / 4);
-
-/// Most bytes of copies to the host that are under way at once, unless one has more: a device may keep as many in memory of
-/// the host that nobody counts.
-const COPYING: u64 = 64 << 20;
-
-/// What a session has of its worker's device.
-pub(super) struct SessionDevice {
-    owned: OwnedDevice,
-    /// The session's queue, opened for its first op that the device runs.
-    queue: OnceLock<Arc<dyn DeviceQueue>>,
-    /// Set when the session ends.
-    stopped: Arc<AtomicBool>,
-    /// The work of copying values to the host.
-    copies: Arc<DeviceStep>,
-}
-
-impl SessionDevice {
-    pub fn new(owned: OwnedDevice) -> SessionDevice {
-        let stopped = Arc::<AtomicBool>::default();
-        SessionDevice {
-            owned,
-            queue: OnceLock::new(),
-            copies: Arc::new(DeviceStep::new(stopped.clone(), Arc::new(UnwatchedKernels))),
-            stopped,
-        }
-    }
-
-    /// Ends all work that has not begun.
-    pub fn stop(&self) {
-        self.stopped.store(true, Ordering::Relaxed);
-    }
-
-    /// Lets the device end work at once that it has not begun, after [`SessionDevice::stop`].
-    pub fn recall(&self) {
-        if let Some(queue) = self.queue.get() {
-            queue.recall();
-        }
-    }
-
-    /// Whether a kernel of the session runs, or a value is copied to the host.
-    pub fn at_work(&self, work: &DeviceWork) -> bool {
-        work.runs_kernel() || self.copies.at_work().is_some()
-    }
-
-    pub fn device(&self) -> &dyn crate::device::Device {
-        &*self.owned.device
-    }
-}
-
-/// An op that the device has.
-struct LaunchedOp {
-    first: Id,
-    prepared: Arc<PreparedOp>,
-    step: Arc<DeviceStep>,
-    /// The shapes of the operands, for errors.
-    shapes: SmallVec<[Option<Shape>; 4]>,
-    /// The values that it makes.
-    made: SmallVec<[Weak<DeviceValue>; 2]>,
-    /// The values that were copied to the device for it.
-    copied: SmallVec<[Weak<DeviceValue>; 2]>,
-    predicted: Duration,
-    /// Bytes that it counts for.
-    kept: u64,
-    /// Its failure, where one of its readers met it before the op was known to have ended.
-    failure: Option<Arc<Failure>>,
-}
-
-/// A launch that has failed, until all launches have ended that may have read its results.
-struct FailedLaunch {
-    number: u64,
-    failure: Arc<Failure>,
-    /// One more than the number of the last launch that may depend on its results.
-    until: u64,
-}
-
-/// Called with a value in the host's memory, or with the failure of the launch that should have made it.
-type BroughtCallback = Box<dyn FnOnce(&Session, Result<Tensor, Arc<Failure>>) + Send>;
-
-/// A copy of a value to the host.
-pub(super) struct HostCopy {
-    value: Arc<DeviceValue>,
-    bytes: u64,
-    /// Whether an op on the host reads the value.
-    is_read: bool,
-    then: SmallVec<[BroughtCallback; 1]>,
-}
-
-/// The work of a session that its worker's device has.
-#[derive(Default)]
-pub(super) struct DeviceWork {
-    /// How many launches and copies have got a number.
-    numbered: u64,
-    launched: BTreeMap<u64, LaunchedOp>,
-    /// The copies to the host that are under way, or wait until fewer are.
-    copies: BTreeMap<u64, HostCopy>,
-    /// Numbers of the copies that wait.
-    waiting: VecDeque<u64>,
-    /// Number of the copies that are under way, and their bytes.
-    under_way: usize,
-    copying: u64,
-    /// Whether a thread begins those that wait, until none can begin.
-    begins: bool,
-    failed: Vec<FailedLaunch>,
-    /// Predicted time of what is launched.
-    ahead: Duration,
-    /// Predicted time of what is launched and has no event behind it.
-    unmarked: Option<Duration>,
-}
-
-impl DeviceWork {
-    /// Whether no further op may be enqueued before some have ended.
-    pub fn is_full(&self) -> bool {
-        self.ahead >= MOST_AHEAD
-    }
-
-    /// Whether the device has neither an op nor a copy of the session.
-    pub fn is_idle(&self) -> bool {
-        self.launched.is_empty() && self.under_way == 0
-    }
-
-    /// Whether a kernel of the session runs on the device.
-    pub fn runs_kernel(&self) -> bool {
-        let mut all = self.launched.values();
-        all.any(|op| op.step.at_work().is_some())
-    }
-
-    /// The session has ended: what its ops took is counted no more, and copies that wait are not made. Returns these, to be
-    /// dropped without the session's lock.
-    pub fn end(&mut self) -> Vec<HostCopy> {
-        self.launched.values_mut().for_each(|op| op.kept = 0);
-        let waiting = std::mem::take(&mut self.waiting).into_iter();
-        let copies = waiting.filter_map(|number| self.copies.remove(&number));
-        copies.collect()
-    }
-
-    /// The number of the next copy that may begin.
-    fn next_copy(&mut self) -> Option<u64> {
-        let next = *self.waiting.front()?;
-        let bytes = self.copies.get(&next).map_or(0, |copy| copy.bytes);
-        if self.copying > 0 && self.copying.saturating_add(bytes) > COPYING {
-            return None;
-        }
-        self.copying += bytes;
-        self.under_way += 1;
-        self.waiting.pop_front()
-    }
-
-    fn number(&mut self) -> u64 {
-        self.numbered += 1;
-        self.numbered - 1
-    }
-
-    /// The number of the launch or copy that devices know as `node`: the latest one.
-    fn number_of(&self, node: u32) -> Option<u64> {
-        let latest = self.numbered.checked_sub(1)?;
-        let number = latest - latest % NODES + u64::from(node);
-        match number > latest {
-            true => number.checked_sub(NODES),
-            false => Some(number),
-        }
-    }
-}
-
-/// How many launches and copies devices can tell apart.
-const NODES: u64 = u32::MAX as u64;
-
-fn node_of(number: u64) -> u32 {
-    (number % NODES) as u32
-}
 
 /// Notes the kernels of a device that runs them on compute threads, as those of the host are noted.
 struct OpWatch {
@@ -228,48 +59,6 @@ impl KernelWatch for OpWatch {
         let _noted = self.engine.note(&NO_FUNCTION, place);
         self.engine.compute.launching(&NO_FUNCTION, self.op);
         run();
-    }
-}
-
-impl Run {
-    /// The value of an operand that is a handle's.
-    fn value(&self, operand: usize) -> Option<&Arc<DeviceValue>> {
-        self.values.get(operand)?.as_ref()
-    }
-
-    /// The tensor of an operand in the host's memory, if it is there.
-    fn on_host(&self, operand: usize) -> Option<Tensor> {
-        let given = self.inputs[operand].clone();
-        given.or_else(|| self.value(operand)?.host())
-    }
-
-    /// Whether an operand is given, and not in the host's memory.
-    fn is_elsewhere(&self, operand: usize) -> bool {
-        self.inputs[operand].is_none() && self.value(operand).is_some_and(|v| v.host().is_none())
-    }
-
-    /// Takes these operands from the host's memory; returns those that are not there. Each is looked at once, since a copy to
-    /// the device that ends meanwhile may end that of the host.
-    fn take_to_host(&mut self, operands: impl Iterator<Item = usize>) -> SmallVec<[usize; 4]> {
-        let mut missing = SmallVec::new();
-        for operand in operands {
-            self.inputs[operand] = self.on_host(operand);
-            if self.inputs[operand].is_none() && self.value(operand).is_some() {
-                missing.push(operand);
-            }
-        }
-        missing
-    }
-
-    fn shape(&self, operand: usize) -> Option<&[usize]> {
-        let given = self.inputs[operand].as_ref().map(Tensor::shape);
-        given.or_else(|| self.value(operand).map(|v| &v.shape[..]))
-    }
-
-    /// Why an operand has no value.
-    fn failure(&self) -> Option<Arc<Failure>> {
-        let mut values = self.values.iter().flatten();
-        values.find_map(|value| value.failure())
     }
 }
 

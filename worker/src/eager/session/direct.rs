@@ -12,7 +12,8 @@ use convoke_rendezvous::eager::DirectSession;
 use convoke_rendezvous::eager::direct::{DirectFunction, DirectOp};
 use convoke_rendezvous::eager::wire::Definition;
 
-use super::{PreparedOp, Session};
+use super::super::prepared::PreparedOp;
+use super::Session;
 use crate::cpu::{Launch, Operands, caught};
 use crate::executor::NO_FUNCTION;
 
@@ -66,8 +67,7 @@ impl DirectSession for Session {
     }
 
     fn function(&self, lease: LeaseId) -> Option<Arc<dyn DirectFunction>> {
-        let executor = self.holdings.upgrade()?.executor_of(lease, &self.owner)?;
-        Some(executor.direct(&self.me.upgrade()?))
+        self.worker.upgrade()?.function(lease, &self.me.upgrade()?)
     }
 
     fn handles(&self) -> Arc<AtomicU64> {

@@ -3,38 +3,18 @@
 //! Invariant: a transfer that was given to a link ends with the tensor's arrival, or with a report that it does not
 //! come.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, Weak};
 
 use convoke_common::error::{Code, Error, Result};
-use convoke_common::grant::Participant;
 use convoke_common::identity::Role;
 use convoke_common::ids::StepKey;
-use convoke_common::memory::Reservation;
 use convoke_rendezvous::eager::wire::Report;
 use convoke_rendezvous::frame::Frame;
 use convoke_rendezvous::{Link, Outgoing, Peer};
 
-use super::super::core::{CountedBytes, Effect, MOST_EARLY};
-use super::{Session, SessionState};
-
-/// A peer that the client has announced to the session.
-pub(super) struct NamedPeer {
-    participant: Participant,
-    /// Tensors that wait for a link to the peer; `None` unless a link is being made.
-    waiting: Option<Vec<Delivery>>,
-    /// The latest transfers that were given to a link, as many as may be under way, each with its link.
-    given: VecDeque<(u64, Weak<Link>)>,
-    /// The reservation for the peer's description.
-    _charge: Reservation,
-}
-
-/// A tensor for a peer.
-struct Delivery {
-    transfer: u64,
-    tensor: convoke_graph::Tensor,
-    counted: CountedBytes,
-}
+use super::super::core::Effect;
+use super::Session;
+use super::state::{Delivery, SessionState};
 
 impl Session {
     pub(super) fn peer(&self, state: &SessionState, index: u32) -> Result<Peer> {
@@ -121,7 +101,7 @@ impl Session {
     fn send_to(&self, peer: u32, delivery: Delivery) {
         let transfer = delivery.transfer;
         let mut state = self.state();
-        let (Some(named), Some(holdings)) = (state.peers.get_mut(&peer), self.holdings.upgrade())
+        let (Some(named), Some(worker)) = (state.peers.get_mut(&peer), self.worker.upgrade())
         else {
             return self.undelivered(state, peer, &[transfer], &no_such_peer());
         };
@@ -130,7 +110,7 @@ impl Session {
         }
         let participant = named.participant.clone();
         let to = Peer::of(&participant, Role::Worker);
-        if let Some(link) = holdings.hub.link(&to) {
+        if let Some(link) = worker.hub().link(&to) {
             named.give(transfer, &link);
             drop(state);
             self.send(&link, delivery);
@@ -143,13 +123,12 @@ impl Session {
         named.waiting = Some(vec![delivery]);
         drop(state);
         let me = self.me.clone();
-        // The task ends with the bounds of dialling.
-        holdings.world.clone().spawn(async move {
-            let linked = holdings.link_to(&participant, Role::Worker, true).await;
+        let then = move |linked| {
             if let Some(me) = me.upgrade() {
                 me.linked(peer, linked);
             }
-        });
+        };
+        worker.link(participant, Box::new(then));
     }
 
     /// Sends the tensors that wait for a link to a peer, or reports that no link can be made.
@@ -203,8 +182,8 @@ impl Session {
         }
         let mut state = self.state();
         // Transfers that come over another link to the peer go on; their sender reports the rest.
-        let holdings = self.holdings.upgrade();
-        if holdings.is_none_or(|n| n.hub.link(peer).is_none()) {
+        let worker = self.worker.upgrade();
+        if worker.is_none_or(|worker| worker.hub().link(peer).is_none()) {
             state.core.lost(peer, &error);
         }
         // Sent tensors may not have arrived, and the peer may not know that they come; the client knows.
@@ -230,25 +209,6 @@ impl Session {
             });
         }
         self.settle(state);
-    }
-}
-
-impl NamedPeer {
-    pub fn new(participant: Participant, charge: Reservation) -> NamedPeer {
-        NamedPeer {
-            _charge: charge,
-            participant,
-            waiting: None,
-            given: VecDeque::new(),
-        }
-    }
-
-    /// Lists a transfer as given to a link.
-    fn give(&mut self, transfer: u64, link: &Arc<Link>) {
-        if self.given.len() >= MOST_EARLY {
-            self.given.pop_front();
-        }
-        self.given.push_back((transfer, Arc::downgrade(link)));
     }
 }
 

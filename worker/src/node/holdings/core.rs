@@ -26,7 +26,7 @@ use convoke_common::actor;
 use convoke_common::ids::{LeaseId, PlanId};
 use convoke_common::mutant;
 
-use crate::program::install::Counter;
+use crate::weights::counter::Counter;
 
 /// Most leases that are remembered as released. Each call has a stream of its own, so that a release may overtake the
 /// install; it does so by seconds at most.

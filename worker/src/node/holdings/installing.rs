@@ -21,7 +21,8 @@ use super::{DIVIDED, Holdings, InstalledLease, LOWERED, SETTLE_BOUND};
 use crate::device::{OwnedDevice, copy_constants};
 use crate::executor::{DrivenBodies, DrivenBody, Executor};
 use crate::node::records::{Records, account_of, share_of};
-use crate::program::install::{self, Counter};
+use crate::program::install;
+use crate::weights::counter::Counter;
 use crate::weights::loader::{ClientSource, Loader};
 
 /// The resources that all parts of one install share.
@@ -261,9 +262,11 @@ impl Holdings {
         )
         .await?;
         if let Some(owned) = &device {
-            copy_constants(&mut ready.installed, owned, &base.share)
-                .await
-                .map_err(|e| self.engine.device_failed(e).at(self.engine.place()))?;
+            let code = &ready.installed.code;
+            let needed = code.constants_on_device();
+            let copies = copy_constants(&code.constants, needed, owned, &base.share).await;
+            ready.installed.device_constants =
+                copies.map_err(|e| self.engine.device_failed(e).at(self.engine.place()))?;
         }
         // The memory of steps is reserved only now: the plan counts on loading and steps needing memory one after the
         // other.

@@ -48,7 +48,7 @@ impl Holdings {
     }
 
     /// The link to a participant. Without one, this worker dials or, if `dial` is false, waits to be dialled.
-    pub(crate) async fn link_to(
+    pub(super) async fn link_to(
         self: &Arc<Self>,
         p: &Participant,
         role: Role,

@@ -11,7 +11,7 @@ use convoke_common::rpc::{
 use convoke_common::world::World;
 
 use super::{Holdings, InstalledLease, LeaseCore};
-use crate::program::install::Counter;
+use crate::weights::counter::Counter;
 
 impl Holdings {
     /// Number of things held for clients, by table.

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
+use convoke_graph::csr::Csr;
 use convoke_graph::ops::ConcreteOutputs;
 use convoke_graph::program::NO_OPERAND;
 
 use super::graph::{Graph, SameKernel, Unit};
-use super::{End, Instr, InstrKind, LoweredProgram, NONE, ResultRegister, Sequence};
+use super::instr::{End, Instr, InstrKind, NONE, ResultRegister, Sequence};
+use super::lowered::LoweredProgram;
 use crate::cpu::{OperandPlace, OperandRef};
-use crate::program::installed::Csr;
 
 /// Stands for the sequence of a value that no sequence makes.
 const OUTSIDE: u32 = u32::MAX;

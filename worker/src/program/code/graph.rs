@@ -10,12 +10,22 @@ use convoke_graph::{DType, Shape, Tensor};
 use convoke_kernels::fused::Coding;
 
 use super::fusion::{self, Candidate, Kind};
+use super::instr::{DeviceInstr, HandleAccess, InstrKind};
 use super::schedule;
 use super::sequences::{SetId, Sets};
-use super::{DeviceInstr, InputAssumption, InstrKind};
 use crate::cpu::chain::{self, Elementwise, Head, Step, Tail};
 use crate::cpu::{Kernel, Spec};
-use crate::executor::HandleAccess;
+
+/// What lowering may assume about the tensors that a program gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InputAssumption {
+    /// They arrive one by one, with the types that are declared.
+    OneByOne,
+    /// All are there before the first node runs, with the types that are declared.
+    Together,
+    /// All are there before the first node runs, with the dtypes that are declared.
+    Untyped,
+}
 
 /// The nodes that become one instruction: a single one, or a fused group.
 pub(super) struct Unit {

@@ -4,8 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::program::installed::Csr;
-
+use convoke_graph::csr::Csr;
 /// Orders the nodes. `reads` lists (value, node) for each operand; `made_by` gives the node that makes a value, if one
 /// does.
 pub(super) fn order(priorities: &[u64], made_by: &[Option<u32>], reads: &[(u32, u32)]) -> Vec<u32> {

@@ -22,7 +22,7 @@ use convoke_common::rpc::WeightsStatus;
 use convoke_graph::Tensor;
 use convoke_graph::program::ConstantId;
 
-use crate::program::install::Counter;
+use crate::weights::counter::Counter;
 
 /// The most constants of a worker: several large models have as many, and their records, of some 200 bytes each that no
 /// ledger counts, stay small together.

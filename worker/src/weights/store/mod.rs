@@ -30,7 +30,7 @@ use convoke_graph::program::ConstantId;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::program::install::Counter;
+use crate::weights::counter::Counter;
 use core::{ConstantAnswer, Core, LoadId};
 
 /// The layout of what kernels make in the init part; another layout is another constant.

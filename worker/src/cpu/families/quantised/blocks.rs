@@ -6,9 +6,8 @@ use convoke_kernels::quantised::{
     BlockWeights, CodedRows, ZeroPoints, code_rows, pack_codes, product_of_blocks, product_of_codes,
 };
 
-use super::{as_f32, optional_f32};
-use crate::cpu::KernelFailure;
-use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, write};
+use super::numbers::{as_f32, optional_f32};
+use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Spec, body, one, write};
 use crate::cpu::wide::{narrow_to, wide, wide_output};
 
 fn is_signed(dtype: DType) -> bool {

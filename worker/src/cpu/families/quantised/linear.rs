@@ -7,9 +7,10 @@ use convoke_kernels::quantised::{
     quantise, span,
 };
 
-use super::{as_f32, format_of, layout_of, optional_f32};
-use crate::cpu::KernelFailure;
-use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, write, write_bits};
+use super::numbers::{as_f32, format_of, layout_of, optional_f32};
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelFailure, OpLaunch, Spec, body, one, write, write_bits,
+};
 
 fn layout(call: &OpLaunch<'_, '_>, attrs: &QuantiseAttrs) -> Result<Layout, KernelFailure> {
     let (x, scales) = (call.shape(0)?, call.shape(1)?);

@@ -16,9 +16,10 @@ use convoke_kernels::quantised::{
 
 use super::super::conv::sizes;
 use super::super::matmul::Stack;
-use super::{as_f32, format_of, layout_of, numbers_into, optional_f32};
-use crate::cpu::KernelFailure;
-use crate::cpu::call::{FamilyAnswer, OpLaunch, Spec, body, one, write, write_bits};
+use super::numbers::{as_f32, format_of, layout_of, numbers_into, optional_f32};
+use crate::cpu::kernel::{
+    FamilyAnswer, KernelFailure, OpLaunch, Spec, body, one, write, write_bits,
+};
 
 /// An operand of a product: codes and their zero points.
 struct Codes<'a> {

@@ -6,9 +6,9 @@
 //! tile-part:   SOT, COD, COC, .., SOD, data
 //! ```
 
-use super::super::refused;
+use super::super::picture::refused;
 use super::STREAM;
-use crate::cpu::KernelFailure;
+use crate::cpu::kernel::KernelFailure;
 
 /// The most components of an image, and of a table of colours.
 const MOST_COMPONENTS: usize = 4;

@@ -4,9 +4,8 @@ mod header;
 
 use hayro_jpeg2000::{ColorSpace, DecodeSettings, DecoderContext, Image};
 
-use super::{DECODER, Picture, Sample, checked, refused, reserved};
-use crate::cpu::KernelFailure;
-use crate::cpu::call::{OpLaunch, write};
+use super::picture::{DECODER, Picture, Sample, checked, refused, reserved};
+use crate::cpu::kernel::{KernelFailure, OpLaunch, write};
 
 /// The first bytes of a JP2 file.
 const BOX: &[u8] = b"\x00\x00\x00\x0cjP  \r\n\x87\n";

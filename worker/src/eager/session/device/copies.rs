@@ -1,6 +1,17 @@
 //! Copies of values from the device to the host: for ops that run there, and for what leaves the worker.
 
-use super::*;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use convoke_common::error::{Error, Result};
+use convoke_graph::Tensor;
+use smallvec::SmallVec;
+
+use super::work::{BroughtCallback, HostCopy, SessionDevice, node_of};
+use crate::device::DeviceFailure;
+use crate::eager::core::{Failure, Run};
+use crate::eager::session::Session;
+use crate::eager::value::{DeviceValue, Value};
 
 impl Session {
     /// Lets an op wait for copies of these operands on the host.

@@ -1,6 +1,17 @@
 //! What follows where the device has ended launches: their ops have ended, or failed.
 
-use super::*;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use convoke_common::error::Error;
+
+use super::site;
+use super::work::{FailedLaunch, LaunchedOp};
+use crate::device::DeviceFailure;
+use crate::eager::core::Failure;
+use crate::eager::session::state::SessionState;
+use crate::eager::session::{Session, gone};
+use crate::health::wedge::Work;
 
 impl Session {
     /// The device has ended all launches with numbers below `until`.

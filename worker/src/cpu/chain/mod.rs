@@ -18,10 +18,11 @@ use convoke_kernels::split::GRAIN;
 use convoke_kernels::unary::FloatUnary;
 use smallvec::SmallVec;
 
-use super::call::{Spec, one, operand, write, write_bits};
 use super::dispatch::by_dtype;
 use super::families;
-use super::{Kernel, KernelFailure, Launch, Operands, Outputs};
+use super::kernel::{
+    Kernel, KernelFailure, Launch, Operands, Outputs, Spec, one, operand, write, write_bits,
+};
 
 /// The elementwise function that a node computes.
 #[derive(Debug, Clone, Copy, PartialEq)]
