@@ -1,8 +1,7 @@
 //! The types that an op definition consists of.
 
 use super::cost::per_element;
-use super::families::UnaryOp;
-use super::kind::Op;
+use super::kind::{Op, UnaryOp};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::graph::{Attr, Attrs, TensorType};

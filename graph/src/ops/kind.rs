@@ -1,13 +1,10 @@
 //! The ops of the registry as types, for code that treats ops differently.
 //!
-//! Each family declares its ops beside their definitions. A `match` on a family's type that leaves out an op does not
-//! compile, so a device that lacks a kernel, and a pass that has to decide about every op, are found by the compiler.
+//! A `match` on a family's type that leaves out an op does not compile, so a device that lacks a kernel, and a pass
+//! that has to decide about every op, are found by the compiler. The definitions of a family's ops are in its file of
+//! `families`.
 
-use super::families::{
-    BinaryOp, ControlOp, ConvOp, FusedOp, HandleOp, IndexOp, LearnOp, MatMulOp, MovementOp, NormOp,
-    PoolOp, PositionOp, QuantisedOp, RandomOp, RecurrentOp, ReduceOp, ResizeOp, ScanOp, ShapeOp,
-    SignalOp, SliceOp, TextOp, UnaryOp, VisionOp,
-};
+use convoke_functions::float_functions;
 
 /// Declares a family of ops: its type, and the names that its ops have in a graph.
 macro_rules! family {
@@ -35,7 +32,155 @@ macro_rules! family {
         }
     };
 }
-pub(super) use family;
+
+family! {
+    /// Elementwise ops of two or more operands.
+    BinaryOp in Binary {
+        Add, Sub, Mul, Div, Mod, Pow, PRelu, Min, Max, Sum, Mean, And, Or, Xor, Equal, Less, Greater, LessOrEqual,
+        GreaterOrEqual, BitShift, BitwiseAnd, BitwiseOr, BitwiseXor, Where,
+    }
+}
+
+family! {
+    /// Ops that run functions.
+    ControlOp in Control { If, Loop, Scan }
+}
+
+family! {
+    /// Convolutions.
+    ConvOp in Conv { Conv }
+}
+
+family! {
+    /// Forms that optimisation makes of other ops.
+    FusedOp in Fused {
+        PackGemmB, PackConvW, PackRecurrent, PackCodes, FusedAttention, FusedGemm, FusedConv, MatMulNBitsInt8,
+    }
+}
+
+family! {
+    /// Ops by which traced functions read and make a caller's handles.
+    HandleOp in Handle { HandleIn, HandleOut }
+}
+
+family! {
+    /// Ops that gather and scatter by indices.
+    IndexOp in Index {
+        Gather, GatherElements, GatherND, ScatterElements, ScatterND, TensorScatter, OneHot, NonZero, Compress,
+        Unique,
+    }
+}
+
+family! {
+    /// Ops of classical models.
+    LearnOp in Learn { LabelEncoder, OneHotEncoder, TreeEnsemble }
+}
+
+family! {
+    /// Products of matrices, determinants, and inverses.
+    MatMulOp in MatMul { Det, Inverse, MatMul, Gemm }
+}
+
+family! {
+    /// Ops that bring elements into another order.
+    MovementOp in Movement { Transpose, Trilu, DepthToSpace, SpaceToDepth, ReverseSequence }
+}
+
+family! {
+    /// Normalisations.
+    NormOp in Norm {
+        Softmax, LogSoftmax, Hardmax, LpNormalization, LayerNormalization, RMSNormalization, BatchNormalization,
+        InstanceNormalization, GroupNormalization, LRN, MeanVarianceNormalization,
+    }
+}
+
+family! {
+    /// Pooling over windows.
+    PoolOp in Pool { MaxPool, AveragePool, LpPool, GlobalAveragePool, GlobalMaxPool, GlobalLpPool }
+}
+
+family! {
+    /// Ops that tell tokens their positions.
+    PositionOp in Position { RotaryEmbedding }
+}
+
+family! {
+    /// Ops on quantised numbers.
+    QuantisedOp in Quantised {
+        ConvInteger, DequantizeLinear, DynamicQuantizeLinear, MatMulInteger, MatMulNBits, QLinearConv, QLinearMatMul,
+        QuantizeLinear,
+    }
+}
+
+family! {
+    /// Random tensors.
+    RandomOp in Random { PhiloxUniform, PhiloxNormal }
+}
+
+family! {
+    /// Recurrent layers.
+    RecurrentOp in Recurrent { GRU, LSTM, RNN }
+}
+
+family! {
+    /// Reductions along axes.
+    ReduceOp in Reduce {
+        ReduceSum, ReduceProd, ReduceMax, ReduceMin, ReduceMean, ReduceL1, ReduceL2, ReduceLogSum, ReduceLogSumExp,
+        ReduceSumSquare, ArgMax, ArgMin,
+    }
+}
+
+family! {
+    /// Ops that bring tensors to other lengths.
+    ResizeOp in Resize { Resize }
+}
+
+family! {
+    /// Running sums and products, and the greatest elements along an axis.
+    ScanOp in Scan { CumProd, CumSum, TopK }
+}
+
+family! {
+    /// Ops on shapes, and tensors that are made from shapes alone.
+    ShapeOp in Shape { Constant, Shape, Size, Reshape, Flatten, Squeeze, Unsqueeze, ConstantOfShape, Range, EyeLike }
+}
+
+family! {
+    /// Transforms of signals, and sums of overlapping blocks.
+    SignalOp in Signal { Col2Im, DFT }
+}
+
+family! {
+    /// Ops that take tensors apart or put them together.
+    SliceOp in Slice { Slice, Split, Concat, Pad, Tile, Expand }
+}
+
+family! {
+    /// Ops on strings.
+    TextOp in Text { RegexFullMatch, StringConcat, StringNormalizer, StringSplit, TfIdfVectorizer, Tokenizer }
+}
+
+/// Declares the family of which the functions of one float are a part.
+macro_rules! unary {
+    ($($cost:literal $name:ident $({ $($parameter:ident = $default:literal),* })? $doc:literal;)*) => {
+        family! {
+            /// Elementwise ops of one operand, and casts.
+            UnaryOp in Unary {
+                $($name,)*
+                Abs, Neg, Sign, Relu, Not, BitwiseNot, Erf, Gelu, IsNaN, IsInf, Clip, BitCast, Cast, CastLike,
+                Identity, Dropout
+            }
+        }
+    };
+}
+float_functions!(unary);
+
+family! {
+    /// Ops of vision models.
+    VisionOp in Vision {
+        DeformConv, GridSample, ImageDecoder, MaxRoiPool, MaxUnpool, NonMaxSuppression, RoiAlign,
+    }
+}
 
 macro_rules! families {
     ($($family:ident($ty:ident)),* $(,)?) => {

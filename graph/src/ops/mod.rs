@@ -41,16 +41,17 @@ pub use def::{
 };
 pub use error::OpError;
 pub use families::{
-    BinaryOp, ControlOp, ConvOp, FusedOp, HandleOp, ITERATIONS, IndexOp, LearnOp, MOST_NESTED,
-    MatMulOp, MovementOp, NormOp, PoolOp, PositionOp, QuantisedOp, RandomOp, RecurrentOp, ReduceOp,
-    ResizeOp, ScanOp, ShapeOp, SignalOp, SliceOp, TextOp, UnaryOp, VisionOp, asks_body,
-    check_bodies, float_function, iterations, known_iterations, parameter_default, split_loop,
-    split_scan, typed_bodies,
+    ITERATIONS, MOST_NESTED, asks_body, check_bodies, float_function, iterations, known_iterations,
+    parameter_default, split_loop, split_scan, typed_bodies,
 };
 pub use host::host_value;
 pub use infer::{HostValues, fold_host, infer_concrete, infer_launch, infer_op, infer_types};
 pub use kernel_set::{DTypeSet, KernelSet, OpDTypes};
-pub use kind::Op;
+pub use kind::{
+    BinaryOp, ControlOp, ConvOp, FusedOp, HandleOp, IndexOp, LearnOp, MatMulOp, MovementOp, NormOp,
+    Op, PoolOp, PositionOp, QuantisedOp, RandomOp, RecurrentOp, ReduceOp, ResizeOp, ScanOp,
+    ShapeOp, SignalOp, SliceOp, TextOp, UnaryOp, VisionOp,
+};
 pub use registry::{all, families, lookup, node_cost};
 
 #[cfg(test)]

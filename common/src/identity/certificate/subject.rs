@@ -1,5 +1,5 @@
-//! The parts of what a certificate says: role, name, token id and serial number of its holder, and the hash by which its
-//! authority is known.
+//! The parts of what a certificate says: role, name, token id and serial number of its holder, and the hash by which
+//! its authority is known.
 
 use std::fmt;
 use std::str::FromStr;

@@ -56,8 +56,8 @@ impl KnownUse {
         report.filter(|r| r.incarnation == incarnation)
     }
 
-    /// Notes that the worker had no room for a lease of a token's client, which needs these bytes of its host and of its
-    /// device.
+    /// Notes that the worker had no room for a lease of a token's client, which needs these bytes of its host and of
+    /// its device.
     pub fn refused(&mut self, now: Moment, token: TokenId, bytes: [u64; 2]) {
         self.refusals.retain(|_, (until, _)| *until > now);
         if self.refusals.len() < REFUSALS {

@@ -42,8 +42,8 @@ pub fn of_unknown_size(read: impl Iterator<Item = u64>) -> u64 {
     read.max().unwrap_or(0)
 }
 
-/// Returns the bytes of the operands among `flows` and of the results of a node in f32, where they are of 16 bits and the
-/// kernels of the host compute in f32. Packed weights are not widened as a whole.
+/// Returns the bytes of the operands among `flows` and of the results of a node in f32, where they are of 16 bits and
+/// the kernels of the host compute in f32. Packed weights are not widened as a whole.
 pub fn widened_bytes<'a>(
     f: &Function,
     node: &'a Node,

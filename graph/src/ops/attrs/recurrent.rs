@@ -4,7 +4,7 @@ use super::bad;
 use crate::graph::{Attr, Attrs};
 use crate::ops::attrs::flag;
 use crate::ops::error::OpError;
-use crate::ops::families::RecurrentOp;
+use crate::ops::kind::RecurrentOp;
 use crate::ops::packing::packed_gemm_len;
 
 /// An activation of a recurrent op, with its parameters.

@@ -8,7 +8,7 @@ use crate::ops::attrs::{bad, flag};
 use crate::ops::cost::per_element;
 use crate::ops::def::*;
 use crate::ops::host::{self, Arith};
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{BinaryOp, Op};
 use crate::ops::shapes::*;
 use crate::tensor::{MAX_RANK, Shape};
 use crate::{DType, Dim};
@@ -222,11 +222,6 @@ const fn compare(
     OpDef::of(Op::Binary(op), doc, operands, infer)
         .quick(quick_compare)
         .cost(per_element::<1>)
-}
-
-family! {
-    /// Elementwise ops of two or more operands.
-    BinaryOp in Binary { Add, Sub, Mul, Div, Mod, Pow, PRelu, Min, Max, Sum, Mean, And, Or, Xor, Equal, Less, Greater, LessOrEqual, GreaterOrEqual, BitShift, BitwiseAnd, BitwiseOr, BitwiseXor, Where }
 }
 
 /// Definitions of this family.

@@ -21,7 +21,7 @@ use crate::ops::cost::moved;
 use crate::ops::def::*;
 use crate::ops::infer::infer_types;
 use crate::ops::infer::verify::verify_untyped;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{ControlOp, Op};
 use crate::ops::registry::{lookup, node_cost};
 use crate::ops::shapes::*;
 
@@ -584,11 +584,6 @@ fn scan_cost(attrs: &Attrs, ins: &[Option<&TensorType>], outs: &[&TensorType]) -
     let over = over.and_then(|(carried, ..)| ins.get(carried).copied().flatten());
     let runs = over.and_then(|ty| slices(ty, &axes)).unwrap_or(0).max(0) as f64;
     control_cost((ControlOp::Scan, runs), attrs, ins, outs, &axes)
-}
-
-family! {
-    /// Ops that run functions.
-    ControlOp in Control { If, Loop, Scan }
 }
 
 /// Definitions of this family.

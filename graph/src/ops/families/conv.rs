@@ -5,7 +5,7 @@ use crate::graph::{Attrs, TensorType};
 use crate::ops::attrs::ConvAttrs;
 use crate::ops::cost::{elements, with_flops};
 use crate::ops::def::*;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{ConvOp, Op};
 use crate::ops::shapes::*;
 
 /// Attributes of every convolution.
@@ -79,11 +79,6 @@ fn conv_cost(_: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorType])
         inputs,
         outputs,
     )
-}
-
-family! {
-    /// Convolutions.
-    ConvOp in Conv { Conv }
 }
 
 /// Definitions of this family.

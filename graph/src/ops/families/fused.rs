@@ -7,7 +7,7 @@ use crate::graph::{Attrs, TensorType};
 use crate::ops::attrs::{Activation, ConvAttrs, bad, flag};
 use crate::ops::cost::{elements, with_flops};
 use crate::ops::def::*;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{FusedOp, Op};
 use crate::ops::packing::{packed_conv_len, packed_gemm_len};
 use crate::ops::shapes::*;
 use crate::{DType, Dim};
@@ -222,13 +222,6 @@ fn fused_conv_cost(attrs: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&Te
         .map(|d| *d as f64)
         .product();
     fused_cost(filter, attrs, inputs, outputs)
-}
-
-family! {
-    /// Forms that optimisation makes of other ops.
-    FusedOp in Fused {
-        PackGemmB, PackConvW, PackRecurrent, PackCodes, FusedAttention, FusedGemm, FusedConv, MatMulNBitsInt8,
-    }
 }
 
 /// Definitions of this family.

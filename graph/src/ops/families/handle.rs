@@ -6,7 +6,7 @@
 use crate::ops::attrs::bad;
 use crate::ops::cost::free;
 use crate::ops::def::*;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{HandleOp, Op};
 use crate::ops::shapes::*;
 use crate::{DType, Dim};
 
@@ -39,11 +39,6 @@ fn handle_in(i: &Infer<'_>) -> Rule {
 fn handle_out(i: &Infer<'_>) -> Rule {
     i.ranked(1, "number", 0)?;
     one(DType::U8, vec![Dim::Const(0)])
-}
-
-family! {
-    /// Ops by which traced functions read and make a caller's handles.
-    HandleOp in Handle { HandleIn, HandleOut }
 }
 
 /// Definitions of this family.

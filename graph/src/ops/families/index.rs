@@ -4,7 +4,7 @@ use crate::ops::attrs::{Reduction, axis, bad, circular, normalize_axis};
 use crate::ops::cost::{output_traffic, per_element, per_input_element};
 use crate::ops::def::*;
 use crate::ops::host;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{IndexOp, Op};
 use crate::ops::shapes::*;
 use crate::{DType, Dim, Tensor};
 
@@ -264,11 +264,6 @@ const INDICES_ND: OperandDef = operand("indices", LONG);
 const AXIS: AttrDef = attr("axis", AttrKind::Int);
 const REDUCTION: AttrDef = attr("reduction", AttrKind::Str);
 const COUNTS: &[DType] = NUMBERS;
-
-family! {
-    /// Ops that gather and scatter by indices.
-    IndexOp in Index { Gather, GatherElements, GatherND, ScatterElements, ScatterND, TensorScatter, OneHot, NonZero, Compress, Unique }
-}
 
 /// Definitions of this family.
 pub(in crate::ops) const OPS: &[OpDef] = &[

@@ -6,7 +6,7 @@ use crate::Dim;
 use crate::ops::attrs::TreeAttrs;
 use crate::ops::cost::{per_element, per_input_element};
 use crate::ops::def::*;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{LearnOp, Op};
 use crate::ops::shapes::*;
 
 /// The length of operand `k`, a list that has `like`'s length.
@@ -55,11 +55,6 @@ fn tree_ensemble(i: &Infer<'_>) -> Rule {
 const KEYS: &[crate::DType] = &[I64, F32, F64, I16, I32, Str];
 const CATEGORIES: &[crate::DType] = &[I64, Str];
 const REAL: &[crate::DType] = &[F32, F64];
-
-family! {
-    /// Ops of classical models.
-    LearnOp in Learn { LabelEncoder, OneHotEncoder, TreeEnsemble }
-}
 
 /// Definitions of this family.
 pub(in crate::ops) const OPS: &[OpDef] = &[

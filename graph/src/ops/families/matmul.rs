@@ -5,7 +5,7 @@ use crate::graph::{Attrs, TensorType};
 use crate::ops::attrs::GemmAttrs;
 use crate::ops::cost::{elements, with_flops};
 use crate::ops::def::*;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{MatMulOp, Op};
 use crate::ops::shapes::*;
 
 /// Shape of the product of `a` and `b` in the manner of numpy's `matmul`.
@@ -115,11 +115,6 @@ fn det_cost(_: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorType]) 
     let side = x.and_then(|x| x.shape.last()?.as_const()).unwrap_or(0) as f64;
     let flops = x.map_or(0., elements) * side * 2. / 3.;
     with_flops(flops, inputs, outputs)
-}
-
-family! {
-    /// Products of matrices, determinants, and inverses.
-    MatMulOp in MatMul { Det, Inverse, MatMul, Gemm }
 }
 
 /// Definitions of this family.

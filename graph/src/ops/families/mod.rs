@@ -25,30 +25,8 @@ pub(super) mod text;
 pub(super) mod unary;
 pub(super) mod vision;
 
-pub use binary::BinaryOp;
 pub use control::{
-    ControlOp, ITERATIONS, MOST_NESTED, asks_body, check_bodies, iterations, known_iterations,
-    split_loop, split_scan, typed_bodies,
+    ITERATIONS, MOST_NESTED, asks_body, check_bodies, iterations, known_iterations, split_loop,
+    split_scan, typed_bodies,
 };
-pub use conv::ConvOp;
-pub use fused::FusedOp;
-pub use handle::HandleOp;
-pub use index::IndexOp;
-pub use learn::LearnOp;
-pub use matmul::MatMulOp;
-pub use movement::MovementOp;
-pub use norm::NormOp;
-pub use pooling::PoolOp;
-pub use position::PositionOp;
-pub use quantised::QuantisedOp;
-pub use random::RandomOp;
-pub use recurrent::RecurrentOp;
-pub use reduce::ReduceOp;
-pub use resize::ResizeOp;
-pub use scan::ScanOp;
-pub use shape::ShapeOp;
-pub use signal::SignalOp;
-pub use slice::SliceOp;
-pub use text::TextOp;
-pub use unary::{UnaryOp, float_function, parameter_default};
-pub use vision::VisionOp;
+pub use unary::{float_function, parameter_default};

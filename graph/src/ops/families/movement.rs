@@ -5,7 +5,7 @@ use crate::ops::attrs::{bad, column_row_depth, normalize_axis, transpose_perm};
 use crate::ops::cost::output_traffic;
 use crate::ops::def::*;
 use crate::ops::host;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{MovementOp, Op};
 use crate::ops::shapes::*;
 
 fn transpose(i: &Infer<'_>) -> Rule {
@@ -91,11 +91,6 @@ fn reverse_sequence(i: &Infer<'_>) -> Rule {
 
 const DATA: OperandDef = operand("input", MOVED);
 const BLOCK: AttrDef = required("blocksize", AttrKind::Int);
-
-family! {
-    /// Ops that bring elements into another order.
-    MovementOp in Movement { Transpose, Trilu, DepthToSpace, SpaceToDepth, ReverseSequence }
-}
 
 /// Definitions of this family.
 pub(in crate::ops) const OPS: &[OpDef] = &[

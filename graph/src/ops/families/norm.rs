@@ -3,7 +3,7 @@
 use crate::ops::attrs::{LrnAttrs, axis, bad, mvn_axes};
 use crate::ops::cost::per_element;
 use crate::ops::def::*;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{NormOp, Op};
 use crate::ops::shapes::*;
 use crate::{DType, Dim};
 
@@ -125,11 +125,6 @@ fn lrn(i: &Infer<'_>) -> Rule {
 fn mean_variance(i: &Infer<'_>) -> Rule {
     mvn_axes(i.attrs, i.shape(0)?.len())?;
     one(i.dtype(0)?, i.shape(0)?.to_vec())
-}
-
-family! {
-    /// Normalisations.
-    NormOp in Norm { Softmax, LogSoftmax, Hardmax, LpNormalization, LayerNormalization, RMSNormalization, BatchNormalization, InstanceNormalization, GroupNormalization, LRN, MeanVarianceNormalization }
 }
 
 /// Definitions of this family.

@@ -4,7 +4,7 @@ use crate::graph::{Attrs, TensorType};
 use crate::ops::attrs::PoolAttrs;
 use crate::ops::cost::{elements, per_input_element, with_flops};
 use crate::ops::def::*;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{Op, PoolOp};
 use crate::ops::shapes::*;
 use crate::{DType, Dim};
 
@@ -75,11 +75,6 @@ fn pool_cost(attrs: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorTy
 }
 
 const POOLABLE: &[DType] = &[F32, F64, F16, BF16, I8, U8];
-
-family! {
-    /// Pooling over windows.
-    PoolOp in Pool { MaxPool, AveragePool, LpPool, GlobalAveragePool, GlobalMaxPool, GlobalLpPool }
-}
 
 /// Definitions of this family.
 pub(in crate::ops) const OPS: &[OpDef] = &[

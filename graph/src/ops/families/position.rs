@@ -4,7 +4,7 @@ use crate::graph::{Attrs, TensorType};
 use crate::ops::attrs::{RotaryAttrs, bad};
 use crate::ops::cost::{elements, moved};
 use crate::ops::def::*;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{Op, PositionOp};
 use crate::ops::shapes::*;
 
 fn rotary(i: &Infer<'_>) -> Rule {
@@ -64,11 +64,6 @@ fn rotary_cost(_: &Attrs, inputs: &[Option<&TensorType>], outputs: &[&TensorType
         flops: 3. * outputs.first().map_or(0., |t| elements(t)),
         bytes: moved(&[of(0), of(3)], outputs) + read,
     }
-}
-
-family! {
-    /// Ops that tell tokens their positions.
-    PositionOp in Position { RotaryEmbedding }
 }
 
 /// Definitions of this family.

@@ -10,7 +10,7 @@ use crate::ops::attrs::{
 };
 use crate::ops::cost::{elements, per_element, with_flops};
 use crate::ops::def::*;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{Op, QuantisedOp};
 use crate::ops::packing::packed_codes_len;
 use crate::ops::shapes::*;
 
@@ -321,14 +321,6 @@ pub(super) fn n_bits_cost(
     let weights = k * attrs.int("N", 0).max(0) as f64;
     let flops = 2. * k * outputs.first().map_or(0., |t| elements(t)) + 2. * weights;
     with_flops(flops, inputs, outputs)
-}
-
-family! {
-    /// Ops on quantised numbers.
-    QuantisedOp in Quantised {
-        ConvInteger, DequantizeLinear, DynamicQuantizeLinear, MatMulInteger, MatMulNBits, QLinearConv, QLinearMatMul,
-        QuantizeLinear,
-    }
 }
 
 pub(super) const N_BITS_OPERANDS: &[OperandDef] = &[

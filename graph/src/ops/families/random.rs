@@ -28,7 +28,7 @@ use crate::DType;
 use crate::ops::attrs::{NormalAttrs, UniformAttrs};
 use crate::ops::cost::per_element;
 use crate::ops::def::*;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{Op, RandomOp};
 use crate::ops::shapes::*;
 
 /// A tensor of `dtype` whose dimensions are the elements of operand 0.
@@ -58,11 +58,6 @@ fn normal(i: &Infer<'_>) -> Rule {
 const SHAPE: OperandDef = operand("shape", LONG).host();
 const SEED: OperandDef = operand("seed", LONG).host();
 const TO: AttrDef = required("dtype", AttrKind::DType);
-
-family! {
-    /// Random tensors.
-    RandomOp in Random { PhiloxUniform, PhiloxNormal }
-}
 
 /// Definitions of this family.
 pub(in crate::ops) const OPS: &[OpDef] = &[

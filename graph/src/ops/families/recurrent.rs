@@ -8,13 +8,8 @@ use crate::graph::{Attrs, TensorType};
 use crate::ops::attrs::{RecurrentAttrs, bad, packed_recurrent_len};
 use crate::ops::cost::{elements, with_flops};
 use crate::ops::def::*;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{Op, RecurrentOp};
 use crate::ops::shapes::*;
-
-family! {
-    /// Recurrent layers.
-    RecurrentOp in Recurrent { GRU, LSTM, RNN }
-}
 
 impl RecurrentOp {
     /// How many gates the weights have.

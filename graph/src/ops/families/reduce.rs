@@ -4,7 +4,7 @@ use crate::ops::attrs::{ReduceAttrs, axis, flag};
 use crate::ops::cost::per_input_element;
 use crate::ops::def::*;
 use crate::ops::host::{self, Arith};
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{Op, ReduceOp};
 use crate::ops::shapes::*;
 use crate::{DType, Dim};
 
@@ -131,11 +131,6 @@ const fn extremum(op: ReduceOp, doc: &'static str) -> OpDef {
     OpDef::of(Op::Reduce(op), doc, ARG_DATA, arg)
         .attrs(ARG_ATTRS)
         .cost(per_input_element::<1>)
-}
-
-family! {
-    /// Reductions along axes.
-    ReduceOp in Reduce { ReduceSum, ReduceProd, ReduceMax, ReduceMin, ReduceMean, ReduceL1, ReduceL2, ReduceLogSum, ReduceLogSumExp, ReduceSumSquare, ArgMax, ArgMin }
 }
 
 /// Definitions of this family.

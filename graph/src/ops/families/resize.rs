@@ -3,7 +3,7 @@
 use crate::ops::attrs::{AspectRatio, Coordinates, Interpolation, ResizeAttrs};
 use crate::ops::cost::per_element;
 use crate::ops::def::*;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{Op, ResizeOp};
 use crate::ops::shapes::*;
 use crate::{DType, Dim};
 
@@ -70,11 +70,6 @@ fn resize(i: &Infer<'_>) -> Rule {
         }
     }
     one(dtype, out)
-}
-
-family! {
-    /// Ops that bring tensors to other lengths.
-    ResizeOp in Resize { Resize }
 }
 
 /// Definitions of this family.

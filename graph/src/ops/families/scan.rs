@@ -3,7 +3,7 @@
 use crate::ops::attrs::{axis, normalize_axis};
 use crate::ops::cost::per_input_element;
 use crate::ops::def::*;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{Op, ScanOp};
 use crate::ops::shapes::*;
 
 fn cumulative(i: &Infer<'_>) -> Rule {
@@ -45,11 +45,6 @@ const fn running(op: ScanOp, doc: &'static str) -> OpDef {
     OpDef::of(Op::Scan(op), doc, CUMULATED, cumulative)
         .attrs(COVERED)
         .cost(per_input_element::<1>)
-}
-
-family! {
-    /// Running sums and products, and the greatest elements along an axis.
-    ScanOp in Scan { CumProd, CumSum, TopK }
 }
 
 /// Definitions of this family.

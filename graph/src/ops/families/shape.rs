@@ -5,7 +5,7 @@ use crate::ops::attrs::{bad, fill_value, flag, normalize_axes, split_axis};
 use crate::ops::cost::{free, per_element};
 use crate::ops::def::*;
 use crate::ops::host;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{Op, ShapeOp};
 use crate::ops::shapes::*;
 
 /// The rule of an output of `shape`, with the dtype and the elements of operand 0.
@@ -283,11 +283,6 @@ fn constant(i: &Infer<'_>) -> Rule {
 }
 
 const DATA: OperandDef = operand("data", STORED);
-
-family! {
-    /// Ops on shapes, and tensors that are made from shapes alone.
-    ShapeOp in Shape { Constant, Shape, Size, Reshape, Flatten, Squeeze, Unsqueeze, ConstantOfShape, Range, EyeLike }
-}
 
 /// Definitions of this family.
 pub(in crate::ops) const OPS: &[OpDef] = &[

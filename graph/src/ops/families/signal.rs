@@ -5,7 +5,7 @@ use crate::graph::{Attrs, TensorType};
 use crate::ops::attrs::{DftAttrs, FoldAttrs, bad, normalize_axis};
 use crate::ops::cost::{elements, per_input_element, with_flops};
 use crate::ops::def::*;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{Op, SignalOp};
 use crate::ops::shapes::*;
 
 fn dft(i: &Infer<'_>) -> Rule {
@@ -129,11 +129,6 @@ fn col2im(i: &Infer<'_>) -> Rule {
         None => out.extend((0..rank).map(|k| i.fresh(0, k + 2))),
     }
     one(i.dtype(0)?, out)
-}
-
-family! {
-    /// Transforms of signals, and sums of overlapping blocks.
-    SignalOp in Signal { Col2Im, DFT }
 }
 
 /// Definitions of this family.

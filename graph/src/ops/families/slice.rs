@@ -5,7 +5,7 @@ use crate::ops::attrs::{PadMode, axis, bad, normalize_axes, slice_range};
 use crate::ops::cost::output_traffic;
 use crate::ops::def::*;
 use crate::ops::host;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{Op, SliceOp};
 use crate::ops::shapes::*;
 
 /// The greatest weight of a length that the expression for what is left of it may repeat.
@@ -329,11 +329,6 @@ fn expand(i: &Infer<'_>) -> Rule {
 }
 
 const DATA: OperandDef = operand("data", MOVED);
-
-family! {
-    /// Ops that take tensors apart or put them together.
-    SliceOp in Slice { Slice, Split, Concat, Pad, Tile, Expand }
-}
 
 /// Definitions of this family.
 pub(in crate::ops) const OPS: &[OpDef] = &[

@@ -4,7 +4,7 @@ use crate::Dim;
 use crate::ops::attrs::{GramAttrs, NormalizerAttrs, TokenizerAttrs, check_pattern};
 use crate::ops::cost::{per_element, per_input_element};
 use crate::ops::def::*;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{Op, TextOp};
 use crate::ops::shapes::*;
 
 fn concat(i: &Infer<'_>) -> Rule {
@@ -75,11 +75,6 @@ fn tokenize(i: &Infer<'_>) -> Rule {
 }
 
 const TEXT: &[crate::DType] = &[Str];
-
-family! {
-    /// Ops on strings.
-    TextOp in Text { RegexFullMatch, StringConcat, StringNormalizer, StringSplit, TfIdfVectorizer, Tokenizer }
-}
 
 /// Definitions of this family.
 pub(in crate::ops) const OPS: &[OpDef] = &[

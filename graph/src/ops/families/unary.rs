@@ -8,7 +8,7 @@ use crate::ops::attrs::{CastAttrs, bad, gelu_tanh};
 use crate::ops::cost::{free, per_element};
 use crate::ops::def::*;
 use crate::ops::host;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{Op, UnaryOp};
 use crate::ops::shapes::*;
 use crate::tensor::Shape;
 use crate::{DType, Dim};
@@ -189,17 +189,9 @@ fn checked(i: &Infer<'_>, op: UnaryOp, parameters: &[f32]) -> Rule {
     }
 }
 
-/// Declares the family, and defines the ops that compute a function of one float and nothing else.
+/// Defines the ops that compute a function of one float and nothing else.
 macro_rules! functions {
     ($($cost:literal $name:ident $({ $($parameter:ident = $default:literal),* })? $doc:literal;)*) => {
-        family! {
-            /// Elementwise ops of one operand, and casts.
-            UnaryOp in Unary {
-                $($name,)*
-                Abs, Neg, Sign, Relu, Not, BitwiseNot, Erf, Gelu, IsNaN, IsInf, Clip, BitCast, Cast, CastLike, Identity, Dropout
-            }
-        }
-
         /// Definitions of the ops that compute a function of one float and nothing else.
         pub(in crate::ops) const FUNCTIONS: &[OpDef] = &[
             $(function!($cost $name $({ $($parameter = $default),* })? $doc)),*

@@ -7,7 +7,7 @@ use crate::ops::attrs::{
 };
 use crate::ops::cost::{elements, per_element, per_input_element, with_flops};
 use crate::ops::def::*;
-use crate::ops::kind::{Op, family};
+use crate::ops::kind::{Op, VisionOp};
 use crate::ops::shapes::*;
 
 fn grid_sample(i: &Infer<'_>) -> Rule {
@@ -205,13 +205,6 @@ fn max_unpool(i: &Infer<'_>) -> Rule {
 const X: OperandDef = operand("X", FLOATS);
 const SCALE: AttrDef = attr("spatial_scale", AttrKind::Float);
 const F32_ONLY: &[crate::DType] = &[F32];
-
-family! {
-    /// Ops of vision models.
-    VisionOp in Vision {
-        DeformConv, GridSample, ImageDecoder, MaxRoiPool, MaxUnpool, NonMaxSuppression, RoiAlign,
-    }
-}
 
 /// Definitions of this family.
 pub(in crate::ops) const OPS: &[OpDef] = &[

@@ -3,8 +3,8 @@
 //! Inference is one pass in topological order. It follows the elements of small integer and bool values, so that
 //! exported shape arithmetic resolves to symbolic dimensions.
 //!
-//! Whatever runs the rules of ops is here: `check` looks at what a rule is given and what it gives, `concrete` runs it on
-//! sizes of run time, and `verify` compares with the types that a function declares.
+//! Whatever runs the rules of ops is here: `check` looks at what a rule is given and what it gives, `concrete` runs it
+//! on sizes of run time, and `verify` compares with the types that a function declares.
 
 mod check;
 mod concrete;
