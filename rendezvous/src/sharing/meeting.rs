@@ -69,12 +69,16 @@ pub(super) async fn meet(
     nonce: Nonce,
     address: Vec<u8>,
 ) {
+    let Link::Remote(remote) = &*link else { return };
     let address = Path::new(OsStr::from_bytes(&address));
     match memory.meet(address, &nonce).await {
-        Ok(taker) => link.until_ended(segments.take(link.peer(), taker)).await,
+        Ok(taker) => {
+            let take = segments.take(remote.peer(), taker);
+            remote.until_ended(take).await;
+        }
         Err(e) => {
-            tracing::debug!(peer = link.peer().name, "not on this host: {e}");
-            link.send(Frame::Sharing(SharingFrame::Apart));
+            tracing::debug!(peer = remote.peer().name, "not on this host: {e}");
+            remote.lane().send(&Frame::Sharing(SharingFrame::Apart));
         }
     }
 }
