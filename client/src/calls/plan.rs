@@ -14,8 +14,8 @@ use crate::calls::worker_process::WorkerProcess;
 use crate::model::phase::Phase;
 
 impl Inner {
-    /// Plans for axes of these sizes, with as much room to grow as fits, and where it fits with the `former` bounds of axes:
-    /// calls whose axes are long in turns need not be planned in turns. Nothing is installed.
+    /// Plans for axes of these sizes, with as much room to grow as fits, and where it fits with the `former` bounds of
+    /// axes: calls whose axes are long in turns need not be planned in turns. Nothing is installed.
     pub(crate) async fn planned(
         &self,
         bindings: &Bindings,

@@ -53,8 +53,8 @@ impl DeviceSet {
         devices.find(|d| Arc::ptr_eq(&d.0, worker))
     }
 
-    /// The fastest of the devices, as measured, that has a kernel of an op. A device whose worker is not a member any more
-    /// counts as the slowest: an op that is issued there fails with the reason.
+    /// The fastest of the devices, as measured, that has a kernel of an op. A device whose worker is not a member any
+    /// more counts as the slowest: an op that is issued there fails with the reason.
     pub(crate) fn fastest(&self, sessions: &Sessions, def: Option<&OpDef>) -> Option<Device> {
         let custom = def.filter(|def| ops::is_custom(def.name));
         let able = self.devices().iter();

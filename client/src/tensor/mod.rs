@@ -491,8 +491,8 @@ impl Tensor {
         let late = h.late().map(|(_, late)| late);
         let late = late.filter(|_| known.is_none());
         let (id, transfer) = to.take(from, h.dtype(), known.clone(), late, at)?;
-        // The source can tell the tensor from a stranger's once it is linked to the destination, so it is told only then.
-        // Until then the tensor is held.
+        // The destination has to be linked, so that it can tell the tensor from a stranger's. Until then the tensor is
+        // held.
         let (tensor, source, there) = (self.clone(), from.session().clone(), to.session().clone());
         to.when_linked(move || source.give(tensor.id(), &there, transfer));
         let ty = (h.dtype(), known.unwrap_or_default());

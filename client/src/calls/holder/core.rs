@@ -2,11 +2,10 @@
 //! without locks, I/O and clock.
 //!
 //! ```text
-//!                          planned        a call exceeds it           its calls have left
-//! Absent ──asked──> Planning ───> Live ──────────────────> Draining ──────────────────> Releasing ──released──> Planning
-//!   ^                  │          │ │                                                       ^
-//!   ├──failed or left──┘          │ └────────a worker of it is gone, or nobody calls it─────┘
-//!   └──left── Unloading <──unloaded
+//! Absent ─asked─> Planning ─planned─> Live ─a call exceeds it─> Draining ─its calls left─> Releasing ─released─> Planning
+//!   ^                │                 │ │                                                   ^
+//!   ├ failed or left ┘                 │ └─── a worker of it is gone, or nobody calls it ────┘
+//!   └─left─ Unloading <─unloaded───────┘
 //! ```
 //!
 //! A *caller* asks for the lease. It is answered at once where the lease serves it. Otherwise something has to be done
@@ -20,7 +19,7 @@
 //! 4. A failure ends the turn, and is told to those that would have failed in the same way: they asked before the turn
 //!    began, for the same sizes and without the same workers, and would not wait for longer. Everybody else has a turn
 //!    of its own, so that a failed plan is tried anew.
-//! 5. At most [`MOST_ORDERS`] orders are on their way to a caller.
+//! 5. At most [`MOST_ORDERS`](super::interface::MOST_ORDERS) orders are on their way to a caller.
 //! 6. A lease leaves the core by [`Command::Discard`], or to whoever unloads the function.
 
 #[cfg(test)]
@@ -30,102 +29,11 @@ use std::collections::VecDeque;
 
 use convoke_common::actor;
 use convoke_graph::dim::Bindings;
-use convoke_graph::program::Axes;
 use rustc_hash::FxHashSet;
-use tokio::time::Instant;
 
-use crate::calls::worker_process::WorkerProcess;
-
-/// The most orders that are on their way to one caller: a task, and the news that the function was unloaded.
-pub(crate) const MOST_ORDERS: usize = 2;
-
-/// The number of a caller, from the moment it asks until it leaves. Later callers have higher numbers.
-pub(crate) type CallerId = u64;
-
-/// What the core asks of an installed lease. Clones are the same lease.
-pub(crate) trait InstalledLease: Clone {
-    /// Whether calls with axes of these sizes can succeed.
-    fn holds(&self, sizes: &Bindings) -> bool;
-
-    /// Whether no call can succeed any more.
-    fn is_broken(&self) -> bool;
-}
-
-/// What a caller needs of a lease.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Request {
-    /// The sizes of the dynamic axes.
-    pub sizes: Bindings,
-    /// The workers that a new plan should not use.
-    pub avoid: Vec<WorkerProcess>,
-    /// Until when the caller waits at most.
-    pub deadline: Option<Instant>,
-}
-
-/// What a lease leaves to the one that replaces it.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Predecessor {
-    /// The bounds that calls had so far.
-    pub axes: Axes,
-    /// The workers that cannot be used any more.
-    pub unusable: Vec<WorkerProcess>,
-}
-
-/// An event of a function's lease. `L` is a lease, `F` the failure of a turn, and `C` leads to a caller.
-#[derive(Debug)]
-pub(crate) enum Event<L, F, C> {
-    /// A caller asks for the lease.
-    Asked {
-        id: CallerId,
-        request: Request,
-        caller: C,
-    },
-    /// The program unloads the function. Whoever waits for its lease gives up.
-    Unloaded { id: CallerId, caller: C },
-    /// A caller is done, with its call or with the release, or has given up.
-    Left { id: CallerId },
-    /// A [`Task::Release`] has ended. After a failure the lease is still to be released.
-    Released {
-        id: CallerId,
-        outcome: Result<Predecessor, F>,
-    },
-    /// A [`Task::Plan`] has ended.
-    Planned { id: CallerId, outcome: Result<L, F> },
-    /// The last handle of the function is gone.
-    Dropped,
-}
-
-/// A task of the caller that has the turn.
-#[derive(Debug, PartialEq)]
-pub(crate) enum Task<L> {
-    /// Release this lease. Who asked for a lease says [`Event::Released`] then; who unloads the function leaves.
-    Release(L),
-    /// Plan and install a lease for the request, and say [`Event::Planned`].
-    Plan(Predecessor),
-}
-
-/// Why a caller gets no lease.
-#[derive(Debug, PartialEq)]
-pub(crate) enum Refusal<F> {
-    Failed(F),
-    Unloaded,
-}
-
-/// What a caller is told.
-#[derive(Debug, PartialEq)]
-pub(crate) enum Order<L, F> {
-    Task(Task<L>),
-    /// The caller may call this lease until it leaves; or it is no caller any more.
-    Answer(Result<L, Refusal<F>>),
-}
-
-/// A command that responds to an event.
-#[derive(Debug, PartialEq)]
-pub(crate) enum Command<L, F, C> {
-    Tell(C, Order<L, F>),
-    /// Drop this lease, which is of no use any more.
-    Discard(L),
-}
+use super::interface::{
+    CallerId, Command, Event, InstalledLease, Order, Predecessor, Refusal, Request, Task,
+};
 
 /// A lease, and the callers that may call it.
 struct CalledLease<L> {
@@ -291,8 +199,8 @@ impl<L: InstalledLease, F: Clone, C: Clone> Core<L, F, C> {
                 self.answer(turn.caller, Err(Refusal::Unloaded));
                 State::Live(live)
             }
-            State::Planning(turn) => State::Planning(self.revoked(turn)),
-            State::Releasing(live, turn) => State::Releasing(live, self.revoked(turn)),
+            State::Planning(turn) => State::Planning(self.revoke(turn)),
+            State::Releasing(live, turn) => State::Releasing(live, self.revoke(turn)),
             other => other,
         };
     }
@@ -420,7 +328,7 @@ impl<L: InstalledLease, F: Clone, C: Clone> Core<L, F, C> {
     }
 
     /// Tells the caller that has the turn that the function was unloaded.
-    fn revoked(&mut self, mut turn: Turn<C>) -> Turn<C> {
+    fn revoke(&mut self, mut turn: Turn<C>) -> Turn<C> {
         if !std::mem::replace(&mut turn.revoked, true) {
             self.answer(turn.caller.clone(), Err(Refusal::Unloaded));
         }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use convoke_common::actor::Core as _;
 use convoke_common::ids::Incarnation;
+use convoke_graph::program::Axes;
+use tokio::time::Instant;
 
 use super::*;
 

@@ -1,9 +1,10 @@
 //! The holder of a function's lease: calls get the lease from it, and wait here until there is one that serves them.
 //!
-//! The [`core`] makes the decisions. A caller carries out the tasks that it is given on its own future, so that they end
-//! with the caller's deadline and when it is dropped.
+//! The [`core`] makes the decisions. A caller carries out its tasks on its own future, so that they end with the
+//! caller's deadline and when it is dropped.
 
 mod core;
+mod interface;
 
 use std::sync::Arc;
 
@@ -12,14 +13,15 @@ use convoke_common::error::{Code, Error, Result};
 use convoke_graph::dim::Bindings;
 use tokio::sync::mpsc;
 
-use self::core::{Command, Core, Event, InstalledLease, MOST_ORDERS, Refusal, Task};
+use self::core::Core;
+use self::interface::{Command, Event, InstalledLease, MOST_ORDERS, Refusal, Task};
 use crate::calls::attempts::FailedAttempt;
 use crate::calls::lease::Lease;
 use crate::cluster::coordinator::is_away;
 
-pub(crate) use self::core::{Predecessor, Request};
+pub(crate) use self::interface::{Predecessor, Request};
 
-type Order = self::core::Order<Arc<Lease>, FailedAttempt>;
+type Order = self::interface::Order<Arc<Lease>, FailedAttempt>;
 type LeaseEvent = Event<Arc<Lease>, FailedAttempt, mpsc::Sender<Order>>;
 
 impl InstalledLease for Arc<Lease> {
