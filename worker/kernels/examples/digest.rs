@@ -4,7 +4,8 @@
 
 use convoke_kernels::Exec;
 use convoke_kernels::conv::{
-    ConvEpilogue, ConvShape, ConvSizes, ConvWeights, NarrowConv, conv, pack_conv_weights_into,
+    ConvEpilogue, ConvShape, ConvSizes, ConvWeights, NarrowConv, NarrowEnding, conv,
+    pack_conv_weights_into,
 };
 use convoke_kernels::element::{bf16, f16};
 use convoke_kernels::gemm::{
@@ -122,16 +123,14 @@ impl Digest {
         if let Some(plan) = NarrowConv::new(&s) {
             let x: Vec<f16> = x.iter().map(|x| f16::from_f32(*x)).collect();
             let mut y = vec![f16::ZERO; s.output_len()];
-            let e = ConvEpilogue {
-                bias: Some(&bias),
-                residual: None,
-                activation,
-            };
             let weights = ConvWeights::RowMajor(&w);
-            plan.run(exec, &x, weights, &e, &mut y)
-                .expect("nobody cancels");
-            let y: Vec<f32> = y.into_iter().map(f16::to_f32).collect();
-            self.absorb(&y);
+            for gates in [false, true] {
+                let end = (Some(&bias[..]), NarrowEnding { activation, gates });
+                plan.run(exec, &x, weights, end, &mut y)
+                    .expect("nobody cancels");
+                let y: Vec<f32> = y.iter().map(|y| y.to_f32()).collect();
+                self.absorb(&y);
+            }
         }
     }
 
