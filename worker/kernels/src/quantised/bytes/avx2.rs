@@ -6,9 +6,12 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::columns::{Panel, copy_few};
-use super::tile::{Dots, InRegisters, Part};
-use super::{PANEL, Product, SumRows, packed_row};
+use super::codings::InRegisters;
+use super::columns::Panel;
+use super::operands::packed_row;
+use super::product::{Product, SumRows};
+use super::runs::{PANEL, copy_few};
+use super::tile::{Dots, Part};
 use crate::quantised::interleave;
 
 /// Columns whose sums are kept in registers at a time.

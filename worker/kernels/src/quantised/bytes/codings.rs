@@ -5,15 +5,25 @@
 
 use std::ops::Range;
 
-use super::tile::InRegisters;
-use super::{Product, Zeros};
+use super::operands::Zeros;
+use super::product::Product;
 use crate::multiversion::multiversion;
-use crate::quantised::requantise::SumBias;
+use crate::quantised::requantise::{Requantisation, SumBias};
 
 /// Most rows at once: a multiple of the rows whose sums are kept in registers.
 pub(super) const ROWS: usize = 384;
 /// Rows beyond the last one that may be read, so that whole vectors can be.
 const BEYOND: usize = 16;
+
+/// The order of a panel's columns where the codes of its sums are made in registers.
+#[derive(Clone, Copy)]
+pub(super) struct InRegisters<'a> {
+    /// The columns, at most those of a panel.
+    pub columns: usize,
+    /// The zero point of all columns, as panels have it.
+    pub zero: i32,
+    pub how: &'a Requantisation<'a>,
+}
 
 /// The parameters of each row, by its number among the rows at once. Those beyond the last row have no meaning.
 pub(super) struct RowCodings {

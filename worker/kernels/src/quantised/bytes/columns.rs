@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::PANEL;
 use super::image::Image;
+use super::runs::{PANEL, Runs, copy_few};
 
 /// How many rows ahead of those that are used rows of a matrix are fetched.
 #[cfg(target_arch = "x86_64")]
@@ -16,16 +16,6 @@ pub(super) enum Columns<'a> {
     Matrix { codes: &'a [u8], n: usize },
     /// The copy of the input of one group of one batch item, and how it lies there.
     Image { image: &'a Image, codes: &'a [u8] },
-}
-
-/// Columns of a panel that are consecutive, in a row of the output and where they are read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Run {
-    /// The first column within the panel.
-    pub at: usize,
-    pub len: usize,
-    /// The column of the output, or of a plane of the copy.
-    pub place: usize,
 }
 
 /// The columns of one panel.
@@ -45,40 +35,6 @@ pub(super) struct Gathered {
     pub span: usize,
     /// The places of the columns from the first one on.
     pub places: [u8; PANEL],
-}
-
-/// The runs of a panel.
-pub(super) struct Runs {
-    all: [Run; PANEL],
-    count: usize,
-}
-
-impl Runs {
-    pub fn none() -> Runs {
-        Runs {
-            all: [Run::default(); PANEL],
-            count: 0,
-        }
-    }
-
-    fn one(columns: &Range<usize>) -> Runs {
-        let mut runs = Runs::none();
-        runs.push(Run {
-            at: 0,
-            len: columns.len(),
-            place: columns.start,
-        });
-        runs
-    }
-
-    pub fn push(&mut self, run: Run) {
-        self.all[self.count] = run;
-        self.count += 1;
-    }
-
-    pub fn as_slice(&self) -> &[Run] {
-        &self.all[..self.count]
-    }
 }
 
 impl<'a> Panel<'a> {
@@ -166,28 +122,5 @@ impl<'a> Panel<'a> {
             Columns::Image { image, .. } if !image.gathers => image.outputs(&self.columns),
             _ => Runs::one(&self.columns),
         }
-    }
-}
-
-/// Copies at most a panel's width, without the call that a copy of unknown size is.
-#[inline(always)]
-pub(super) fn copy_few(from: &[u8], to: &mut [u8]) {
-    let n = from.len();
-    // Two pieces of one size cover each number of codes up to twice that size.
-    macro_rules! pieces {
-        ($($size:literal),*) => {$(
-            if ($size..=2 * $size).contains(&n) {
-                let (first, last) = (from.first_chunk::<$size>(), from.last_chunk::<$size>());
-                if let (Some(first), Some(last)) = (first, last) {
-                    to[..$size].copy_from_slice(first);
-                    to[n - $size..n].copy_from_slice(last);
-                }
-                return;
-            }
-        )*};
-    }
-    pieces!(32, 16, 8, 4);
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = *from;
     }
 }

@@ -19,8 +19,7 @@
 
 use std::ops::Range;
 
-use super::PANEL;
-use super::columns::{Run, Runs, copy_few};
+use super::runs::{PANEL, Run, Runs, copy_few};
 use crate::Exec;
 use crate::conv::{Axis, ConvShape};
 use crate::error::Result;

@@ -7,7 +7,7 @@
 //! ```
 //! The left operand is packed once: its rows as signed bytes, filled with zeros to a multiple of four, and their sums. Rows that
 //! are so already ([`is_packed`]) only have their sums taken.
-//! The right operand is packed as it is used: a *panel* of 64 columns and at most [`DEPTH`] rows at a time, as unsigned
+//! The right operand is packed as it is used: a *panel* of 64 columns and at most 1024 rows at a time, as unsigned
 //! bytes, four of a column next to each other. A code of the other signedness is moved by 128, as is its zero point. The
 //! input of a convolution is such an operand, whose rows are parts of a padded copy ([`image`]).
 //!
@@ -25,8 +25,11 @@ mod avx2;
 mod codings;
 mod columns;
 mod image;
+mod operands;
 mod output;
 mod portable;
+mod product;
+mod runs;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -38,15 +41,18 @@ mod vnni_few;
 #[cfg(target_arch = "x86_64")]
 mod vnni_row;
 
-#[cfg(target_arch = "x86_64")]
-use std::ops::Range;
 use std::sync::OnceLock;
 
 #[cfg(target_arch = "x86_64")]
 use codings::RowCodings;
 use columns::Columns;
 use image::Image;
-use output::Output;
+pub use operands::{
+    Bytes, PackedRows, Zeros, is_packed, needs_row_sums, pack_rows, packed_row, sum_rows,
+};
+use product::Product;
+pub use product::{DEEPEST, Destination};
+use runs::PANEL;
 
 use crate::Exec;
 use crate::conv::ConvShape;
@@ -55,17 +61,7 @@ use crate::gemm::Batch;
 use crate::gemm::driver::row_parts;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Isa;
-use crate::multiversion::multiversion;
-use crate::quantised::requantise::Requantisation;
-use crate::split::{tiles, tiles2};
 
-/// Columns of a panel.
-const PANEL: usize = 64;
-/// Most rows of a panel: it fits the level-2 cache together with rows of the left operand.
-#[cfg(target_arch = "x86_64")]
-const DEPTH: usize = 1024;
-/// Most rows of a panel whose sums become codes at once.
-pub const DEEPEST: usize = 8192;
 /// Least work of a tile, in multiply-adds: some microseconds.
 const TILE_WORK: usize = 1 << 20;
 /// Least codes of a tile that reads each of them once, from memory: some microseconds.
@@ -121,236 +117,6 @@ impl Means {
 /// Whether this processor has products of bytes. Without them, sums of f32 products are faster.
 pub fn multiplies_bytes() -> bool {
     Means::detect() != Means::Portable
-}
-
-/// Codes of eight bits.
-#[derive(Debug, Clone, Copy)]
-pub struct Bytes<'a> {
-    /// The bits of the codes.
-    pub codes: &'a [u8],
-    /// Whether the codes are signed.
-    pub signed: bool,
-}
-
-/// The zero points of an operand: one, or one for each row of the left operand or column of the right one. They are whole
-/// numbers.
-#[derive(Debug, Clone, Copy)]
-pub enum Zeros<'a> {
-    /// One zero point serves all codes.
-    One(i32),
-    /// Each row, or column, has a zero point.
-    Each(&'a [f32]),
-}
-
-impl Zeros<'_> {
-    pub(super) fn at(&self, i: usize) -> i32 {
-        match self {
-            Zeros::One(zero) => *zero,
-            Zeros::Each(all) => all[i] as i32,
-        }
-    }
-}
-
-/// Whether products with this right operand depend on the sums of the left one's rows: they do not where its codes are unsigned and
-/// their zero point is zero, as that of the results of a rectifier is.
-pub fn needs_row_sums(right: Bytes<'_>, zeros: Zeros<'_>) -> bool {
-    right.signed || !matches!(zeros, Zeros::One(0))
-}
-
-/// The bytes of a packed row of `k` codes.
-pub fn packed_row(k: usize) -> usize {
-    k.next_multiple_of(4)
-}
-
-/// Sums of 16 bits that are kept at a time.
-const LANES: usize = 64;
-
-multiversion! {
-    /// The sum of the codes of a row as signed bytes.
-    fn sum_of_row<>(codes: &[u8]) -> i32 {
-        let mut sum = 0i32;
-        // The sum of 128 bytes fits 16 bits.
-        for part in codes.chunks(128 * LANES) {
-            let mut sums = [0i16; LANES];
-            let (whole, rest) = part.as_chunks::<LANES>();
-            for codes in whole {
-                for i in 0..LANES {
-                    sums[i] += i16::from(codes[i] as i8);
-                }
-            }
-            for i in 0..LANES {
-                sum = sum.wrapping_add(i32::from(sums[i]));
-            }
-            for code in rest {
-                sum = sum.wrapping_add(i32::from(*code as i8));
-            }
-        }
-        sum
-    }
-}
-
-multiversion! {
-    /// Packs the codes of a row, moved by `flip`.
-    fn pack_row<>(codes: &[u8], flip: u8, to: &mut [u8]) {
-        let (to, rest) = to.split_at_mut(codes.len());
-        for i in 0..codes.len() {
-            to[i] = codes[i] ^ flip;
-        }
-        rest.fill(0);
-    }
-}
-
-/// Whether rows of `k` codes are packed as they are.
-pub fn is_packed(signed: bool, k: usize) -> bool {
-    signed && packed_row(k) == k
-}
-
-/// Writes the sums of rows of `k` codes, which are packed as they are, to `sums`.
-pub fn sum_rows(exec: &Exec, rows: &[u8], k: usize, sums: &mut [i32]) -> Result {
-    assert_eq!(rows.len(), sums.len() * k, "codes of the left operand");
-    let grain = (crate::split::GRAIN / k.max(1)).max(1);
-    Ok(tiles(exec, sums, 1, grain, |range, sums| {
-        for (row, sum) in range.zip(sums) {
-            *sum = sum_of_row(&rows[row * k..(row + 1) * k]);
-        }
-    })?)
-}
-
-/// Packs the rows of a left operand, `k` codes each, into `to`, [`packed_row`] bytes each, and their sums into `sums`.
-pub fn pack_rows(
-    exec: &Exec,
-    left: Bytes<'_>,
-    k: usize,
-    to: &mut [u8],
-    sums: &mut [i32],
-) -> Result {
-    let flip = if left.signed { 0 } else { 128 };
-    let (rows, width) = (sums.len(), packed_row(k));
-    assert_eq!(left.codes.len(), rows * k, "codes of the left operand");
-    let grain = (crate::split::GRAIN / width.max(1)).max(1);
-    Ok(tiles2(
-        exec,
-        (to, width),
-        (sums, 1),
-        rows,
-        grain,
-        |range, to, sums| {
-            for (i, row) in range.enumerate() {
-                let codes = &left.codes[row * k..(row + 1) * k];
-                let to = &mut to[i * width..(i + 1) * width];
-                pack_row(codes, flip, to);
-                sums[i] = sum_of_row(to);
-            }
-        },
-    )?)
-}
-
-/// A left operand that [`pack_rows`] has packed, or whose rows were so already.
-#[derive(Debug, Clone, Copy)]
-pub struct PackedRows<'a> {
-    pub packed: &'a [u8],
-    pub sums: &'a [i32],
-    /// Whether the codes were signed.
-    pub signed: bool,
-    /// The zero points of the codes.
-    pub zeros: Zeros<'a>,
-}
-
-/// What is made of the sums.
-pub enum Destination<'a> {
-    /// The sums are the result.
-    Sums(&'a mut [i32]),
-    /// The sums become codes. Each is a sum of at most [`DEEPEST`] products.
-    Codes(&'a mut [u8], &'a Requantisation<'a>),
-}
-
-impl<'a> Destination<'a> {
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Destination::Sums(out) => out.len(),
-            Destination::Codes(out, _) => out.len(),
-        }
-    }
-
-    /// The start of the output, for products over `k` terms with `n` columns.
-    fn start(self, n: usize, k: usize) -> Output<'a> {
-        match self {
-            Destination::Sums(out) => Output::Sums(out.as_mut_ptr()),
-            Destination::Codes(out, how) => {
-                assert!(k <= DEEPEST, "codes of sums of {k} products");
-                assert!(how.fits_columns(n), "scales of columns");
-                Output::Codes(out.as_mut_ptr(), how)
-            }
-        }
-    }
-}
-
-/// One product with its operands.
-#[derive(Clone, Copy)]
-struct Product<'a> {
-    /// Columns of the output.
-    n: usize,
-    k: usize,
-    left: PackedRows<'a>,
-    /// The first row of the left operand.
-    first: usize,
-    /// The number of the first row among the rows of all products.
-    number: usize,
-    right: Columns<'a>,
-    /// Whether the codes of the right operand are signed.
-    signed: bool,
-    zeros: Zeros<'a>,
-    /// The output, row-major and `n` wide.
-    out: Output<'a>,
-}
-
-/// Where tiles write sums: the first row's first one, and the distance of rows.
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-struct SumRows {
-    start: *mut i32,
-    stride: usize,
-}
-
-#[cfg(target_arch = "x86_64")]
-impl SumRows {
-    fn at(self, row: usize, column: usize) -> *mut i32 {
-        self.start.wrapping_add(row * self.stride + column)
-    }
-}
-
-impl Product<'_> {
-    /// The zero point of row `i` as the packed bytes have it, and the sum of the row's numbers.
-    fn row_zero(&self, i: usize) -> (i32, i32) {
-        let moved = if self.left.signed { 0 } else { 128 };
-        let zero = self.left.zeros.at(self.first + i).wrapping_sub(moved);
-        let codes = self.left.sums[self.first + i];
-        (zero, codes.wrapping_sub((self.k as i32).wrapping_mul(zero)))
-    }
-
-    /// Whether the zero points of all rows are zero, as the packed bytes have them.
-    #[cfg(target_arch = "x86_64")]
-    fn rows_have_no_zeros(&self) -> bool {
-        let moved = if self.left.signed { 0 } else { 128 };
-        matches!(self.left.zeros, Zeros::One(zero) if zero == moved)
-    }
-
-    /// The zero point of a column as panels have it.
-    #[cfg(target_arch = "x86_64")]
-    fn column_zero(&self, j: usize) -> i32 {
-        let moved = if self.signed { 128 } else { 0 };
-        self.zeros.at(j).wrapping_add(moved)
-    }
-
-    /// The zero points of columns as panels have them, with zeros after them.
-    #[cfg(target_arch = "x86_64")]
-    fn column_zeros(&self, columns: &Range<usize>) -> [i32; PANEL] {
-        let mut all = [0; PANEL];
-        for (zero, j) in all.iter_mut().zip(columns.clone()) {
-            *zero = self.column_zero(j);
-        }
-        all
-    }
 }
 
 /// Runs `items` products of one size, whose right operands have `width` columns; `product(i)` gives the i-th.

@@ -1,30 +1,11 @@
 //! From the sums of a tile to the output: the sums themselves, or the codes that are made of them.
 
-use super::columns::{Run, copy_few};
-use super::{PANEL, Product};
-use crate::quantised::requantise::{Requantisation, RowCoding, codes_of_panel};
+use super::product::{Output, Product};
+use super::runs::{PANEL, Run, copy_few};
+use crate::quantised::requantise::{RowCoding, codes_of_panel};
 
 /// Most rows whose sums an instruction set keeps in registers.
 pub(super) const MOST_ROWS: usize = 6;
-
-/// The start of an output.
-#[derive(Clone, Copy)]
-pub(super) enum Output<'a> {
-    Sums(*mut i32),
-    Codes(*mut u8, &'a Requantisation<'a>),
-}
-
-// SAFETY: tiles of the output are disjoint (invariant 2 of the products).
-unsafe impl Sync for Output<'_> {}
-
-impl Output<'_> {
-    pub fn after(self, elements: usize) -> Self {
-        match self {
-            Output::Sums(at) => Output::Sums(at.wrapping_add(elements)),
-            Output::Codes(at, how) => Output::Codes(at.wrapping_add(elements), how),
-        }
-    }
-}
 
 /// The sums of a few rows in the columns of a panel, and the codes that are made of them.
 pub(super) struct Block {

@@ -3,8 +3,10 @@
 use std::ops::Range;
 
 use super::columns::Panel;
+use super::operands::packed_row;
 use super::output::Block;
-use super::{PANEL, Product, packed_row};
+use super::product::Product;
+use super::runs::PANEL;
 use crate::Exec;
 
 /// Computes a rectangle of the output, or stops early where the step was cancelled.

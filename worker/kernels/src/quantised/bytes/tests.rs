@@ -2,7 +2,7 @@ use super::*;
 use crate::conv::ConvSizes;
 use crate::conv::tests::random::{DRAWS, DrawnConv};
 use crate::quantised::testing::{codes, convolved, number};
-use crate::quantised::{Format, SumBias, requantise};
+use crate::quantised::{Format, Requantisation, SumBias, requantise};
 use crate::testing::{check_stops, each_exec, exec};
 
 struct Packed {

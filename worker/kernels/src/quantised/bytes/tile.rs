@@ -2,14 +2,17 @@
 
 use std::ops::Range;
 
-use super::codings::{self, RowCodings};
+use super::codings::{self, InRegisters, RowCodings};
 use super::columns::Panel;
-use super::output::{Block, MOST_ROWS, Output, write_strip};
-use super::{DEPTH, PANEL, Product, SumRows, Zeros};
+use super::operands::Zeros;
+use super::output::{Block, MOST_ROWS, write_strip};
+use super::product::{Output, Product, SumRows};
+use super::runs::PANEL;
 use crate::Exec;
 use crate::gemm::scratch::with_scratch;
-use crate::quantised::requantise::Requantisation;
 
+/// Most rows of a panel: it fits the level-2 cache together with rows of the left operand.
+const DEPTH: usize = 1024;
 /// Blocks of rows between two looks at the cancel flag: at most a tenth of a millisecond.
 const LOOK: usize = 16;
 
@@ -23,16 +26,6 @@ pub(super) struct Part<'a> {
     pub adds: bool,
     /// The sums of the columns, with the last part.
     pub column_sums: Option<&'a [i32; PANEL]>,
-}
-
-/// The order of a panel's columns where the codes of its sums are made in registers.
-#[derive(Clone, Copy)]
-pub(super) struct InRegisters<'a> {
-    /// The columns, at most [`PANEL`].
-    pub columns: usize,
-    /// The zero point of all columns, as panels have it.
-    pub zero: i32,
-    pub how: &'a Requantisation<'a>,
 }
 
 /// Rows of a product, some of those whose codings were computed together.

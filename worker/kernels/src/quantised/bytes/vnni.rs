@@ -11,10 +11,13 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use super::codings::InRegisters;
 use super::columns::{Gathered, Panel};
+use super::operands::packed_row;
 use super::output::MOST_ROWS;
-use super::tile::{BlockRows, Dots, InRegisters, MakeCodes, Part};
-use super::{PANEL, Product, SumRows, packed_row};
+use super::product::{Product, SumRows};
+use super::runs::PANEL;
+use super::tile::{BlockRows, Dots, MakeCodes, Part};
 use crate::quantised::interleave;
 
 /// Vectors of sums in a row of a panel.

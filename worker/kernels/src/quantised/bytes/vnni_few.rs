@@ -7,11 +7,12 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::codings::{self, RowCodings};
+use super::codings::{self, InRegisters, RowCodings};
 use super::columns::Panel;
-use super::output::Output;
-use super::tile::{BlockRows, InRegisters};
-use super::{PANEL, Product, Zeros, packed_row};
+use super::operands::{Zeros, packed_row};
+use super::product::{Output, Product};
+use super::runs::PANEL;
+use super::tile::BlockRows;
 use crate::Exec;
 use crate::gemm::scratch::with_scratch;
 

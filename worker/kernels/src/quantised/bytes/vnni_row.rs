@@ -10,10 +10,12 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::columns::Columns;
+use super::operands::packed_row;
 use super::output::write_strip;
+use super::product::Product;
+use super::runs::PANEL;
 use super::tile::{STREAMED, STRIP};
 use super::vnni::{Sums, VECTORS, transposed};
-use super::{PANEL, Product, packed_row};
 use crate::Exec;
 use crate::quantised::interleave;
 
