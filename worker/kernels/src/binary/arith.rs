@@ -1,5 +1,6 @@
 //! Arithmetic on two operands of one type.
 
+use super::block::RunArith;
 use super::{
     BinaryFn, binary_functions, check_divisor, map, map_inplace, map_runs, map_runs_inplace,
 };
@@ -119,7 +120,7 @@ fn check<T: Number>(op: Arith, outputs: usize, b: &[T]) -> Result {
     }
 }
 
-fn arith_any<T: Number>(
+fn arith_any<T: RunArith>(
     exec: &Exec,
     op: Arith,
     a: Operand<T>,
@@ -139,7 +140,7 @@ fn arith_any<T: Number>(
     dispatch!(op, map(exec, a, b, y, y_shape))
 }
 
-fn arith_inplace_any<T: Number>(
+fn arith_inplace_any<T: RunArith>(
     exec: &Exec,
     op: Arith,
     y: &mut [T],

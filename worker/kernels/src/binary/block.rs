@@ -3,7 +3,7 @@
 use super::arith::{constant_exponent, dispatch_block};
 use super::{BinaryFn, run, run_inplace};
 use crate::binary::Arith;
-use crate::element::{Float, Number};
+use crate::element::{Float, Number, bf16, f16};
 use crate::multiversion::multiversion;
 
 multiversion! {
@@ -30,12 +30,42 @@ multiversion! {
 const SHORT: usize = 8;
 
 /// Functions that compute a run of arithmetic. An operand of step 0 counts as its first element throughout.
-pub struct ArithRuns<T> {
+pub(super) struct ArithRuns<T> {
     /// `y[i] = op(a[i], b[i])`, of an op, the steps of both operands, the operands and the result.
-    pub(crate) apart: fn(Arith, [isize; 2], &[T], &[T], &mut [T]),
+    pub apart: fn(Arith, [isize; 2], &[T], &[T], &mut [T]),
     /// `y[i] = op(y[i], b[i])`, of an op, the step of `b`, `b` and the result.
-    pub(crate) inplace: fn(Arith, isize, &[T], &mut [T]),
+    pub inplace: fn(Arith, isize, &[T], &mut [T]),
 }
+
+/// A number whose arithmetic may be computed in runs.
+pub(super) trait RunArith: Number {
+    /// Functions that compute runs of arithmetic with the bits of the function of each element, faster than element by
+    /// element; `None` where there are none.
+    #[inline(always)]
+    fn arith_runs(_: Arith) -> Option<ArithRuns<Self>> {
+        None
+    }
+}
+
+macro_rules! element_by_element {
+    ($($t:ty),*) => { $(impl RunArith for $t {})* };
+}
+element_by_element!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64);
+
+macro_rules! in_runs {
+    ($($t:ty),*) => {$(
+        impl RunArith for $t {
+            fn arith_runs(op: Arith) -> Option<ArithRuns<$t>> {
+                let runs = ArithRuns {
+                    apart,
+                    inplace,
+                };
+                (!matches!(op, Arith::Mod | Arith::Fmod)).then_some(runs)
+            }
+        }
+    )*};
+}
+in_runs!(f16, bf16);
 
 /// Elements that are widened at a time.
 const BLOCK: usize = 512;

@@ -12,10 +12,11 @@ mod select;
 
 pub use arith::{Arith, ArithKernels, arith, arith_inplace};
 pub use bitwise::{Bitwise, BitwiseKernels, Logic, bitwise, logic};
-pub use block::ArithRuns;
 pub use compare::{Compare, CompareKernels, compare};
 pub use pow::{PowKernels, pow_mixed};
 pub use select::{SelectKernels, select};
+
+use block::RunArith;
 
 use crate::Exec;
 use crate::element::{Element, Number};
@@ -182,11 +183,11 @@ fn map_inplace<T: Element, F: BinaryFn<T, T>>(
     })?)
 }
 
-/// The shortest run that is worth a call of one of [`Number::arith_runs`].
+/// The shortest run that is worth a call of one of [`RunArith::arith_runs`].
 const RUN: usize = 16;
 
-/// Computes as [`map`] does, by [`Number::arith_runs`]; `None` where that is not faster.
-fn map_runs<T: Number>(
+/// Computes as [`map`] does, by [`RunArith::arith_runs`]; `None` where that is not faster.
+fn map_runs<T: RunArith>(
     exec: &Exec,
     op: Arith,
     a: Operand<T>,
@@ -211,8 +212,8 @@ fn map_runs<T: Number>(
     Some(done.map_err(Into::into))
 }
 
-/// Computes as [`map_inplace`] does, by [`Number::arith_runs`]; `None` where that is not faster.
-fn map_runs_inplace<T: Number>(
+/// Computes as [`map_inplace`] does, by [`RunArith::arith_runs`]; `None` where that is not faster.
+fn map_runs_inplace<T: RunArith>(
     exec: &Exec,
     op: Arith,
     y: &mut [T],

@@ -2,7 +2,6 @@
 
 use super::kernels::{FloatKernels, IntegerKernels, NumberKernels};
 use super::{Element, bf16, f16, halves, runs};
-use crate::binary::{Arith, ArithRuns, block};
 use crate::math::Real;
 use crate::multiversion::multiversion;
 
@@ -30,12 +29,6 @@ pub trait Number: Element + NumberKernels {
     /// The elements in the computing type, which are written to the start of `room` where that is another type; `room` has
     /// room for all of `x`.
     fn widened<'a>(x: &'a [Self], room: &'a mut [Self::Wide]) -> &'a [Self::Wide];
-    /// Functions that compute runs of arithmetic with the bits of the function of each element, faster than element by
-    /// element; `None` where there are none.
-    #[inline(always)]
-    fn arith_runs(_: Arith) -> Option<ArithRuns<Self>> {
-        None
-    }
     /// Converts to the nearest `f64`.
     fn to_f64(self) -> f64;
     /// Converts from `f64`: a float is rounded, an integer truncated and saturated.
@@ -276,13 +269,6 @@ macro_rules! half_float {
                 let room = &mut room[..x.len()];
                 $widen_run(x, room);
                 room
-            }
-            fn arith_runs(op: Arith) -> Option<ArithRuns<$t>> {
-                let runs = ArithRuns {
-                    apart: block::apart,
-                    inplace: block::inplace,
-                };
-                (!matches!(op, Arith::Mod | Arith::Fmod)).then_some(runs)
             }
             #[inline(always)]
             fn to_f64(self) -> f64 {
