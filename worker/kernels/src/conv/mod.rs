@@ -28,8 +28,9 @@ pub use shape::{ConvShape, ConvShapeError, ConvSizes};
 pub(crate) use unfold::Im2col;
 
 use crate::element::Float;
-use crate::gemm::driver::{self, ASource, Product};
+use crate::gemm::driver;
 use crate::gemm::panel::BSource;
+use crate::gemm::product::{ASource, Product};
 use crate::gemm::{
     Activation, Elements, Epilogue, Output, PackSource, Packed, Post, Strided, pack_a_into,
     packed_a_len,

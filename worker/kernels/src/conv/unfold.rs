@@ -8,8 +8,7 @@
 //! resolved once per tap into vector operations, which all channels share.
 
 use super::ConvShape;
-use crate::gemm::NR;
-use crate::gemm::panel::Piece;
+use crate::gemm::{NR, Piece};
 use crate::isa::{Isa, Simd, per_isa};
 use std::mem::MaybeUninit;
 

@@ -4,12 +4,9 @@
 //! chain of each of its outputs.
 
 use super::columns::NARROW;
-use super::epilogue::Post;
 use super::micro::{MR, NR};
-use super::pack::Elements;
-use super::panel::BSource;
+use super::product::Product;
 use super::tile::{MAX_TILE_ROWS, run_tile};
-use crate::isa::Isa;
 use crate::{Cancelled, Exec};
 use std::ops::Range;
 
@@ -17,35 +14,6 @@ use std::ops::Range;
 pub(crate) const TILE_WORK: f64 = 2.5e5;
 /// How many multiply-adds take as long as reading an element of B from memory.
 const READ_WORK: f64 = 3.0;
-
-/// The left-hand operand.
-#[derive(Clone, Copy)]
-pub(crate) enum ASource<'a> {
-    /// Panels in the layout of [`super::pack_a_into`].
-    Packed(Elements<'a>),
-    /// Element (m, k) at `m * row + k * col`.
-    Strided {
-        data: *const f32,
-        row: usize,
-        col: usize,
-    },
-}
-
-/// One matrix product with resolved addresses and strides.
-#[derive(Clone, Copy)]
-pub(crate) struct Product<'a> {
-    pub isa: Isa,
-    pub n: usize,
-    pub k: usize,
-    pub a: ASource<'a>,
-    pub b: BSource<'a>,
-    /// The output, row-major and `n` wide.
-    pub c: *mut f32,
-    pub post: Post,
-}
-
-// SAFETY: A and B are only read; tiles of C are disjoint.
-unsafe impl Sync for Product<'_> {}
 
 /// How a set of equal products is cut into tiles. The cut may depend on the number of threads, because no cut changes a
 /// bit.

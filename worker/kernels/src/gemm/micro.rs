@@ -13,6 +13,15 @@ pub(crate) const NR: usize = 48;
 /// Packed panels of B are padded to a multiple of this many columns: the widest vector.
 pub(crate) const LANE_PAD: usize = 16;
 
+/// A piece of B: rows `k0..k0 + k`, columns `n0..n0 + cols`, at most 48.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    pub k0: usize,
+    pub k: usize,
+    pub n0: usize,
+    pub cols: usize,
+}
+
 /// The operations on finished sums while they are still in registers, in this order; null or `None` skips an operation.
 #[derive(Clone, Copy)]
 pub(crate) struct RegEpilogue {

@@ -19,8 +19,10 @@ pub(crate) mod driver;
 mod epilogue;
 mod generic;
 mod micro;
+mod output;
 mod pack;
 pub(crate) mod panel;
+pub(crate) mod product;
 pub(crate) mod scratch;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -31,7 +33,8 @@ pub use activation::Activation;
 pub use epilogue::{Addend, Epilogue};
 pub(crate) use epilogue::{OutputTile, Post, finish_tile};
 pub use generic::{ChainElement, gemm_generic};
-pub(crate) use micro::{MR, NR, RegEpilogue, unroll};
+pub(crate) use micro::{MR, NR, Piece, RegEpilogue, unroll};
+pub(crate) use output::Output;
 pub use pack::{
     Elements, PackSource, Packed, PackedA, PackedB, Strided, pack_a_into, pack_b_into, pack_b_on,
     packed_a_len, packed_b_len,
@@ -42,8 +45,8 @@ pub use vector::product_of_row;
 
 use crate::isa::Isa;
 use crate::{Cancelled, Exec};
-use driver::{ASource, Product};
 use panel::BSource;
+use product::{ASource, Product};
 
 /// The left-hand operand, `[m, k]`.
 #[derive(Debug, Clone, Copy)]
@@ -184,17 +187,6 @@ pub(crate) fn gemm_on(
     // SAFETY: the instruction set is available, sizes were checked above and in `Left` and `Right`,
     // and outputs are consecutive pieces of `c`, which is borrowed mutably for the whole call.
     unsafe { driver::run(exec, items, (m, n, k), product) }
-}
-
-/// The start of an output whose disjoint parts are written by several threads.
-pub(crate) struct Output<T>(pub *mut T);
-// SAFETY: this is only an address; code that writes through it proves that the parts are disjoint.
-unsafe impl<T: Send> Sync for Output<T> {}
-
-impl<T> Output<T> {
-    pub(crate) fn item(&self, offset: usize) -> *mut T {
-        self.0.wrapping_add(offset)
-    }
 }
 
 /// A checked left-hand operand.

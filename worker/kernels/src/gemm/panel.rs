@@ -1,6 +1,6 @@
 //! Panels of B in a layout that the micro kernel reads: used in place where possible, otherwise copied to scratch.
 
-use super::micro::{LANE_PAD, MR, NR};
+use super::micro::{LANE_PAD, MR, NR, Piece};
 use super::pack::{Elements, PackSource, each_type};
 use super::vector::Weight;
 use crate::conv::Im2col;
@@ -26,15 +26,6 @@ pub(crate) enum BSource<'a> {
     Patches { data: *const f32, map: &'a Im2col },
     /// Weights whose codes become numbers on the fly.
     Blocks { weights: &'a BlockWeights<'a> },
-}
-
-/// A piece of B: rows `k0..k0 + k`, columns `n0..n0 + cols`, at most 48.
-#[derive(Clone, Copy)]
-pub(crate) struct Piece {
-    pub k0: usize,
-    pub k: usize,
-    pub n0: usize,
-    pub cols: usize,
 }
 
 /// From this many rows of A on, copying a row-major panel pays for itself: the kernel then reads

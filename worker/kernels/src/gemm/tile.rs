@@ -3,11 +3,11 @@
 //! Invariant: C holds the sums of earlier blocks of K as f32, so cutting K into blocks changes no bit.
 
 use super::columns::{NARROW, NarrowTile, PANELS, narrow_tile};
-use super::driver::{ASource, Product};
 use super::epilogue::{OutputTile, finish_tile};
-use super::micro::{MR, NR, RegEpilogue, Tile, micro_tile};
+use super::micro::{MR, NR, Piece, RegEpilogue, Tile, micro_tile};
 use super::pack::Elements;
-use super::panel::{BSource, Piece, pack_block, widen};
+use super::panel::{BSource, pack_block, widen};
+use super::product::{ASource, Product};
 use super::scratch::{SCRATCH_LEN, with_scratch};
 use super::vector::columns_of_row;
 use crate::Exec;

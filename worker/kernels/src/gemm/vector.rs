@@ -7,6 +7,7 @@
 use half::{bf16, f16};
 
 use super::micro::{NR, unroll};
+use super::output::Output;
 use super::pack::{Elements, PackedB, each_type};
 use crate::isa::{Isa, Simd, per_isa};
 use crate::{Cancelled, Exec};
@@ -48,7 +49,7 @@ fn product_on(
     assert!(isa.available());
     assert_eq!((x.len(), y.len()), (k, n), "a row and its product");
     let grain = (TILE_WORK / (NR * k.max(1))).max(1);
-    let y = crate::gemm::Output(y.as_mut_ptr());
+    let y = Output(y.as_mut_ptr());
     exec.tiles(n.div_ceil(NR), grain, |panels| {
         let (from, to) = (panels.start * NR, n.min(panels.end * NR));
         // SAFETY: tiles are disjoint columns of `y`, which is borrowed mutably for the whole call.

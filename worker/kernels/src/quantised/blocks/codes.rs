@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::{BlockWeights, COLUMNS};
+use super::weights::{BlockWeights, COLUMNS};
 use crate::multiversion::multiversion;
 
 /// Codes of some columns in one row.

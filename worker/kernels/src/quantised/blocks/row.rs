@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::codes::{CodeBuffer, CodeRow, DEPTH};
-use super::{BlockParameters, BlockWeights, COLUMNS, finish};
+use super::weights::{BlockParameters, BlockWeights, COLUMNS};
+use crate::element::canonical_nan;
 use crate::error::Result;
 use crate::multiversion::multiversion;
 use crate::split::tiles;
@@ -40,6 +41,22 @@ pub(super) fn product(
         }
     })?;
     Ok(exec.check()?)
+}
+
+/// Writes the sums of a row, each plus its column's number of `bias`. There may be more sums than columns.
+pub(super) fn finish(sums: &[f32], bias: Option<&[f32]>, y: &mut [f32]) {
+    match bias {
+        Some(bias) => {
+            for ((y, sum), bias) in y.iter_mut().zip(sums).zip(bias) {
+                *y = canonical_nan(canonical_nan(*sum) + bias);
+            }
+        }
+        None => {
+            for (y, sum) in y.iter_mut().zip(sums) {
+                *y = canonical_nan(*sum);
+            }
+        }
+    }
 }
 
 /// The chains of at most [`COLUMNS`] columns.

@@ -24,7 +24,8 @@ mod vnni;
 use std::ops::Range;
 
 use super::codes::{CodeBuffer, CodeRow, DEPTH};
-use super::{BlockParameters, BlockWeights, COLUMNS, ZeroPoints, finish};
+use super::row::finish;
+use super::weights::{BlockParameters, BlockWeights, COLUMNS, ZeroPoints};
 use crate::Exec;
 use crate::error::Result;
 use crate::gemm::Output;
