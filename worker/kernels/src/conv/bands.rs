@@ -16,9 +16,10 @@
 //! 1. Bits are those of the unfolded kernel: the same chain, padding included, and the same operations after it.
 //! 2. A thread holds one band in its bounded scratch memory, whatever the shape.
 
+use super::operands::ConvWeights;
 use super::taps::{Run, TapPanel, tap_panel};
 use super::unfold::load_strided;
-use super::{Axis, ConvShape, ConvWeights};
+use super::{Axis, ConvShape};
 use crate::gemm::driver::{TILE_WORK, row_parts};
 use crate::gemm::panel::widen;
 use crate::gemm::scratch::{SCRATCH_LEN, with_scratch};

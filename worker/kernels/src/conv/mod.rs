@@ -16,6 +16,7 @@ mod bands;
 mod depthwise;
 mod ending;
 mod narrow;
+mod operands;
 mod shape;
 mod taps;
 #[cfg(test)]
@@ -24,98 +25,19 @@ mod unfold;
 
 pub(crate) use axis::Axis;
 pub use ending::NarrowEnding;
+pub use narrow::NarrowConv;
+use operands::check_lengths;
+pub use operands::{ConvEpilogue, ConvWeights, pack_conv_weights_into};
 pub use shape::{ConvShape, ConvShapeError, ConvSizes};
 pub(crate) use unfold::Im2col;
 
-use crate::element::Float;
 use crate::gemm::driver;
 use crate::gemm::panel::BSource;
 use crate::gemm::product::{ASource, Product};
-use crate::gemm::{
-    Activation, Elements, Epilogue, Output, PackSource, Packed, Post, Strided, pack_a_into,
-    packed_a_len,
-};
+use crate::gemm::{Epilogue, Output, Post};
 use crate::isa::Isa;
 use crate::{Cancelled, Exec};
 use std::ops::Range;
-
-/// Weights of a convolution.
-#[derive(Debug, Clone, Copy)]
-pub enum ConvWeights<'a> {
-    /// Row-major weights, `[out_channels, in_channels / groups, kernel…]`.
-    RowMajor(&'a [f32]),
-    /// Weights that were packed by [`pack_conv_weights_into`].
-    Packed(Elements<'a>),
-}
-
-/// The operations that follow the sums.
-#[derive(Debug, Clone, Copy)]
-pub struct ConvEpilogue<'a> {
-    /// One value per output channel, which is added first.
-    pub bias: Option<&'a [f32]>,
-    /// A tensor of the output's shape, which is added next.
-    pub residual: Option<&'a [f32]>,
-    /// The activation, applied last.
-    pub activation: Activation,
-}
-
-impl<'a> ConvWeights<'a> {
-    /// Weights that were packed by [`pack_conv_weights_into`].
-    pub fn packed<T: Packed>(weights: &'a [T]) -> Self {
-        ConvWeights::Packed(T::elements(weights))
-    }
-
-    /// The weights from `at` on, where packed ones have a panel.
-    fn from(self, at: usize) -> Self {
-        match self {
-            ConvWeights::RowMajor(w) => ConvWeights::RowMajor(&w[at..]),
-            ConvWeights::Packed(w) => ConvWeights::Packed(w.from(at)),
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            ConvWeights::RowMajor(w) => w.len(),
-            ConvWeights::Packed(w) => w.len(),
-        }
-    }
-}
-
-impl ConvEpilogue<'static> {
-    /// The epilogue that leaves the sums unchanged.
-    pub const NONE: Self = ConvEpilogue {
-        bias: None,
-        residual: None,
-        activation: Activation::None,
-    };
-}
-
-/// Packs row-major weights, `groups` matrices of `[out_channels / groups, chain]` (chain: input
-/// channels of a group times kernel volume), into `dst` of the same length.
-pub fn pack_conv_weights_into<D: Packed, T: PackSource<D>>(
-    dst: &mut [D],
-    weights: &[T],
-    out_channels: usize,
-    groups: usize,
-) {
-    assert!(
-        groups > 0 && out_channels.is_multiple_of(groups),
-        "groups of a convolution"
-    );
-    assert_eq!(
-        dst.len(),
-        weights.len(),
-        "destination of packed convolution weights"
-    );
-    if weights.is_empty() {
-        return;
-    }
-    let (rows, k) = (out_channels / groups, weights.len() / out_channels);
-    let group = packed_a_len(rows, k);
-    for (dst, src) in dst.chunks_exact_mut(group).zip(weights.chunks_exact(group)) {
-        pack_a_into(dst, Strided::row_major(src, k), rows, k);
-    }
-}
 
 /// `output = activation(conv(input, weights) + bias + residual)`.
 pub fn conv(
@@ -181,97 +103,6 @@ unsafe fn convolve(
             Some(bands) => bands.run(isa, exec, input, head, output),
             None => unfolded(isa, exec, shape, input, weights, 0..chain, head, output),
         }
-    }
-}
-
-/// A convolution of numbers of 16 bits that widens them, and rounds its results once, within itself. The bits are those of
-/// conversions of whole tensors before and after.
-pub struct NarrowConv {
-    shape: ConvShape,
-    plan: NarrowPlan,
-}
-
-/// What is widened at a time.
-enum NarrowPlan {
-    /// A plane of a depthwise convolution.
-    Planes(depthwise::Narrow),
-    /// What a block of output lines reads.
-    Blocks(narrow::Blocks),
-}
-
-impl NarrowConv {
-    /// Plans a convolution without a residual; `None` where whole tensors must be converted.
-    pub fn new(shape: &ConvShape) -> Option<NarrowConv> {
-        let plan = depthwise::Narrow::new(shape)
-            .map(NarrowPlan::Planes)
-            .or_else(|| narrow::Blocks::new(shape).map(NarrowPlan::Blocks))?;
-        Some(NarrowConv {
-            shape: *shape,
-            plan,
-        })
-    }
-
-    /// Computes the convolution, to whose sums one value per output channel is added before they end.
-    pub fn run<T: Float<Wide = f32>>(
-        &self,
-        exec: Exec<'_>,
-        input: &[T],
-        weights: ConvWeights<'_>,
-        end: (Option<&[f32]>, NarrowEnding),
-        output: &mut [T],
-    ) -> Result<(), Cancelled> {
-        self.run_on(Isa::detect(), exec, input, weights, end, output)
-    }
-
-    fn run_on<T: Float<Wide = f32>>(
-        &self,
-        isa: Isa,
-        exec: Exec<'_>,
-        input: &[T],
-        weights: ConvWeights<'_>,
-        (bias, ending): (Option<&[f32]>, NarrowEnding),
-        output: &mut [T],
-    ) -> Result<(), Cancelled> {
-        assert!(isa.available());
-        let epilogue = &ConvEpilogue {
-            bias,
-            ..ConvEpilogue::NONE
-        };
-        check_lengths(&self.shape, input.len(), weights, epilogue, output.len());
-        if output.is_empty() {
-            return exec.check();
-        }
-        match &self.plan {
-            NarrowPlan::Planes(plan) => {
-                plan.run(isa, exec, input, weights, epilogue, ending, output)
-            }
-            // SAFETY: the instruction set is available and the sizes were checked above.
-            NarrowPlan::Blocks(plan) => unsafe {
-                plan.run(isa, exec, input, weights, epilogue, ending, output)
-            },
-        }
-    }
-}
-
-fn check_lengths(
-    shape: &ConvShape,
-    input: usize,
-    weights: ConvWeights<'_>,
-    epilogue: &ConvEpilogue<'_>,
-    output: usize,
-) {
-    assert_eq!(input, shape.input_len(), "input of a convolution");
-    assert_eq!(
-        weights.len(),
-        shape.weights_len(),
-        "weights of a convolution"
-    );
-    assert_eq!(output, shape.output_len(), "output of a convolution");
-    if let Some(bias) = epilogue.bias {
-        assert_eq!(bias.len(), shape.out_channels, "bias of a convolution");
-    }
-    if let Some(residual) = epilogue.residual {
-        assert_eq!(residual.len(), output, "residual of a convolution");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Convolutions of numbers of 16 bits, a *block* of output lines at a time.
+//! Convolutions of numbers of 16 bits: depthwise ones plane by plane, others a *block* of output lines at a time.
 //!
 //! ```text
 //! input, 16 bits ──widened──> what the block reads, f32 ──convolution──> sums, f32 ──rounded once──> output, 16 bits
@@ -10,7 +10,8 @@
 //! 1. A block is the convolution of what it reads by the same weights, so its bits are those of conversions of whole tensors.
 //! 2. A thread holds one block in its bounded scratch memory, whatever the shape.
 
-use super::{ConvEpilogue, ConvShape, ConvWeights, NarrowEnding, convolve};
+use super::operands::{ConvEpilogue, ConvWeights, check_lengths};
+use super::{ConvShape, NarrowEnding, convolve, depthwise};
 use crate::element::Float;
 use crate::gemm::driver::{TILE_WORK, row_parts};
 use crate::gemm::scratch::{BLOCK_LEN, with_block};
@@ -29,8 +30,77 @@ const LEAST_CHANNELS: usize = 64;
 /// To widen what a block reads, and to unfold it, takes about as long as the sums of this many output channels.
 const PREPARED_CHANNELS: f64 = 16.0;
 
+/// A convolution of numbers of 16 bits that widens them, and rounds its results once, within itself. The bits are those of
+/// conversions of whole tensors before and after.
+pub struct NarrowConv {
+    shape: ConvShape,
+    plan: NarrowPlan,
+}
+
+/// What is widened at a time.
+enum NarrowPlan {
+    /// A plane of a depthwise convolution.
+    Planes(depthwise::Narrow),
+    /// What a block of output lines reads.
+    Blocks(Blocks),
+}
+
+impl NarrowConv {
+    /// Plans a convolution without a residual; `None` where whole tensors must be converted.
+    pub fn new(shape: &ConvShape) -> Option<NarrowConv> {
+        let plan = depthwise::Narrow::new(shape)
+            .map(NarrowPlan::Planes)
+            .or_else(|| Blocks::new(shape).map(NarrowPlan::Blocks))?;
+        Some(NarrowConv {
+            shape: *shape,
+            plan,
+        })
+    }
+
+    /// Computes the convolution, to whose sums one value per output channel is added before they end.
+    pub fn run<T: Float<Wide = f32>>(
+        &self,
+        exec: Exec<'_>,
+        input: &[T],
+        weights: ConvWeights<'_>,
+        end: (Option<&[f32]>, NarrowEnding),
+        output: &mut [T],
+    ) -> Result<(), Cancelled> {
+        self.run_on(Isa::detect(), exec, input, weights, end, output)
+    }
+
+    pub(super) fn run_on<T: Float<Wide = f32>>(
+        &self,
+        isa: Isa,
+        exec: Exec<'_>,
+        input: &[T],
+        weights: ConvWeights<'_>,
+        (bias, ending): (Option<&[f32]>, NarrowEnding),
+        output: &mut [T],
+    ) -> Result<(), Cancelled> {
+        assert!(isa.available());
+        let epilogue = &ConvEpilogue {
+            bias,
+            ..ConvEpilogue::NONE
+        };
+        check_lengths(&self.shape, input.len(), weights, epilogue, output.len());
+        if output.is_empty() {
+            return exec.check();
+        }
+        match &self.plan {
+            NarrowPlan::Planes(plan) => {
+                plan.run(isa, exec, input, weights, epilogue, ending, output)
+            }
+            // SAFETY: the instruction set is available and the sizes were checked above.
+            NarrowPlan::Blocks(plan) => unsafe {
+                plan.run(isa, exec, input, weights, epilogue, ending, output)
+            },
+        }
+    }
+}
+
 /// A convolution that is cut into blocks.
-pub(super) struct Blocks {
+struct Blocks {
     shape: ConvShape,
     /// The dimension whose positions are the lines; those before it have one position.
     axis: usize,

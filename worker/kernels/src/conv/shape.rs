@@ -210,6 +210,11 @@ impl ConvShape {
         (self.input[0], self.output[0], self.kernel[0], self.pad[0]) == (1, 1, 1, 0)
     }
 
+    /// Whether each group has one input channel, in one or two dimensions.
+    pub(crate) fn is_depthwise(&self) -> bool {
+        self.group_in() == 1 && self.is_flat()
+    }
+
     /// Whether the patches are the input itself: a 1 × 1 kernel without stride or padding.
     pub(crate) fn is_pointwise(&self) -> bool {
         self.kernel == [1; 3]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::gemm::tests::{assert_bits, noise, on_threads};
+use crate::gemm::{Activation, PackSource, Packed};
 use crate::testing::check_stops;
 
 mod narrow;

@@ -10,8 +10,9 @@
 //! Input rows ascend, and columns of taps within each, so that every output is the chain over ascending taps. Lanes and rows
 //! in the padding are loaded as zeros.
 
-use super::super::{ConvEpilogue, ConvShape, ConvWeights, NarrowEnding};
-use super::{TILE_WORK, Taps, is_depthwise};
+use super::super::operands::{ConvEpilogue, ConvWeights};
+use super::super::{ConvShape, NarrowEnding};
+use super::taps::{TILE_WORK, Taps};
 use crate::element::Float;
 use crate::gemm::scratch::{SCRATCH_LEN, with_scratch};
 use crate::gemm::{Output, unroll};
@@ -64,7 +65,7 @@ pub(in crate::conv) struct Narrow {
 impl Narrow {
     /// Plans a depthwise convolution; `None` where it has no compiled form, or its planes are too large.
     pub fn new(s: &ConvShape) -> Option<Narrow> {
-        if !is_depthwise(s) {
+        if !s.is_depthwise() {
             return None;
         }
         let plan = Tiling::new(s)?;

@@ -11,9 +11,10 @@
 //! from the tap's base, so whole blocks are one long vector loop, also where rows are short. The
 //! `pitch - width` outputs at the end of each row are computed and thrown away.
 
+use super::super::ConvShape;
+use super::super::operands::{ConvEpilogue, ConvWeights};
 use super::super::unfold::load_strided;
-use super::super::{ConvEpilogue, ConvShape, ConvWeights};
-use super::{TILE_WORK, Taps};
+use super::taps::{TILE_WORK, Taps};
 use crate::gemm::scratch::with_scratch;
 use crate::gemm::{Output, unroll};
 use crate::isa::{Isa, Simd, per_isa};

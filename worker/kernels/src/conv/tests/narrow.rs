@@ -1,6 +1,7 @@
 //! Convolutions of 16 bits that are converted within, beside those whose operands are converted before.
 
 use super::*;
+use crate::element::Float;
 
 /// Checks that a convolution of numbers of 16 bits gives the bits of widening all of them before, and of rounding the
 /// results after.

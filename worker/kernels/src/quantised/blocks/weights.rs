@@ -161,12 +161,7 @@ impl BlockWeights<'_> {
     }
 
     /// The parameters where they lie block by block.
-    fn packed_parameters(
-        &self,
-        columns: Range<usize>,
-        block: usize,
-        of: &mut BlockParameters,
-    ) {
+    fn packed_parameters(&self, columns: Range<usize>, block: usize, of: &mut BlockParameters) {
         let own = block * self.n + columns.start..block * self.n + columns.end;
         of.scales[..columns.len()].copy_from_slice(&self.scales[own.clone()]);
         let zeros = &mut of.zeros[..columns.len()];
