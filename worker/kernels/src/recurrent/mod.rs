@@ -97,7 +97,7 @@ pub trait RecurrentElement: Real + Number + ChainElement {
     ) -> Finished;
 
     /// Some columns of the product of a row with packed weights of `n` rows of `k` elements, on the calling thread: those of the
-    /// panels of [`NR`] columns, which `c` has. Stops early where the step was cancelled.
+    /// panels of `NR` columns, which `c` has. Stops early where the step was cancelled.
     fn panels(
         exec: &Exec,
         row: &[Self],

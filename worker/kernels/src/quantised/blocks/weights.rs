@@ -34,8 +34,8 @@ pub struct BlockWeights<'a> {
     pub bits: usize,
     /// Whether codes are numbers in two's complement, whose middle is 0. Packed ones are not.
     pub signed: bool,
-    /// Whether [`pack_codes`](super::pack_codes) has laid out the codes, and zero points that are codes. All other parameters lie block by
-    /// block then.
+    /// Whether [`pack_codes`](super::pack_codes) has laid out the codes, and zero points that are codes. All other
+    /// parameters lie block by block then.
     pub packed: bool,
     /// Weights in a block, which take whole bytes.
     pub block: usize,
