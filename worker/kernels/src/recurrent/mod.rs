@@ -405,6 +405,7 @@ fn run_any<W: RecurrentElement>(
                 cells.advance(0..1, step, given, gates, state);
                 y.write(layer, step, state);
             };
+            let gates = &mut gates[..width];
             rounds(exec, layer.hidden, weights, count, (state, gates), advance)?;
             done += count;
             continue;
@@ -554,7 +555,7 @@ fn weights_of_rounds<'a, W: RecurrentElement>(
 
 /// What the tiles of rounds share: the state, which they read, and the gates, of which each writes some columns.
 struct Shared<W> {
-    state: *const W,
+    state: *mut W,
     gates: *mut W,
 }
 
@@ -571,15 +572,15 @@ fn rounds<W: RecurrentElement>(
     (state, gates): (&mut [W], &mut [W]),
     mut advance: impl FnMut(usize, &mut [W], &mut [W]) + Send,
 ) -> Result {
-    let (n, k) = (gates.len(), hidden);
-    assert!(k <= state.len() && weights.len() == packed_b_len(k, n));
+    let (n, k, len) = (gates.len(), hidden, state.len());
+    assert!(k <= len && weights.len() == packed_b_len(k, n));
     let panels = n.div_ceil(NR);
     let tiles = panels.min(2 * exec.threads());
     let shared = &Shared {
-        state: state.as_ptr(),
+        state: state.as_mut_ptr(),
         gates: gates.as_mut_ptr(),
     };
-    let (len, alone) = (state.len(), exec.alone());
+    let alone = exec.alone();
     let product = |_: usize, tile: usize| {
         let of_tile = panels * tile / tiles..panels * (tile + 1) / tiles;
         let columns = of_tile.start * NR..n.min(of_tile.end * NR);
@@ -600,7 +601,7 @@ fn rounds<W: RecurrentElement>(
         let (gates, state) = unsafe {
             (
                 std::slice::from_raw_parts_mut(shared.gates, n),
-                std::slice::from_raw_parts_mut(shared.state.cast_mut(), len),
+                std::slice::from_raw_parts_mut(shared.state, len),
             )
         };
         advance(step, gates, state);
