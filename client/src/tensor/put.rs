@@ -15,7 +15,7 @@ use crate::host::ToHost;
 
 impl Device {
     /// Copies a value to the device. Returns at once, or as soon as less than 256 MiB wait to be sent, see
-    /// [`Cluster::fail_when_full`].
+    /// [`Cluster::fail_when_full`](crate::Cluster::fail_when_full).
     #[track_caller]
     pub fn put(&self, value: impl ToHost) -> Result<Tensor> {
         let tensor = value.to_host()?;
