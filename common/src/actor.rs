@@ -16,7 +16,8 @@
 //! - **A task** that owns the core, and takes events from a channel with a bound or from a connection. Membership and the detection of
 //!   lost peers are of this kind: nobody needs the effect of an event on the same thread.
 //! - **A lock**, such as [`SharedCore`]. The thread that brings an event applies it and carries out the commands, so that no event
-//!   costs a switch of threads. Drivers, leases, steps and eager sessions are of this kind.
+//!   costs a switch of threads. Drivers, leases and their holders, steps and eager sessions are of this
+//!   kind.
 //!
 //! An actor ends in one of three ways: its owner stops its [`Tasks`](crate::tasks::Tasks); its last handle is dropped; or its
 //! core says that it is over, because what it looked after has ended.

@@ -123,7 +123,7 @@ impl Lease {
 
     /// Whether no call can succeed any more.
     pub(crate) fn is_broken(&self) -> bool {
-        self.driver.broken().is_some()
+        self.driver.is_broken()
     }
 
     /// Whether calls with axes of these sizes can succeed.

@@ -54,6 +54,7 @@ impl CompiledFunction {
         at: &'static Location<'static>,
     ) -> Option<Vec<Tensor>> {
         let traced = &self.traced;
+        // The call needs no permit: a function whose lease has ended does not run here, and the call becomes a step.
         let lease = self.inner.lease()?;
         let worker = operands.iter().chain(&traced.captured).next()?.worker()?;
         let line = worker.line()?;

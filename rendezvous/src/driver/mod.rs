@@ -129,6 +129,11 @@ impl Driver {
         self.shell.core.look(Core::broken)
     }
 
+    /// Whether no further call can succeed.
+    pub fn is_broken(&self) -> bool {
+        self.shell.core.look(Core::is_broken)
+    }
+
     /// The workers that a plan in place of this lease's should not use: lost, leaving, wedged, or out of the reach of
     /// another.
     pub fn unusable(&self) -> Vec<Participant> {

@@ -2,11 +2,15 @@
 //! without locks, I/O and clock.
 //!
 //! ```text
-//! Absent ─asked─> Planning ─planned─> Live ─a call exceeds it─> Draining ─its calls left─> Releasing ─released─> Planning
-//!   ^                │                 │ │                                                   ^
-//!   ├ failed or left ┘                 │ └─── a worker of it is gone, or nobody calls it ────┘
+//! Absent ─asked─> Planning ─planned─> Live ─asked for more─> Draining ─its calls left─> Releasing ─released─> Planning
+//!   ^                │                 │ │                                                ^
+//!   ├ failed or left ┘                 │ └─ asked for more, and broken or not called ─────┘
 //!   └─left─ Unloading <─unloaded───────┘
+//!
+//! Draining  ─ left or unloaded ─> Live          Releasing ─ left or failed ─> Live, or released after an unload ─> Absent
 //! ```
+//!
+//! A lease that is asked for *more* does not hold the sizes of a call, or is broken.
 //!
 //! A *caller* asks for the lease. It is answered at once where the lease serves it. Otherwise something has to be done
 //! first, and one caller at a time does it: that caller has the *turn* and is given *tasks*, and the others wait in the
@@ -15,12 +19,13 @@
 //! Invariants
 //! 1. Nobody waits while the function has no lease or a live one: somebody has the turn.
 //! 2. A caller that leaves passes its turn on to the next one, at the point that it has reached.
-//! 3. A lease that works is released between calls only, unless the function is unloaded or dropped.
+//! 3. A lease that works is released between calls with a permit only, unless the function is unloaded or dropped.
 //! 4. A failure ends the turn, and is told to those that would have failed in the same way: they asked before the turn
 //!    began, for the same sizes and without the same workers, and would not wait for longer. Everybody else has a turn
 //!    of its own, so that a failed plan is tried anew.
 //! 5. At most [`MOST_ORDERS`](super::interface::MOST_ORDERS) orders are on their way to a caller.
-//! 6. A lease leaves the core by [`Command::Discard`], or to whoever unloads the function.
+//! 6. A lease leaves the core by [`Command::Discard`], to whoever unloads the function, or with the core.
+//! 7. The core takes any event at any time: one that fits no turn changes nothing, and drops the lease that it brings.
 
 #[cfg(test)]
 mod tests;
@@ -167,14 +172,6 @@ impl<L: InstalledLease, F: Clone, C: Clone> Core<L, F, C> {
             Event::Left { id } => self.left(id),
             Event::Released { id, outcome } => self.released(id, outcome),
             Event::Planned { id, outcome } => self.planned(id, outcome),
-            Event::Dropped => {
-                let last = std::mem::replace(&mut self.state, State::Absent);
-                if let State::Live(live) | State::Draining(live, _) | State::Releasing(live, _) =
-                    last
-                {
-                    self.commands.push_back(Command::Discard(live.lease));
-                }
-            }
         }
         self.serve();
     }
@@ -280,10 +277,12 @@ impl<L: InstalledLease, F: Clone, C: Clone> Core<L, F, C> {
             let state = std::mem::replace(&mut self.state, State::Absent);
             self.state = match (state, request) {
                 (State::Live(live), None) => {
+                    self.predecessor = Predecessor::default();
                     self.task(caller, Task::Release(live.lease));
                     State::Unloading(id)
                 }
                 (other, None) => {
+                    self.predecessor = Predecessor::default();
                     self.answer(caller, Err(Refusal::Unloaded));
                     other
                 }
@@ -300,7 +299,8 @@ impl<L: InstalledLease, F: Clone, C: Clone> Core<L, F, C> {
                         revoked: false,
                     };
                     match state {
-                        // Calls of a broken lease end by themselves, and so does a lease that nobody calls.
+                        // Calls of a broken lease end by themselves, and where nobody calls the lease there is nothing
+                        // to wait for.
                         State::Live(live) if live.callers.is_empty() || live.lease.is_broken() => {
                             self.release(live, turn)
                         }

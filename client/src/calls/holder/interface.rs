@@ -61,8 +61,6 @@ pub(crate) enum Event<L, F, C> {
     },
     /// A [`Task::Plan`] has ended.
     Planned { id: CallerId, outcome: Result<L, F> },
-    /// The last handle of the function is gone.
-    Dropped,
 }
 
 /// A task of the caller that has the turn.
@@ -77,7 +75,9 @@ pub(crate) enum Task<L> {
 /// Why a caller gets no lease.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Refusal<F> {
+    /// The turn that it waited for has failed.
     Failed(F),
+    /// The function was unloaded. Whoever unloads it hears so where there is no lease to release.
     Unloaded,
 }
 
@@ -85,7 +85,7 @@ pub(crate) enum Refusal<F> {
 #[derive(Debug, PartialEq)]
 pub(crate) enum Order<L, F> {
     Task(Task<L>),
-    /// The caller may call this lease until it leaves; or it is no caller any more.
+    /// The caller may call this lease until it leaves; or it gets none, and is to leave.
     Answer(Result<L, Refusal<F>>),
 }
 

@@ -1,7 +1,8 @@
 //! The holder of a function's lease: calls get the lease from it, and wait here until there is one that serves them.
 //!
 //! The [`core`] makes the decisions. A caller carries out its tasks on its own future, so that they end with the
-//! caller's deadline and when it is dropped.
+//! caller's deadline and when it is dropped; an install goes on in a task of its own, which gives it up once the caller is
+//! gone.
 
 mod core;
 mod interface;
@@ -34,7 +35,7 @@ impl InstalledLease for Arc<Lease> {
     }
 }
 
-/// Holds the lease of a function. Dropping it releases the lease.
+/// Holds the lease of a function, which is released when it is dropped.
 #[derive(Default)]
 pub(crate) struct LeaseHolder(SharedCore<Core<Arc<Lease>, FailedAttempt, mpsc::Sender<Order>>>);
 
@@ -178,13 +179,8 @@ impl LeaseHolder {
         let (_place, mut orders) = self.place(|id, caller| Event::Unloaded { id, caller });
         match orders.recv().await {
             Some(Order::Task(Task::Release(lease))) => lease.unload().await,
-            _ => Ok(()),
+            Some(Order::Answer(Err(Refusal::Unloaded))) => Ok(()),
+            _ => Err(Error::internal("an unload with another order")),
         }
-    }
-}
-
-impl Drop for LeaseHolder {
-    fn drop(&mut self) {
-        self.tell(Event::Dropped);
     }
 }

@@ -443,15 +443,54 @@ fn an_unload_takes_over_from_whoever_releases_the_lease() {
 }
 
 #[test]
-fn the_last_handle_takes_the_lease_along() {
+fn each_call_that_entered_keeps_the_lease() {
     let (mut rig, _) = Rig::live(8);
-    rig.asks("running", 1);
-    rig.core.apply(Event::Dropped);
-    rig.check(&["running: call 1", "drop 1"]);
-    rig.leaves("running");
-    assert!(rig.core.lease().is_none());
+    let entered = [1, 8].map(|size| rig.core.enter(&sizes(size)).unwrap().0);
+    rig.asks("within", 3);
+    rig.asks("beyond", 9);
+    rig.leaves("within");
+    rig.check(&["within: call 1"]);
+    rig.core.apply(Event::Left { id: entered[0] });
     rig.check(&[]);
+    rig.core.apply(Event::Left { id: entered[1] });
+    rig.check(&["beyond: release 1"]);
+}
+
+#[test]
+fn a_call_after_an_unload_knows_of_no_lease_before_it() {
+    for planned in [false, true] {
+        let (mut rig, _) = Rig::live(8);
+        rig.asks("beyond", 9);
+        rig.released("beyond", Ok(left_by(1)));
+        rig.check(&["beyond: release 1", "drop 1", "beyond: plan after 1"]);
+        rig.unloads("u");
+        rig.asks("c", 1);
+        rig.check(&["beyond: unloaded"]);
+        if planned {
+            rig.planned("beyond", Ok(lease(2, 9)));
+            rig.check(&["u: release 2"]);
+            rig.leaves("u");
+            rig.check(&["c: plan"]);
+        } else {
+            rig.leaves("beyond");
+            rig.check(&["u: unloaded", "c: plan"]);
+        }
+    }
+}
+
+#[test]
+fn the_outcome_of_a_turn_that_is_over_changes_nothing() {
     let mut rig = Rig::default();
-    rig.core.apply(Event::Dropped);
-    rig.check(&[]);
+    rig.asks("a", 1);
+    rig.leaves("a");
+    rig.asks("b", 1);
+    rig.planned("a", Err("boom"));
+    rig.check(&["a: plan", "b: plan"]);
+    rig.planned("b", Ok(lease(1, 1)));
+    rig.leaves("b");
+    rig.asks("c", 2);
+    rig.leaves("c");
+    rig.asks("d", 2);
+    rig.released("c", Ok(left_by(1)));
+    rig.check(&["b: call 1", "c: release 1", "d: release 1"]);
 }
