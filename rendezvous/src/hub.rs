@@ -209,8 +209,8 @@ impl Hub {
         Ok((lease, ix))
     }
 
-    /// Takes a frame that carries no tensor, or counts why it is refused. Returns the answer that the sender waits for, if
-    /// it waits for one: whoever brought the frame takes it back.
+    /// Takes a frame that carries no tensor, or counts why it is refused. Returns the answer that the sender waits for,
+    /// if it waits for one: whoever brought the frame takes it back.
     pub fn frame(&self, from: &Peer, frame: Frame) -> Option<Frame> {
         let begun = match &frame {
             Frame::Start { key, .. } => Some(*key),

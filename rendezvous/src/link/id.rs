@@ -2,7 +2,8 @@
 
 use quinn::Connection;
 
-/// Tells a remote link from the others of its process, for as long as it is kept.
+/// Tells a remote link from the others of its process. A connection has one lane for its life, so its number tells
+/// links apart while the link is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkId(usize);
 

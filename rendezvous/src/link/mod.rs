@@ -64,7 +64,8 @@ impl Link {
         }
     }
 
-    /// A link of a hub to itself, for a worker that drives a lease in which it takes part. The hub does not list it.
+    /// A link of a hub to itself, for a worker that drives a lease in which it takes part. The hub does not list it, and a
+    /// start whose lease is gone is answered on the sender's thread, as over every local link.
     pub fn to_itself(hub: &Arc<Hub>) -> Arc<Link> {
         Arc::new(Link::Local {
             me: hub.me.clone(),

@@ -44,11 +44,12 @@ pub struct View<'a> {
     pub records: &'a [Record],
     /// The expected outcome of each call, by client and call.
     pub expected: &'a BTreeMap<(usize, usize), ExpectedOutcome>,
-    /// What the coordinator holds, as text; empty except at [`Stage::Rest`] and [`Stage::Deserted`].
+    /// What the coordinator holds, as text; empty except at [`Stage::Rest`](super::Stage::Rest) and
+    /// [`Stage::Deserted`](super::Stage::Deserted).
     pub coordinators: &'a [String],
     /// Whether the coordinator kept what it was told once everything was mended, or why not; `None` until then.
     pub kept: Option<&'a Result<(), String>>,
-    /// The outcomes of the clients' canaries; empty except at [`Stage::Rest`].
+    /// The outcomes of the clients' canaries; empty except at [`Stage::Rest`](super::Stage::Rest).
     pub canaries: &'a [Canary],
 }
 

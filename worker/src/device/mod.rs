@@ -190,8 +190,8 @@ pub type CopiedCallback = Box<dyn FnOnce(std::result::Result<Tensor, Arc<DeviceF
 /// Called once everything that was enqueued before has ended.
 pub type EventCallback = Box<dyn FnOnce() + Send>;
 
-/// The most work that a step or a session enqueues ahead of the device, in predicted nanoseconds: enqueued work may be past
-/// recall. A single launch may take longer.
+/// The most work that a step or a session enqueues ahead of the device, in predicted nanoseconds: enqueued work may be
+/// past recall. A single launch may take longer.
 pub(crate) const AHEAD: u64 = 20_000_000;
 
 /// One lease's queue at a device, with the device memory that the lease has reserved. The copies and launches of one

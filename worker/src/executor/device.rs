@@ -1,8 +1,8 @@
 //! Instructions that concern the worker's device: launches and copies in are enqueued, copies out arrive later.
 //!
 //! The runner enqueues what its sequences say without waiting for the device. It stops where the work ahead of it is
-//! predicted to take [`AHEAD`](crate::device::AHEAD), because enqueued work may be past recall, and goes on once the device has come so far.
-//! A step quiesces only after an event behind all that it enqueued.
+//! predicted to take [`AHEAD`](crate::device::AHEAD), because enqueued work may be past recall, and goes on once the
+//! device has come so far. A step quiesces only after an event behind all that it enqueued.
 
 use std::sync::Arc;
 

@@ -47,7 +47,7 @@ pub struct Lease {
     /// The client's token, and the bytes that each worker needs for its part, in the order of the plan; `None` for a
     /// lease of a former coordinator process.
     pub size: Option<(TokenId, Vec<(String, PartMemory)>)>,
-    /// The number of the install, once the install was over; `None` until then.
+    /// How many installs were over when this one was, or when the lease was taken over; `None` until then.
     pub since: Option<u64>,
 }
 
@@ -124,8 +124,8 @@ impl Leases {
         self.0.values().filter(|l| !l.has_ended()).count()
     }
 
-    /// Returns the error of one lease more, if a driver or its token has as many as it may. Those that have ended count until their
-    /// workers have dropped them.
+    /// Returns the error of one lease more, if a driver or its token has as many as it may. Those that have ended count
+    /// until their workers have dropped them.
     pub fn too_many(&self, driver: &Driver, token: &TokenId) -> Option<MembershipError> {
         let count = |is: &dyn Fn(&Lease) -> bool| self.0.values().filter(|l| is(l)).count();
         let of_token = |l: &Lease| l.size.as_ref().is_some_and(|(of, _)| of == token);

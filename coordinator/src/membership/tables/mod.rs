@@ -1,5 +1,5 @@
-//! The tables of the core, and what they hold. Each table keeps its own bounds; the rules that concern several tables
-//! are the core's.
+//! The tables of the core, and what they hold. Plans, quarantine and known use keep their own bounds; the core asks for
+//! the others before it adds. The rules that concern several tables are the core's.
 
 pub mod drivers;
 pub mod exposure;

@@ -1,5 +1,5 @@
-//! What a kernel of the device is, and the plan of one launch: its operands, calls, and the errors of operands that do not
-//! fit.
+//! What a kernel of the device is, and the plan of one launch: its operands, calls, and the errors of operands that do
+//! not fit.
 
 use convoke_common::error::{Code, Error, Result};
 use convoke_graph::ops::{ConcreteOutputs, OpError};

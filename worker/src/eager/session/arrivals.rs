@@ -50,8 +50,9 @@ impl Session {
         }
     }
 
-    /// Lets a period pass, see [`Core::age`](super::super::core::Core::age). Returns whether a tensor still waits for its announcement. A period in which
-    /// commands came does not count: the announcement may be behind others on a slow link.
+    /// Lets a period pass, see [`Core::age`](super::super::core::Core::age). Returns whether a tensor still waits for
+    /// its announcement. A period in which commands came does not count: the announcement may be behind others on a slow
+    /// link.
     pub fn age(&self, periods: u32, error: &Error) -> bool {
         let error = error.clone().at(self.engine.place());
         let mut state = self.state();

@@ -65,7 +65,8 @@ impl HandleAccess {
     }
 }
 
-/// One instruction. Its entries in the arrays of [`LoweredProgram`] reach from its indices to those of the next instruction.
+/// One instruction. Its entries in the arrays of [`LoweredProgram`](super::LoweredProgram) reach from its indices to
+/// those of the next instruction.
 #[derive(Debug, Clone, Copy)]
 pub struct Instr {
     /// The first of the step nodes that the instruction computes.

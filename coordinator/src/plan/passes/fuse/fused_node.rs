@@ -60,8 +60,8 @@ pub fn summed_in_f32(e: &Edit, v: ValueId) -> bool {
     matches!(e.f.ty(v).dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// Returns whether a fused node may take in the op that reads this value. The separate ops would round the value to its dtype
-/// first, which changes nothing in f32 alone.
+/// Returns whether a fused node may take in the op that reads this value. The separate ops would round the value to its
+/// dtype first, which changes nothing in f32 alone.
 pub fn keeps_bits(e: &Edit, v: ValueId) -> bool {
     e.f.ty(v).dtype == DType::F32
 }
