@@ -75,9 +75,10 @@ pub mod graph {
 /// Definitions of custom ops: their operands, attributes, rules for dtypes and shapes, and costs. [`op`] issues a
 /// custom op.
 pub mod ops {
-    pub use convoke_graph::ops::def::{
+    pub use convoke_graph::ops::def::{attr, operand, required};
+    pub use convoke_graph::ops::{
         AttrDef, AttrKind, Cost, HostValue, Infer, InferredOutput, Memory, OpDef, OpError, Operand,
-        OperandDef, attr, operand, required,
+        OperandDef,
     };
 
     /// Registers a custom op with this process. Registering the same definition again does nothing; another definition

@@ -48,7 +48,7 @@ pub const AREAS: [Area; 10] = [
             "coordinator/src/membership/tables/leases.rs",
             "coordinator/src/membership/tables/plans.rs",
             "coordinator/src/membership/tables/drivers.rs",
-            "coordinator/src/service/leases/releases.rs",
+            "coordinator/src/service/leases/open_releases.rs",
             "coordinator/src/service/leases/releasing.rs",
             "coordinator/src/service/leases/installing.rs",
         ],

@@ -25,7 +25,7 @@ use convoke_graph::ids::ParticipantIx;
 use convoke_graph::program::Axes;
 use convoke_graph::{DType, Tensor};
 use convoke_rendezvous::frame::Frame;
-use convoke_rendezvous::slot::RegisterOutcome;
+use convoke_rendezvous::step::slot::RegisterOutcome;
 use convoke_rendezvous::{Hub, Lease, Link, Outgoing, Peer, RecvSpec, StepHandler, remote};
 use tokio_util::sync::CancellationToken;
 

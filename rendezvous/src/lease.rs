@@ -16,7 +16,7 @@ use convoke_graph::program::{Axes, most_elements};
 use convoke_graph::tensor::element_count;
 
 use crate::frame::TensorHeader;
-use crate::table::StepTable;
+use crate::step::table::StepTable;
 
 /// A process that takes part: its role and name are from its certificate, its incarnation from its hello.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -25,16 +25,11 @@ mod primitives;
 pub mod probe;
 mod refusal;
 pub mod sharing;
-pub mod slot;
+pub mod step;
 pub mod step_events;
-pub mod table;
-// These are no module of `table.rs`, since the models of `tests/models` compile that file over the checker's primitives.
-#[cfg(test)]
-#[path = "table/tests.rs"]
-mod table_tests;
 
 pub use hub::Hub;
 pub use lease::{Lease, Peer, RecvSpec, StepHandler};
 pub use link::{Link, Outgoing, remote};
 pub use refusal::FrameRefusal;
-pub use table::Delivery;
+pub use step::table::Delivery;

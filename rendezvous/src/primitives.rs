@@ -1,5 +1,6 @@
-//! The atomics, cells and locks of the modules that a model checker compiles with primitives of its own: `slot.rs`,
-//! `table.rs`, `hub/links.rs`, `link/batches.rs`, `link/remote/queue.rs` and `sharing/{lending,loan,staging}.rs`; see `tests/models`.
+//! The atomics, cells and locks of the modules that a model checker compiles with primitives of its own:
+//! `step/slot.rs`, `step/table.rs`, `hub/links.rs`, `link/batches.rs`, `link/remote/queue.rs` and
+//! `sharing/{lending,loan,staging}.rs`; see `tests/models`.
 
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
 //! Why a frame is refused.
 
-use crate::slot::FillFailure;
-use crate::table::FenceReason;
+use crate::step::slot::FillFailure;
+use crate::step::table::FenceReason;
 
 /// Why a frame was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -17,7 +17,7 @@ use convoke_graph::ids::ParticipantIx;
 use convoke_graph::program::Axes;
 use convoke_graph::{DType, Tensor};
 use convoke_rendezvous::frame::{Frame, TensorHeader};
-use convoke_rendezvous::slot::RegisterOutcome;
+use convoke_rendezvous::step::slot::RegisterOutcome;
 use convoke_rendezvous::{Hub, Lease, Link, Peer, RecvSpec, StepHandler};
 
 const LEASE: LeaseId = LeaseId(5);
@@ -79,6 +79,14 @@ fn peer(name: &str, incarnation: u64) -> Peer {
     }
 }
 
+fn participant(peer: Peer) -> Participant {
+    Participant {
+        name: peer.name,
+        incarnation: peer.incarnation,
+        address: String::new(),
+    }
+}
+
 /// A worker of a lease with two workers and a driver, or that driver.
 struct Rig {
     hub: Arc<Hub>,
@@ -90,11 +98,7 @@ struct Rig {
 fn rig(me: ParticipantIx) -> Rig {
     let peers = [peer("me", 1), peer("other", 2), peer("driver", 3)];
     let hub = Hub::new(peers[usize::from(me)].clone());
-    let participants = peers.map(|p| Participant {
-        name: p.name,
-        incarnation: p.incarnation,
-        address: String::new(),
-    });
+    let participants = peers.map(participant);
     let axes = Axes {
         bounds: vec![("n".into(), 4)],
     };
@@ -227,6 +231,39 @@ fn a_driver_whose_lease_is_gone_is_told_so() {
     for frame in [abort(1), Frame::Release { lease: LEASE }] {
         assert!(worker.hub.frame(&driver.hub.me, frame).is_none());
     }
+}
+
+#[test]
+fn a_worker_that_drives_a_body_is_told_over_its_link_to_itself_that_the_lease_is_gone() {
+    let hub = Hub::new(peer("me", 1));
+    let ledger = Ledger::new("me", 1 << 20);
+    let pool = Pool::new(&ledger, Purpose::Leases, 1 << 16).unwrap();
+    let participants = [peer("me", 1), peer("other", 2), peer("me", 1)].map(participant);
+    // The part of the body that the worker runs, and the body's lease as its driver knows it.
+    let [part, driver] = [(LEASE, 0), (LEASE.at_driver(), 2)].map(|(id, me)| {
+        let log = Arc::<Log>::default();
+        let lease = Lease::new(
+            id,
+            me,
+            participants.clone().into(),
+            Axes::default(),
+            K as u32,
+            vec![],
+            pool.clone(),
+            log.clone(),
+        );
+        hub.add_lease(Arc::new(lease.driven_by_worker()));
+        log
+    });
+    let told = |log: &Log| log.0.lock().unwrap().clone();
+    let link = Link::to_itself(&hub);
+    link.send(start(0));
+    assert_eq!(told(&part), ["start 0"]);
+    assert!(hub.remove_lease(LEASE).is_some());
+    link.send(start(1));
+    assert_eq!(told(&part), ["start 0"]);
+    assert_eq!(told(&driver), ["abort 1 from 0"]);
+    assert_eq!(hub.refused(), [("unknown_lease".to_owned(), 1)].into());
 }
 
 #[test]

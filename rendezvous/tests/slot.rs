@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a race needs threads of its own")]
 
-use convoke_rendezvous::slot::{FillFailure, PublishOutcome, RegisterOutcome, Slot};
+use convoke_rendezvous::step::slot::{FillFailure, PublishOutcome, RegisterOutcome, Slot};
 
 #[test]
 fn value_before_and_after_the_recv() {

@@ -48,6 +48,7 @@ use convoke_graph::DType;
 use convoke_graph::graph::Attrs;
 use convoke_graph::ops as defs;
 
+pub use convoke_graph::Outputs;
 pub use convoke_graph::ops::def::{attr, operand, required};
 pub use convoke_graph::ops::{
     AttrDef, AttrKind, Cost, CustomOp, Infer, InferredOutput, Memory, OpDef, OpError, OperandDef,
@@ -56,7 +57,7 @@ pub use convoke_graph::ops::{
 pub(crate) use self::kernel::RegisteredKernel;
 pub use self::kernel::{CustomKernel, KernelCall, elements_mut, kernel};
 use crate::cpu;
-pub use crate::cpu::{KernelFailure, Outputs};
+pub use crate::cpu::KernelFailure;
 
 /// The attributes and operand types that a kernel is made for. A kernel is made once for each use of the op, not for
 /// each run.

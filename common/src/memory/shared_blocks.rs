@@ -1,6 +1,6 @@
 //! How small tensors share blocks of a memory, and the most bytes that they then take.
 
-use convoke_graph::block::ALIGN;
+use convoke_graph::offsets::ALIGN;
 use serde::{Deserialize, Serialize};
 
 /// The largest block that a device may say its small tensors share.

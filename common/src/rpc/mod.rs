@@ -25,7 +25,6 @@ use crate::memory::SharedBlocks;
 use crate::world::World;
 use transport::{DeadlineChannel, MAX_FRAME, client_config, client_transport};
 
-pub use crate::world::ComputeUse;
 pub use services::{Coordinator, Joining, Worker};
 pub use status::{
     ClusterStatus, DeathStatus, DeviceMemory, LeaseStatus, LinkStatus, MeasuredLink, MemberState,

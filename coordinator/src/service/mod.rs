@@ -81,7 +81,7 @@ impl Service {
         if service.state.is_some() {
             tasks.spawn(service.clone().mend_state());
         }
-        tasks.spawn(peers::accept(service.clone(), endpoint));
+        tasks.spawn(peers::accept_connections(service.clone(), endpoint));
         service
     }
 

@@ -1,14 +1,12 @@
 //! The types that an op definition consists of.
 
-use super::cost::per_element;
+use super::cost::{Cost, per_element};
+use super::error::OpError;
 use super::kind::{Op, UnaryOp};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::graph::{Attr, Attrs, TensorType};
 use crate::tensor::{Shape, Tensor};
-
-pub use super::cost::Cost;
-pub use super::error::OpError;
 
 /// The memory in which an op expects an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,11 +11,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::offsets::Offsets;
+use crate::offsets::{ALIGN, Offsets};
 use crate::segment::Segment;
 use crate::tensor::error::TensorError;
-
-pub use crate::offsets::ALIGN;
 
 /// Blocks of this many bytes or more have a mapping each, in huge pages. Memory that was never touched costs a page
 /// fault per page, and with small pages these faults take longer than a fast network takes to fill the memory.

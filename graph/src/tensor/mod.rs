@@ -29,7 +29,6 @@ use block::{Block, Cover};
 use convoke_functions::packed;
 use segment::{Segment, SegmentLoan};
 
-pub use crate::offsets::ALIGN;
 pub use error::TensorError;
 
 /// Concrete dimensions, outermost first. Rank 0 is a scalar.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::offsets::ALIGN;
 
 #[test]
 fn views_share_and_writes_need_a_sole_owner() {

@@ -39,10 +39,10 @@ use crate::frame::Frame;
 use crate::hub::Hub;
 use crate::lease::{Lease, RecvSpec, StepHandler};
 use crate::link::{Link, Outgoing};
-use crate::slot::RegisterOutcome;
+use crate::step::slot::RegisterOutcome;
+use crate::step::table::Delivery;
 use crate::step_event;
 use crate::step_events::checksum;
-use crate::table::Delivery;
 
 /// Drives the steps of one lease.
 pub struct Driver {
@@ -434,7 +434,7 @@ mod tests {
 
     use super::*;
     use crate::fuzzing::{LEASE, axes, participants, peer, pool, worker};
-    use crate::slot::{Meeting, PublishOutcome};
+    use crate::step::slot::{Meeting, PublishOutcome};
 
     /// How many results a step has: so many that results arrive while others are not awaited yet.
     const RESULTS: u32 = 4096;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use convoke_common::error::{Error, Result};
 use tokio::sync::Notify;
 
-use crate::table::Delivery;
+use crate::step::table::Delivery;
 
 /// The deliveries of the recv slots, by slot; or the error of the step.
 pub(super) type StepResults = Result<Vec<Option<Delivery>>>;

@@ -17,8 +17,8 @@ use super::outcome::Outcome;
 use crate::frame::Frame;
 use crate::lease::{Lease, StepHandler};
 use crate::link::Link;
+use crate::step::table::Delivery;
 use crate::step_event;
-use crate::table::Delivery;
 
 /// Carries out the commands of a driver's core.
 pub(super) struct Shell {

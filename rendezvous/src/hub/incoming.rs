@@ -10,7 +10,7 @@ use convoke_graph::Tensor;
 use crate::eager::EagerService;
 use crate::lease::{Lease, Peer};
 use crate::refusal::FrameRefusal;
-use crate::slot::PublishOutcome;
+use crate::step::slot::PublishOutcome;
 use crate::{step_event, step_events};
 
 /// A tensor that begins to arrive: its slot is claimed, and its bytes are still to come. If it is dropped unfinished,

@@ -19,7 +19,7 @@ use crate::fuzzing::{LEASE, frames, hub, peer};
 use crate::hub::Hub;
 use crate::link::{Link, Outgoing};
 use crate::refusal::FrameRefusal;
-use crate::slot::RegisterOutcome;
+use crate::step::slot::RegisterOutcome;
 
 /// How many tensors the worker has lent.
 const LENT: usize = 2;

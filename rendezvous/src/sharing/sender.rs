@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use convoke_common::identity::Role;
 use convoke_common::world::Giver;
 use convoke_graph::DType;
-use convoke_graph::block::ALIGN;
+use convoke_graph::offsets::ALIGN;
 use tokio::sync::mpsc;
 
 use super::lending::{Lending, Reach, SegmentUpdate};

@@ -13,7 +13,7 @@ use super::*;
 use crate::fuzzing::{LEASE, hub, peer};
 use crate::link::Outgoing;
 use crate::remote::{LEAST_BYTES, STALL_BOUND};
-use crate::slot::RegisterOutcome;
+use crate::step::slot::RegisterOutcome;
 
 /// The number of the peer's segment, which is long enough for the places that the peer names.
 const SEGMENT: u64 = 3;

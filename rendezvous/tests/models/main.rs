@@ -12,12 +12,12 @@ mod primitives;
 
 // Only the table needs the largest step number.
 #[allow(dead_code)]
-#[path = "../../src/slot.rs"]
+#[path = "../../src/step/slot.rs"]
 mod slot;
 
 // Models need no status, and no counter of aborts.
 #[allow(dead_code)]
-#[path = "../../src/table.rs"]
+#[path = "../../src/step/table.rs"]
 mod table;
 
 mod link;

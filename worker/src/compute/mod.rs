@@ -29,9 +29,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use convoke_common::ids::LeaseId;
-use convoke_common::rpc::ComputeUse;
 use convoke_common::world::{
-    AccountId, Begin, CREDIT, Compute, FairQueue, Job, Refusal, RefusedJob, Rival, STEP_TURN, Share,
+    AccountId, Begin, CREDIT, Compute, ComputeUse, FairQueue, Job, Refusal, RefusedJob, Rival,
+    STEP_TURN, Share,
 };
 use smallvec::SmallVec;
 use tokio::time::Instant;

@@ -12,6 +12,7 @@
 //!    kernel, and refused with an error.
 //! 3. A kernel overwrites an operand only if no one else holds its buffer.
 
+mod cast;
 pub(crate) mod chain;
 mod control;
 mod dispatch;
@@ -27,7 +28,8 @@ mod resolution;
 #[cfg(test)]
 pub(crate) mod testing;
 mod text;
-mod wide;
+
+pub use convoke_graph::Outputs;
 
 pub(crate) use control::{Runs, Values, functions};
 pub use families::{ChainRole, chain_role};
@@ -36,8 +38,7 @@ pub(crate) use kernel::{
     FamilyAnswer, KernelBody, OpLaunch, SizeKey, Spec, caught, is_host, launch_error, write,
 };
 pub use kernel::{
-    Inputs, Kernel, KernelFailure, Launch, MOST_SLOTS, OperandPlace, OperandRef, Operands, Outputs,
-    Register,
+    Inputs, Kernel, KernelFailure, Launch, MOST_SLOTS, OperandPlace, OperandRef, Operands, Register,
 };
 pub use kernel_set::kernels;
 pub use resolution::resolve;

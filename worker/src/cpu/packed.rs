@@ -4,11 +4,10 @@
 use convoke_common::Error;
 use convoke_common::memory::Pool;
 use convoke_graph::ops::ConcreteOutputs;
-use convoke_graph::{DType, Tensor, packed};
+use convoke_graph::{DType, Outputs, Tensor, packed};
 
 use super::kernel::{
-    FamilyAnswer, KernelFailure, Launch, OpLaunch, Operands, Outputs, Register, Spec, body,
-    write_bits,
+    FamilyAnswer, KernelFailure, Launch, OpLaunch, Operands, Register, Spec, body, write_bits,
 };
 
 /// The dtype of the elements while each has a byte.

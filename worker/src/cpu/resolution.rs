@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use convoke_graph::DType;
 use convoke_graph::graph::Attrs;
 use convoke_graph::ops::{self, ConcreteOperand, ConcreteOutputs, Op, OpDef, OpError};
+use convoke_graph::{DType, Outputs};
 use smallvec::SmallVec;
 
 use super::kernel::{
-    Kernel, KernelBody, KernelFailure, Launch, OpLaunch, Operands, Outputs, SizeKey, Spec, is_host,
+    Kernel, KernelBody, KernelFailure, Launch, OpLaunch, Operands, SizeKey, Spec, is_host,
 };
 use super::{control, families};
 

@@ -6,7 +6,7 @@ use convoke_common::error::Error;
 use convoke_common::ids::StepKey;
 use convoke_common::telemetry::{self, TraceIds};
 use convoke_graph::ids::ParticipantIx;
-use convoke_rendezvous::slot::RegisterOutcome;
+use convoke_rendezvous::step::slot::RegisterOutcome;
 use convoke_rendezvous::{StepHandler, step_event};
 
 use super::Executor;

@@ -32,12 +32,12 @@ impl Failures {
     }
 
     /// Counts a failed step.
-    pub fn count(&self, code: Code) {
+    pub(crate) fn count(&self, code: Code) {
         *self.known().by_code.entry(code).or_default() += 1;
     }
 
     /// Logs a failed step and queues it for the coordinator, unless many steps have failed lately.
-    pub fn tell(&self, worker: &str, mut failure: StepFailure) {
+    pub(crate) fn tell(&self, worker: &str, mut failure: StepFailure) {
         let Some(others) = self.lines.admit(Instant::now()) else {
             return;
         };

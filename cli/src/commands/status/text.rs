@@ -6,9 +6,10 @@ use convoke::ClusterStatus;
 use convoke_common::device_spec::device_name;
 use convoke_common::memory::Purpose;
 use convoke_common::rpc::{
-    ComputeUse, LeaseStatus, LinkStatus, MemberState, MemberStatus, ProgramStoreStatus,
-    QuarantineStatus, RendezvousStatus, WeightsStatus, WorkerStatus,
+    LeaseStatus, LinkStatus, MemberState, MemberStatus, ProgramStoreStatus, QuarantineStatus,
+    RendezvousStatus, WeightsStatus, WorkerStatus,
 };
+use convoke_common::world::ComputeUse;
 
 use crate::text::budget;
 use crate::text::output;

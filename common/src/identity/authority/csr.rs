@@ -3,7 +3,7 @@
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ED25519};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
-use crate::identity::certificate::validity::parse;
+use crate::identity::certificate::parsing::parse;
 use crate::identity::error::IdentityError;
 use crate::world::Rng;
 

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::identity::certificate::subject::BadSubject;
+use crate::identity::certificate::parsing::parse;
 use crate::identity::error::IdentityError;
 
 /// How long the CA's certificate is valid.
@@ -16,15 +15,6 @@ pub const CERTIFICATE_LIFE: Duration = Duration::from_secs(7 * 86_400);
 
 /// Certificates are valid from this long before they are made, because clocks differ.
 pub(in crate::identity) const BACKDATE: Duration = Duration::from_secs(3600);
-
-/// Parses a certificate.
-pub(in crate::identity) fn parse<'a>(
-    der: &'a CertificateDer<'_>,
-) -> Result<X509Certificate<'a>, IdentityError> {
-    X509Certificate::from_der(der)
-        .map(|(_, certificate)| certificate)
-        .map_err(|_| IdentityError::BadSubject(BadSubject::Certificate))
-}
 
 /// The first and the last second in which a certificate is valid, since 1970.
 pub(in crate::identity) fn validity(der: &CertificateDer<'_>) -> Result<(u64, u64), IdentityError> {

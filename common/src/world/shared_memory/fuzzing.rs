@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as Peer;
 use std::sync::{Arc, LazyLock};
 
-use convoke_graph::block::{ALIGN, Block};
+use convoke_graph::block::Block;
+use convoke_graph::offsets::ALIGN;
 use convoke_graph::segment::{PeerSegment, SegmentLoan};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};

@@ -1,7 +1,7 @@
 //! Leases at the workers: how they are installed, and how they are released.
 
 mod installing;
-mod releases;
+mod open_releases;
 mod releasing;
 
-pub use releases::{ReleaseGuard, Releases};
+pub use open_releases::{ReleaseGuard, Releases};

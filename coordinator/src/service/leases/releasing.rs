@@ -11,7 +11,7 @@ use convoke_common::mutant;
 use convoke_common::rpc::{RETURN_BOUND, answer};
 use tokio::time::{Instant, timeout_at};
 
-use super::releases::ReleaseGuard;
+use super::open_releases::ReleaseGuard;
 use crate::membership::{ConnectionId, events};
 use crate::service::Service;
 

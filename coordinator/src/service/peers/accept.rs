@@ -51,7 +51,7 @@ const JOIN_FRAME: usize = 16 << 10;
 const WORKER_FRAME: usize = 1 << 20;
 
 /// Accepts connections until the endpoint closes.
-pub async fn run(service: Arc<Service>, endpoint: Endpoint) {
+pub async fn accept_connections(service: Arc<Service>, endpoint: Endpoint) {
     let handshakes = Handshakes::new(HANDSHAKES, service.refused.clone());
     let newcomers = Places::new(NEWCOMERS);
     while let Some(incoming) = endpoint.accept().await {

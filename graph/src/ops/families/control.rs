@@ -17,8 +17,9 @@
 use crate::Dim;
 use crate::dim::Bindings;
 use crate::graph::{Attrs, Function, Node, RunsAt, TensorType, Value, ValueId};
-use crate::ops::cost::moved;
+use crate::ops::cost::{Cost, moved};
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::infer::infer_types;
 use crate::ops::infer::verify::verify_untyped;
 use crate::ops::kind::{ControlOp, Op};

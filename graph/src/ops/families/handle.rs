@@ -6,6 +6,7 @@
 use crate::ops::attrs::bad;
 use crate::ops::cost::free;
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::kind::{HandleOp, Op};
 use crate::ops::shapes::*;
 use crate::{DType, Dim};

@@ -3,6 +3,7 @@
 use crate::ops::attrs::{Reduction, axis, bad, circular, normalize_axis};
 use crate::ops::cost::{output_traffic, per_element, per_input_element};
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::host;
 use crate::ops::kind::{IndexOp, Op};
 use crate::ops::shapes::*;

@@ -6,6 +6,7 @@ use crate::Dim;
 use crate::ops::attrs::TreeAttrs;
 use crate::ops::cost::{per_element, per_input_element};
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::kind::{LearnOp, Op};
 use crate::ops::shapes::*;
 

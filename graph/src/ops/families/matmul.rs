@@ -3,8 +3,9 @@
 use crate::Dim;
 use crate::graph::{Attrs, TensorType};
 use crate::ops::attrs::GemmAttrs;
-use crate::ops::cost::{elements, with_flops};
+use crate::ops::cost::{Cost, elements, with_flops};
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::kind::{MatMulOp, Op};
 use crate::ops::shapes::*;
 

@@ -4,6 +4,7 @@ use crate::Dim;
 use crate::ops::attrs::{bad, column_row_depth, normalize_axis, transpose_perm};
 use crate::ops::cost::output_traffic;
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::host;
 use crate::ops::kind::{MovementOp, Op};
 use crate::ops::shapes::*;

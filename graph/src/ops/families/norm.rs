@@ -3,6 +3,7 @@
 use crate::ops::attrs::{LrnAttrs, axis, bad, mvn_axes};
 use crate::ops::cost::per_element;
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::kind::{NormOp, Op};
 use crate::ops::shapes::*;
 use crate::{DType, Dim};

@@ -2,8 +2,9 @@
 
 use crate::graph::{Attrs, TensorType};
 use crate::ops::attrs::PoolAttrs;
-use crate::ops::cost::{elements, per_input_element, with_flops};
+use crate::ops::cost::{Cost, elements, per_input_element, with_flops};
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::kind::{Op, PoolOp};
 use crate::ops::shapes::*;
 use crate::{DType, Dim};

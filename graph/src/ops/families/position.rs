@@ -2,8 +2,9 @@
 
 use crate::graph::{Attrs, TensorType};
 use crate::ops::attrs::{RotaryAttrs, bad};
-use crate::ops::cost::{elements, moved};
+use crate::ops::cost::{Cost, elements, moved};
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::kind::{Op, PositionOp};
 use crate::ops::shapes::*;
 

@@ -8,8 +8,9 @@ use crate::ops::attrs::{
     BlockWeightAttrs, Granularity, PackCodesAttrs, ParameterShape, QUANTISED, QuantiseAttrs, bad,
     product_granularity,
 };
-use crate::ops::cost::{elements, per_element, with_flops};
+use crate::ops::cost::{Cost, elements, per_element, with_flops};
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::kind::{Op, QuantisedOp};
 use crate::ops::packing::packed_codes_len;
 use crate::ops::shapes::*;

@@ -28,6 +28,7 @@ use crate::DType;
 use crate::ops::attrs::{NormalAttrs, UniformAttrs};
 use crate::ops::cost::per_element;
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::kind::{Op, RandomOp};
 use crate::ops::shapes::*;
 

@@ -6,8 +6,9 @@
 use crate::Dim;
 use crate::graph::{Attrs, TensorType};
 use crate::ops::attrs::{RecurrentAttrs, bad, packed_recurrent_len};
-use crate::ops::cost::{elements, with_flops};
+use crate::ops::cost::{Cost, elements, with_flops};
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::kind::{Op, RecurrentOp};
 use crate::ops::shapes::*;
 

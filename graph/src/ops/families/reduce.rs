@@ -3,6 +3,7 @@
 use crate::ops::attrs::{ReduceAttrs, axis, flag};
 use crate::ops::cost::per_input_element;
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::host::{self, Arith};
 use crate::ops::kind::{Op, ReduceOp};
 use crate::ops::shapes::*;

@@ -3,6 +3,7 @@
 use crate::ops::attrs::{AspectRatio, Coordinates, Interpolation, ResizeAttrs};
 use crate::ops::cost::per_element;
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::kind::{Op, ResizeOp};
 use crate::ops::shapes::*;
 use crate::{DType, Dim};

@@ -3,6 +3,7 @@
 use crate::ops::attrs::{axis, normalize_axis};
 use crate::ops::cost::per_input_element;
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::kind::{Op, ScanOp};
 use crate::ops::shapes::*;
 

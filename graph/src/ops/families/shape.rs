@@ -4,6 +4,7 @@ use crate::Dim;
 use crate::ops::attrs::{bad, fill_value, flag, normalize_axes, split_axis};
 use crate::ops::cost::{free, per_element};
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::host;
 use crate::ops::kind::{Op, ShapeOp};
 use crate::ops::shapes::*;

@@ -3,8 +3,9 @@
 use crate::Dim;
 use crate::graph::{Attrs, TensorType};
 use crate::ops::attrs::{DftAttrs, FoldAttrs, bad, normalize_axis};
-use crate::ops::cost::{elements, per_input_element, with_flops};
+use crate::ops::cost::{Cost, elements, per_input_element, with_flops};
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::kind::{Op, SignalOp};
 use crate::ops::shapes::*;
 

@@ -4,6 +4,7 @@ use crate::Dim;
 use crate::ops::attrs::{PadMode, axis, bad, normalize_axes, slice_range};
 use crate::ops::cost::output_traffic;
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::host;
 use crate::ops::kind::{Op, SliceOp};
 use crate::ops::shapes::*;

@@ -4,6 +4,7 @@ use crate::Dim;
 use crate::ops::attrs::{GramAttrs, NormalizerAttrs, TokenizerAttrs, check_pattern};
 use crate::ops::cost::{per_element, per_input_element};
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::kind::{Op, TextOp};
 use crate::ops::shapes::*;
 

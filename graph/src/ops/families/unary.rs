@@ -7,6 +7,7 @@ use crate::graph::Attrs;
 use crate::ops::attrs::{CastAttrs, bad, gelu_tanh};
 use crate::ops::cost::{free, per_element};
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::host;
 use crate::ops::kind::{Op, UnaryOp};
 use crate::ops::shapes::*;

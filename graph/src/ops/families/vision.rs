@@ -5,8 +5,9 @@ use crate::graph::{Attrs, TensorType};
 use crate::ops::attrs::{
     DeformAttrs, GridMode, GridSampleAttrs, PixelFormat, RoiAttrs, Window, unpooled_len,
 };
-use crate::ops::cost::{elements, per_element, per_input_element, with_flops};
+use crate::ops::cost::{Cost, elements, per_element, per_input_element, with_flops};
 use crate::ops::def::*;
+use crate::ops::error::OpError;
 use crate::ops::kind::{Op, VisionOp};
 use crate::ops::shapes::*;
 

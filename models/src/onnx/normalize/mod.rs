@@ -11,7 +11,6 @@ mod composed;
 mod contrib;
 mod early;
 mod einsum;
-mod grams;
 mod learn;
 mod node;
 mod operands;
@@ -19,7 +18,7 @@ mod quantised;
 mod random;
 mod scatter;
 mod signal;
-mod strings;
+mod text;
 mod vision;
 
 use self::composed::{losses, softmax};
@@ -84,8 +83,8 @@ pub(super) fn standard(b: &mut Builder, mut c: ImportedNode) -> Outputs {
         "Scatter" => c.emit_as(b, "ScatterElements"),
         "ScatterElements" | "ScatterND" => scatter::scatter(b, c),
         "Col2Im" => operands::col2im(b, c),
-        "NonZero" => strings::non_zero(b, c),
-        "Unique" => strings::unique(b, c),
+        "NonZero" => text::non_zero(b, c),
+        "Unique" => text::unique(b, c),
         "GridSample" if v < 20 => resize::grid_sample(b, c),
         "RoiAlign" if v < 16 => resize::roi_align(b, c),
         "GroupNormalization" if v < 21 => composed::group_norm(b, c),
@@ -97,8 +96,8 @@ pub(super) fn standard(b: &mut Builder, mut c: ImportedNode) -> Outputs {
 pub(super) use attention::{Flex, FlexAttention};
 pub use contrib::BlockWidth;
 pub(super) use contrib::{Block, block_of, blocked, dynamic_lstm, microsoft};
-pub(super) use grams::tf_idf;
 pub(super) use learn::{learned, of_map};
 pub(super) use node::{
     Expansion, ImportFailure, ImportedNode, Made, Outputs, axis_of, without_axes,
 };
+pub(super) use text::tf_idf;

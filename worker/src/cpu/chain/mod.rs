@@ -1,7 +1,7 @@
 //! Fused kernels: several elementwise nodes as one kernel, with a program that it runs on tiles of elements.
 
 use convoke_common::Error;
-use convoke_graph::{DType, Element, Shape, Tensor};
+use convoke_graph::{DType, Element, Outputs, Shape, Tensor};
 use convoke_kernels::Exec;
 use convoke_kernels::binary::Arith;
 use convoke_kernels::cast::CastTo;
@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use super::dispatch::by_dtype;
 use super::families;
 use super::kernel::{
-    Kernel, KernelFailure, Launch, Operands, Outputs, Spec, one, operand, write, write_bits,
+    Kernel, KernelFailure, Launch, Operands, Spec, one, operand, write, write_bits,
 };
 
 /// The elementwise function that a node computes.

@@ -14,17 +14,17 @@ use std::future::ready;
 use std::sync::Arc;
 
 use convoke_common::Error;
-use convoke_graph::DType;
 use convoke_graph::graph::{Attrs, Function};
 use convoke_graph::ops::{self, ControlOp, OpError};
 use convoke_graph::program::PARTITIONED;
+use convoke_graph::{DType, Outputs};
 use futures::FutureExt;
 use smallvec::SmallVec;
 
 use body::Body;
 pub(crate) use runs::{Runs, Values, functions};
 
-use super::kernel::{Inputs, Kernel, KernelFailure, Launch, Outputs};
+use super::kernel::{Inputs, Kernel, KernelFailure, Launch};
 
 /// The kernel of a control-flow op.
 pub(super) fn find(

@@ -7,12 +7,12 @@ use convoke_common::Error;
 use convoke_common::memory::Pool;
 use convoke_graph::graph::{Attrs, Function};
 use convoke_graph::ops::{self, ControlOp, OpError};
-use convoke_graph::{DType, Shape, Tensor};
+use convoke_graph::{DType, Outputs, Shape, Tensor};
 use convoke_kernels::Exec;
 use smallvec::SmallVec;
 
 use super::collect::IterationResults;
-use crate::cpu::kernel::{Inputs, KernelFailure, Outputs, write};
+use crate::cpu::kernel::{Inputs, KernelFailure, write};
 use crate::cpu::text;
 
 /// The operands of a function, or its results.

@@ -3,8 +3,8 @@
 use convoke_graph::DType;
 use convoke_kernels::attention::{Attention, Bias, attention};
 
+use crate::cpu::cast::wide::{narrow_to, optional_wide, wide, wide_output};
 use crate::cpu::kernel::{FamilyAnswer, KernelFailure, Spec, body, one, write};
-use crate::cpu::wide::{narrow_to, optional_wide, wide, wide_output};
 
 /// Makes the kernel of `FusedAttention`, which computes in f32.
 pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {

@@ -3,7 +3,7 @@
 use convoke_graph::ops::BinaryOp;
 use convoke_graph::ops::OpError;
 use convoke_graph::ops::attrs::flag;
-use convoke_graph::{DType, Element, Tensor};
+use convoke_graph::{DType, Element, Outputs, Tensor};
 use convoke_kernels::binary::{
     Arith, Bitwise, Compare, Logic, arith, arith_inplace, bitwise, compare, logic, pow_mixed,
     select,
@@ -14,8 +14,8 @@ use convoke_kernels::shape::Operand;
 
 use crate::cpu::dispatch::{by_dtype, by_size};
 use crate::cpu::kernel::{
-    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, bits, body, one, operand,
-    write, write_bits,
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Spec, bits, body, one, operand, write,
+    write_bits,
 };
 
 pub(super) fn find(op: BinaryOp, spec: &Spec<'_>) -> FamilyAnswer {

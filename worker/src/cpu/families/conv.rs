@@ -5,20 +5,20 @@ use convoke_graph::graph::Attrs;
 use convoke_graph::ops::ConvOp;
 use convoke_graph::ops::OpError;
 use convoke_graph::ops::attrs::{ConvAttrs, flag};
-use convoke_graph::{DType, Tensor};
+use convoke_graph::{DType, Outputs, Tensor};
 use convoke_kernels::conv::{
     ConvEpilogue, ConvShape, ConvSizes, ConvWeights, NarrowConv, NarrowEnding, conv,
     pack_conv_weights_into,
 };
 use convoke_kernels::gemm::Activation;
 
-use super::activation::{activation, ending};
 use super::conv_f64;
+use crate::cpu::cast::wide::{optional_wide, wide, wide_output};
 use crate::cpu::dispatch::by_dtype;
+use crate::cpu::kernel::activation::{activation, ending};
 use crate::cpu::kernel::{
-    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, body, one, write,
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Spec, body, one, write,
 };
-use crate::cpu::wide::{optional_wide, wide, wide_output};
 
 pub(super) fn find(op: ConvOp, spec: &Spec<'_>) -> FamilyAnswer {
     let ConvOp::Conv = op;

@@ -1,9 +1,10 @@
 //! Convolutions in f64: patches unfolded into scratch memory, then a matrix product. They are rare, and so kept simple.
 
+use convoke_graph::Outputs;
 use convoke_graph::ops::attrs::ConvAttrs;
 use convoke_kernels::gemm::{Batch, Strided, gemm_generic};
 
-use crate::cpu::kernel::{KernelFailure, OpLaunch, Outputs, one, write};
+use crate::cpu::kernel::{KernelFailure, OpLaunch, one, write};
 
 /// The sizes of the spatial axes, padded in front to three axes.
 struct Space {

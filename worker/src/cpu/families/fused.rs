@@ -10,12 +10,12 @@ use convoke_kernels::gemm::{
     Batch, Epilogue, Lhs, PackedB, Rhs, Strided, gemm_batched, pack_b_on, packed_b_len,
 };
 
-use super::activation::activation;
 use super::matmul::{product, rows};
 use super::{attention, conv};
+use crate::cpu::cast::wide::{narrow_to, optional_wide, wide, wide_output};
 use crate::cpu::dispatch::by_dtype;
+use crate::cpu::kernel::activation::activation;
 use crate::cpu::kernel::{FamilyAnswer, KernelBody, KernelFailure, Spec, body, one, write};
-use crate::cpu::wide::{narrow_to, optional_wide, wide, wide_output};
 
 pub(super) fn find(op: FusedOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {

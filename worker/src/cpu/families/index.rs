@@ -4,7 +4,7 @@ use convoke_common::Error;
 use convoke_graph::ops::IndexOp;
 use convoke_graph::ops::OpError;
 use convoke_graph::ops::attrs::{Reduction, axis, circular};
-use convoke_graph::{DType, Element, Shape, Tensor};
+use convoke_graph::{DType, Element, Outputs, Shape, Tensor};
 use convoke_kernels::cast::{CastTo, cast};
 use convoke_kernels::element::{Bits, Number};
 use convoke_kernels::movement::{
@@ -15,8 +15,7 @@ use convoke_kernels::shape::Axis;
 
 use crate::cpu::dispatch::{by_dtype, by_size};
 use crate::cpu::kernel::{
-    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, bits, body, one, write,
-    write_bits,
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Spec, bits, body, one, write, write_bits,
 };
 
 pub(super) fn find(op: IndexOp, spec: &Spec<'_>) -> FamilyAnswer {

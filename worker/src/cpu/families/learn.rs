@@ -3,13 +3,12 @@
 use convoke_common::Error;
 use convoke_graph::ops::attrs::{Aggregate, TreeAttrs, flag};
 use convoke_graph::ops::{LearnOp, OpError};
-use convoke_graph::{DType, Element, Tensor};
+use convoke_graph::{DType, Element, Outputs, Tensor};
 use convoke_kernels::trees::{TreeElement, TreeFold, Trees, trees};
 
 use crate::cpu::dispatch::by_size;
 use crate::cpu::kernel::{
-    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, bits, body, one, write,
-    write_bits,
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Spec, bits, body, one, write, write_bits,
 };
 use crate::cpu::text;
 

@@ -4,18 +4,18 @@ use convoke_common::{Error, mutant};
 use convoke_graph::ops::MatMulOp;
 use convoke_graph::ops::OpError;
 use convoke_graph::ops::attrs::GemmAttrs;
-use convoke_graph::{DType, Element, Tensor};
+use convoke_graph::{DType, Element, Outputs, Tensor};
 use convoke_kernels::element::Number;
 use convoke_kernels::gemm::{
     Addend, Batch, ChainElement, Epilogue, Lhs, Rhs, Strided, gemm_batched, gemm_generic,
 };
 use smallvec::SmallVec;
 
+use crate::cpu::cast::wide::{narrow_to, wide, wide_output};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::kernel::{
-    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, body, one, write,
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Spec, body, one, write,
 };
-use crate::cpu::wide::{narrow_to, wide, wide_output};
 
 pub(super) fn find(op: MatMulOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {

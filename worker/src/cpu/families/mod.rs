@@ -1,10 +1,7 @@
 //! The kernels by family of ops: each module has the kernels of one family, or of some ops of it.
 
-mod activation;
 mod attention;
 mod binary;
-mod cast;
-mod cast_narrow;
 mod conv;
 mod conv_f64;
 mod fused;
@@ -29,7 +26,6 @@ mod unique;
 mod views;
 mod vision;
 
-pub(super) use cast::{convert as cast_between, target as cast_target};
 pub(crate) use shape::{shape_between, shape_range};
 
 use convoke_graph::graph::Attrs;
@@ -42,7 +38,7 @@ use convoke_kernels::reduce::Reduce;
 use convoke_kernels::unary::FloatUnary;
 
 use super::kernel::{FamilyAnswer, Spec};
-use super::{packed, text};
+use super::{cast, packed, text};
 
 /// The function of one float that an op computes, if it is such an op.
 pub(super) fn unary_of(spec: &Spec<'_>) -> Option<FloatUnary> {

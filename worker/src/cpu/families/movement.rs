@@ -1,9 +1,9 @@
 //! Ops that move elements to positions that shapes and host operands decide.
 
 use convoke_common::Error;
-use convoke_graph::Tensor;
 use convoke_graph::ops::attrs::{self, axis, flag, normalize_axes, slice_range, transpose_perm};
 use convoke_graph::ops::{MovementOp, SliceOp};
+use convoke_graph::{Outputs, Tensor};
 use convoke_kernels::element::Bits;
 use convoke_kernels::movement::{
     BlockOrder, PadMode, concat, depth_to_space, expand, pad, reverse_sequence, slice,
@@ -12,7 +12,7 @@ use convoke_kernels::movement::{
 
 use crate::cpu::dispatch::by_size;
 use crate::cpu::kernel::{
-    FamilyAnswer, KernelFailure, OpLaunch, Outputs, Spec, bits, body, one, write_bits,
+    FamilyAnswer, KernelFailure, OpLaunch, Spec, bits, body, one, write_bits,
 };
 
 /// The kernel of the function `f` for elements of operand 0's size.

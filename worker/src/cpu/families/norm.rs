@@ -3,7 +3,7 @@
 use convoke_common::Error;
 use convoke_graph::ops::NormOp;
 use convoke_graph::ops::attrs::{LrnAttrs, axis, epsilon, mvn_axes};
-use convoke_graph::{DType, Element, Tensor};
+use convoke_graph::{DType, Element, Outputs, Tensor};
 use convoke_kernels::binary::{Arith, arith_inplace};
 use convoke_kernels::element::{Float, Number};
 use convoke_kernels::norm::{
@@ -14,11 +14,9 @@ use convoke_kernels::reduce::{Extreme, arg_extreme};
 use convoke_kernels::shape::Axis;
 
 use super::softmax;
+use crate::cpu::cast::wide::{convert, narrow_to};
 use crate::cpu::dispatch::by_dtype;
-use crate::cpu::kernel::{
-    FamilyAnswer, KernelFailure, OpLaunch, Outputs, Spec, body, one, operand, write,
-};
-use crate::cpu::wide::{convert, narrow_to};
+use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Spec, body, one, operand, write};
 
 pub(super) fn find(op: NormOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {

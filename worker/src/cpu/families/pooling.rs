@@ -2,7 +2,7 @@
 
 use convoke_graph::ops::PoolOp;
 use convoke_graph::ops::attrs::PoolAttrs;
-use convoke_graph::{DType, Element};
+use convoke_graph::{DType, Element, Outputs};
 use convoke_kernels::element::{Float, Number};
 use convoke_kernels::pooling::{
     StorageOrder, Window, average_pool, global_average_pool, global_max_pool, lp_pool, max_pool,
@@ -10,7 +10,7 @@ use convoke_kernels::pooling::{
 };
 
 use crate::cpu::dispatch::by_dtype;
-use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Outputs, Spec, body, one, write};
+use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Spec, body, one, write};
 
 pub(super) fn find(op: PoolOp, spec: &Spec<'_>) -> FamilyAnswer {
     let dtype = spec.dtype(0)?;

@@ -2,12 +2,12 @@
 
 use convoke_graph::ops::PositionOp;
 use convoke_graph::ops::attrs::RotaryAttrs;
-use convoke_graph::{Element, Tensor};
+use convoke_graph::{Element, Outputs, Tensor};
 use convoke_kernels::element::Float;
 use convoke_kernels::rotary::{Rotary, rotary};
 
 use crate::cpu::dispatch::by_dtype;
-use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Outputs, Spec, body, one, write};
+use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Spec, body, one, write};
 
 pub(super) fn find(op: PositionOp, spec: &Spec<'_>) -> FamilyAnswer {
     let dtype = spec.dtype(0)?;

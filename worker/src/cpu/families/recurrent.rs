@@ -3,7 +3,7 @@
 use convoke_common::Error;
 use convoke_graph::ops::attrs::{CellActivation, RecurrentAttrs};
 use convoke_graph::ops::{OpError, RecurrentOp};
-use convoke_graph::{DType, Element, Tensor};
+use convoke_graph::{DType, Element, Outputs, Tensor};
 use convoke_kernels::KernelError;
 use convoke_kernels::element::Number;
 use convoke_kernels::gemm::{PackSource, Strided, pack_b_on, packed_b_len};
@@ -12,11 +12,11 @@ use convoke_kernels::recurrent::{
     self, Cell, Direction, Layer, RecurrentElement, RecurrentKernels, Scratch, Weights, Yield,
 };
 
+use crate::cpu::cast::wide::{convert, narrow_to};
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::kernel::{
-    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, body, one, write,
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Spec, body, one, write,
 };
-use crate::cpu::wide::{convert, narrow_to};
 
 pub(super) fn find(op: RecurrentOp, spec: &Spec<'_>) -> FamilyAnswer {
     let attrs = RecurrentAttrs::new(op, spec.attrs)?;

@@ -3,7 +3,7 @@
 use convoke_graph::ops::attrs::{ReduceAttrs, flag};
 use convoke_graph::ops::{OpError, normalize_axis};
 use convoke_graph::ops::{ReduceOp, ScanOp};
-use convoke_graph::{DType, Element, Shape};
+use convoke_graph::{DType, Element, Outputs, Shape};
 use convoke_kernels::element::{Float, Integer, Number};
 use convoke_kernels::reduce::{
     Covered, Extreme, Reduce, Running, arg_extreme, cumulate, reduce_float, reduce_integer, top_k,
@@ -12,7 +12,7 @@ use convoke_kernels::shape::Axis;
 
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::kernel::{
-    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, body, one, write,
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Spec, body, one, write,
 };
 
 /// The reduction over axes that an op computes; the others find one extreme along one axis.

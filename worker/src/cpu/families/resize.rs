@@ -2,7 +2,7 @@
 
 use convoke_graph::ops::attrs::{Coordinates, Interpolation, Nearest, ResizeAttrs};
 use convoke_graph::ops::{OpError, ResizeOp};
-use convoke_graph::{DType, Element, Shape, Tensor};
+use convoke_graph::{DType, Element, Outputs, Shape, Tensor};
 use convoke_kernels::cast::{CastTo, cast};
 use convoke_kernels::element::Bits;
 use convoke_kernels::resize::{
@@ -13,7 +13,7 @@ use convoke_kernels::shape::Axis;
 
 use crate::cpu::dispatch::{by_dtype, by_size};
 use crate::cpu::kernel::{
-    FamilyAnswer, KernelFailure, OpLaunch, Outputs, Spec, bits, body, one, write, write_bits,
+    FamilyAnswer, KernelFailure, OpLaunch, Spec, bits, body, one, write, write_bits,
 };
 
 /// Elements between two checks of the cancel flag.

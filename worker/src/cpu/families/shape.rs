@@ -1,17 +1,17 @@
 //! Ops on sizes, and tensors that are made from sizes alone.
 
-use convoke_graph::Element;
 use convoke_graph::graph::Attrs;
 use convoke_graph::ops::OpError;
 use convoke_graph::ops::ShapeOp;
 use convoke_graph::ops::attrs::fill_value;
+use convoke_graph::{Element, Outputs};
 use convoke_kernels::element::Number;
 use convoke_kernels::movement;
 
 use super::views;
 use crate::cpu::dispatch::{by_dtype, by_size};
 use crate::cpu::kernel::{
-    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, body, one, write, write_bits,
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Spec, body, one, write, write_bits,
 };
 use crate::cpu::packed;
 

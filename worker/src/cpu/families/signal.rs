@@ -1,14 +1,14 @@
 //! Transforms of signals, and sums of overlapping blocks.
 
-use convoke_graph::Element;
 use convoke_graph::ops::attrs::{DftAttrs, FoldAttrs};
 use convoke_graph::ops::{OpError, SignalOp, normalize_axis};
+use convoke_graph::{Element, Outputs};
 use convoke_kernels::element::{Float, Number};
 use convoke_kernels::shape::Axis;
 use convoke_kernels::signal::{self, Dft, Fold};
 
 use crate::cpu::dispatch::by_dtype;
-use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Outputs, Spec, body, one, write};
+use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Spec, body, one, write};
 
 pub(super) fn find(op: SignalOp, spec: &Spec<'_>) -> FamilyAnswer {
     let dtype = spec.dtype(0)?;

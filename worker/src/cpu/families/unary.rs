@@ -2,7 +2,7 @@
 
 use convoke_graph::ops::attrs::flag;
 use convoke_graph::ops::{OpError, UnaryOp, float_function};
-use convoke_graph::{DType, Element, Tensor};
+use convoke_graph::{DType, Element, Outputs, Tensor};
 use convoke_kernels::Exec;
 use convoke_kernels::cast::{CastTo, cast};
 use convoke_kernels::element::Number;
@@ -11,10 +11,11 @@ use convoke_kernels::unary::{self, FloatUnary, IntegerUnary, Test};
 
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::kernel::{
-    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, body, one, write,
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Spec, body, one, write,
 };
 
-use super::{cast as casts, views};
+use super::views;
+use crate::cpu::cast as casts;
 
 pub(super) fn find(op: UnaryOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {

@@ -2,14 +2,14 @@
 
 use convoke_graph::ops::OpError;
 use convoke_graph::ops::attrs::{axis, flag};
-use convoke_graph::{DType, Element, Tensor};
+use convoke_graph::{DType, Element, Outputs, Tensor};
 use convoke_kernels::movement::gather;
 use convoke_kernels::unique::{SliceIndex, Slices, UniqueKernels, unique};
 
 use super::index::indices;
 use crate::cpu::dispatch::{by_dtype, by_size};
 use crate::cpu::kernel::{
-    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, bits, body, write, write_bits,
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Spec, bits, body, write, write_bits,
 };
 
 pub(super) fn find(spec: &Spec<'_>) -> FamilyAnswer {

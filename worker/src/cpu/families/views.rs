@@ -1,6 +1,8 @@
 //! Ops that give the same elements another shape, or the same one: nothing is copied.
 
-use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Outputs, body, one, write};
+use convoke_graph::Outputs;
+
+use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, body, one, write};
 
 /// Makes the kernel of an op whose result has its operand's elements in the same order.
 pub(super) fn view() -> FamilyAnswer {

@@ -5,7 +5,7 @@ use convoke_graph::ops::attrs::{
     DeformAttrs, GridMode, GridOutside, GridSampleAttrs, RoiAttrs, Window, flag, unpooled_len,
 };
 use convoke_graph::ops::{OpError, VisionOp};
-use convoke_graph::{DType, Element, Tensor};
+use convoke_graph::{DType, Element, Outputs, Tensor};
 use convoke_kernels::pooling::max_unpool;
 use convoke_kernels::vision::{
     Deform, DeformKernels, DeformOperands, GridKernels, GridPadding, GridSample, RoiAlign,
@@ -14,13 +14,12 @@ use convoke_kernels::vision::{
 };
 use convoke_kernels::{Exec, KernelError};
 
+use crate::cpu::cast::wide::{convert, narrow_to};
 use crate::cpu::dispatch::by_size;
 use crate::cpu::image;
 use crate::cpu::kernel::{
-    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, bits, body, one, write,
-    write_bits,
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Spec, bits, body, one, write, write_bits,
 };
-use crate::cpu::wide::{convert, narrow_to};
 
 pub(super) fn find(op: VisionOp, spec: &Spec<'_>) -> FamilyAnswer {
     match op {

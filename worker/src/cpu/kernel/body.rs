@@ -1,10 +1,10 @@
 //! The implementation of an op, as the families give it.
 
+use convoke_graph::Outputs;
 use convoke_graph::ops::OpError;
 
 use super::call::OpLaunch;
 use super::failure::KernelFailure;
-use super::launch::Outputs;
 use crate::ops::RegisteredKernel;
 
 /// An implementation of an op. It has captured all that does not depend on shapes and values.

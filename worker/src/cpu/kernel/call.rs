@@ -3,11 +3,11 @@
 use convoke_common::Error;
 use convoke_graph::graph::Attrs;
 use convoke_graph::ops::{ConcreteOutputs, OpDef, OpError};
-use convoke_graph::{DType, Element, Tensor};
+use convoke_graph::{DType, Element, Outputs, Tensor};
 use convoke_kernels::shape::Operand;
 
 use super::failure::KernelFailure;
-use super::launch::{Launch, Outputs};
+use super::launch::Launch;
 
 /// The key by which an implementation is chosen.
 pub(crate) struct Spec<'a> {

@@ -1,14 +1,13 @@
 //! The seam of the CPU's kernels: a [`Kernel`], and one [`Launch`] of it.
 
 use convoke_common::memory::Pool;
+use convoke_graph::Outputs;
 use convoke_graph::ops::{ConcreteOperand, ConcreteOutputs};
 use convoke_kernels::Exec;
 use smallvec::SmallVec;
 
 use super::failure::KernelFailure;
 use super::operands::{Operands, Register};
-
-pub use convoke_graph::Outputs;
 
 /// One run of a kernel on operands.
 pub struct Launch<'a> {

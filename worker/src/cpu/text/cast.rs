@@ -12,7 +12,7 @@ use convoke_graph::{DType, Element};
 use half::{bf16, f16};
 
 use super::strings::{PIECE, made, of_strings, strings};
-use crate::cpu::families::cast_between;
+use crate::cpu::cast::convert;
 use crate::cpu::kernel::{
     FamilyAnswer, KernelBody, KernelFailure, Launch, OpLaunch, Operands, Spec, body, one, write,
 };
@@ -36,7 +36,7 @@ fn through(spec: &Spec<'_>, wide: DType, to: DType) -> FamilyAnswer {
     let step = |from: DType, to: DType| match (from, to) {
         (DType::Str, to) => parsed(spec, to),
         (from, DType::Str) => formatted(spec, from),
-        (from, to) => cast_between(spec, from, to),
+        (from, to) => convert(spec, from, to),
     };
     let (first, second) = (step(from, wide)?, step(wide, to)?);
     body(move |call| {

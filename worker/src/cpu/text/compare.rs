@@ -1,11 +1,11 @@
 //! Comparison of strings, by their bytes.
 
-use convoke_graph::DType;
 use convoke_graph::ops::attrs::flag;
+use convoke_graph::{DType, Outputs};
 
 use super::sort::{count_up, sort};
 use super::strings::{PIECE, made, places, strings};
-use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Outputs, Spec, body, one, write};
+use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Spec, body, one, write};
 
 /// Computes `Equal`.
 pub(super) fn equal(call: &OpLaunch<'_, '_>) -> Result<Outputs, KernelFailure> {

@@ -3,11 +3,11 @@
 use std::cmp::Ordering;
 
 use convoke_graph::ops::attrs::{GramAttrs, GramMode};
-use convoke_graph::{DType, Tensor};
+use convoke_graph::{DType, Outputs, Tensor};
 
 use super::sort::{count_up, sort};
 use super::strings::{PIECE, strings};
-use crate::cpu::kernel::{KernelFailure, OpLaunch, Outputs, one, write};
+use crate::cpu::kernel::{KernelFailure, OpLaunch, one, write};
 
 /// The grams of a pool.
 struct Grams<'a> {

@@ -23,16 +23,16 @@ use convoke_graph::DType;
 use convoke_graph::ops::attrs::Reduction;
 use convoke_graph::ops::{BinaryOp, IndexOp, Op, UnaryOp, VisionOp};
 
-use super::families;
 pub(super) use moved::joined;
 pub(super) use strings::made;
 
+use super::cast::target;
 use super::kernel::{FamilyAnswer, Spec, body, one};
 
 /// Whether an op reads strings, or converts numbers to strings.
 pub(super) fn has_strings(spec: &Spec<'_>) -> bool {
     let makes = match spec.def.op {
-        Op::Unary(op) => matches!(families::cast_target(op, spec), Ok(Some(DType::Str))),
+        Op::Unary(op) => matches!(target(op, spec), Ok(Some(DType::Str))),
         _ => false,
     };
     makes || spec.operands.contains(&Some(DType::Str))
@@ -45,7 +45,7 @@ pub(super) fn find(
 ) -> FamilyAnswer {
     match spec.def.op {
         Op::Unary(UnaryOp::Identity) => body(|mut call| one(call.take(0)?)),
-        Op::Unary(op) => match families::cast_target(op, spec)? {
+        Op::Unary(op) => match target(op, spec)? {
             Some(to) => cast::find(spec, to),
             None => Err(spec.no_dtype(DType::Str)),
         },

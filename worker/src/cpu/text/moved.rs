@@ -4,12 +4,12 @@ use convoke_common::Error;
 use convoke_common::memory::Pool;
 use convoke_graph::ops::ConcreteOutputs;
 use convoke_graph::text::Strings;
-use convoke_graph::{DType, Tensor};
+use convoke_graph::{DType, Outputs, Tensor};
 use convoke_kernels::Exec;
 
 use super::strings::made;
 use crate::cpu::kernel::{
-    FamilyAnswer, KernelFailure, Launch, OpLaunch, Operands, Outputs, Register, Spec, body, write,
+    FamilyAnswer, KernelFailure, Launch, OpLaunch, Operands, Register, Spec, body, write,
 };
 
 /// The strings of several tensors, counted from 1 on. Number 0 is the empty string, with which ops fill places that

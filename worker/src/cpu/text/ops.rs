@@ -3,12 +3,12 @@
 use convoke_graph::ops::attrs::{CaseChange, NormalizerAttrs};
 use convoke_graph::ops::{OpError, TextOp};
 use convoke_graph::text::Strings;
-use convoke_graph::{DType, Tensor};
+use convoke_graph::{DType, Outputs, Tensor};
 
 use super::strings::{PIECE, made, of_strings, places, strings};
 use super::{grams, pattern, tokens};
 use crate::cpu::kernel::{
-    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Outputs, Spec, body, one, write,
+    FamilyAnswer, KernelBody, KernelFailure, OpLaunch, Spec, body, one, write,
 };
 
 pub(in crate::cpu) fn find(op: TextOp, spec: &Spec<'_>) -> FamilyAnswer {

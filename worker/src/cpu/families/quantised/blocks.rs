@@ -7,8 +7,8 @@ use convoke_kernels::quantised::{
 };
 
 use super::numbers::{as_f32, optional_f32};
+use crate::cpu::cast::wide::{narrow_to, wide, wide_output};
 use crate::cpu::kernel::{FamilyAnswer, KernelFailure, OpLaunch, Spec, body, one, write};
-use crate::cpu::wide::{narrow_to, wide, wide_output};
 
 fn is_signed(dtype: DType) -> bool {
     matches!(dtype, DType::I8 | DType::I4 | DType::I2)

@@ -5,8 +5,8 @@ use convoke_common::Error;
 use convoke_graph::{DType, Tensor};
 use convoke_kernels::cast::{self, cast};
 
-use super::dispatch::by_dtype;
-use super::kernel::{KernelFailure, OpLaunch, write};
+use crate::cpu::dispatch::by_dtype;
+use crate::cpu::kernel::{KernelFailure, OpLaunch, write};
 
 /// `x` converted to `to`, where both dtypes are floats; `x` itself if it has that dtype.
 pub(crate) fn convert(

@@ -1,12 +1,14 @@
 //! Conversions between dtypes.
 
+mod narrow;
+pub(super) mod wide;
+
 use convoke_graph::DType;
 use convoke_graph::ops::OpError;
 use convoke_graph::ops::UnaryOp;
 use convoke_kernels::cast::{cast, cast_to_bool};
 use convoke_kernels::movement::copy;
 
-use super::cast_narrow;
 use crate::cpu::dispatch::by_dtype;
 use crate::cpu::kernel::{FamilyAnswer, KernelBody, Spec, body, one, write, write_bits};
 
@@ -16,7 +18,7 @@ pub(super) fn find(spec: &Spec<'_>, to: DType) -> FamilyAnswer {
 }
 
 /// The dtype that an op converts to, if it does nothing else.
-pub(in crate::cpu) fn target(op: UnaryOp, spec: &Spec<'_>) -> Result<Option<DType>, OpError> {
+pub(super) fn target(op: UnaryOp, spec: &Spec<'_>) -> Result<Option<DType>, OpError> {
     match op {
         UnaryOp::Cast => {
             let to = spec.attrs.dtype("to");
@@ -51,16 +53,12 @@ pub(super) fn reinterpret(spec: &Spec<'_>) -> FamilyAnswer {
 }
 
 /// Makes the kernel that converts operand 0, of dtype `from`, to `to`.
-pub(in crate::cpu) fn convert(
-    spec: &Spec<'_>,
-    from: DType,
-    to: DType,
-) -> Result<KernelBody, OpError> {
+pub(super) fn convert(spec: &Spec<'_>, from: DType, to: DType) -> Result<KernelBody, OpError> {
     if from == to {
         return body(|mut call| one(call.take(0)?));
     }
     if from.is_narrow() || to.is_narrow() {
-        return cast_narrow::convert(spec, from, to);
+        return narrow::convert(spec, from, to);
     }
     let found = if to == DType::Bool {
         by_dtype!(number from, A => body(|call| {

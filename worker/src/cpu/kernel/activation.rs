@@ -4,10 +4,10 @@ use convoke_graph::ops::{OpError, attrs};
 use convoke_kernels::conv::NarrowEnding;
 use convoke_kernels::gemm::Activation;
 
-use crate::cpu::kernel::Spec;
+use super::call::Spec;
 
 /// The activation that the attributes specify.
-pub(super) fn activation(spec: &Spec<'_>) -> Result<Activation, OpError> {
+pub(in crate::cpu) fn activation(spec: &Spec<'_>) -> Result<Activation, OpError> {
     let activation = attrs::Activation::new(spec.attrs)?;
     Ok(match activation.map(attrs::Activation::rounded_once) {
         None => Activation::None,
@@ -29,7 +29,7 @@ pub(super) fn activation(spec: &Spec<'_>) -> Result<Activation, OpError> {
 }
 
 /// What follows the sums of a fused op of 16 bits, each step of which is rounded.
-pub(super) fn ending(spec: &Spec<'_>) -> Result<NarrowEnding, OpError> {
+pub(in crate::cpu) fn ending(spec: &Spec<'_>) -> Result<NarrowEnding, OpError> {
     let gate = match attrs::Activation::new(spec.attrs)? {
         Some(attrs::Activation::GatedSigmoid) => Some(Activation::Sigmoid),
         Some(attrs::Activation::GatedHardSigmoid) => Some(Activation::HardSigmoid {

@@ -8,11 +8,11 @@
 use convoke_graph::graph::{Attr, Attrs};
 use convoke_graph::{DType, Tensor};
 
-use super::super::builder::Builder;
-use super::node::{Expansion, ImportedNode, Outputs, axis_of, exact};
+use super::super::super::builder::Builder;
+use super::super::node::{Expansion, ImportedNode, Outputs, axis_of, exact};
 
 /// Imports NonZero. A string counts as zero where it is empty.
-pub(super) fn non_zero(b: &mut Builder, c: ImportedNode) -> Outputs {
+pub(in super::super) fn non_zero(b: &mut Builder, c: ImportedNode) -> Outputs {
     if c.dtype(b, 0) != DType::Str {
         return c.emit(b);
     }
@@ -26,7 +26,7 @@ pub(super) fn non_zero(b: &mut Builder, c: ImportedNode) -> Outputs {
 }
 
 /// Imports Unique. Slices of strings are compared by the ranks of their strings, which are in the order of these.
-pub(super) fn unique(b: &mut Builder, mut c: ImportedNode) -> Outputs {
+pub(in super::super) fn unique(b: &mut Builder, mut c: ImportedNode) -> Outputs {
     if c.dtype(b, 0) != DType::Str || c.attrs.get("axis").is_none() {
         return c.emit(b);
     }

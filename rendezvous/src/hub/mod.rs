@@ -37,8 +37,8 @@ use crate::lease::{Lease, Peer};
 use crate::link::{Link, LinkId};
 use crate::refusal::FrameRefusal;
 use crate::remote::STALL_BOUND;
-use crate::slot::{PublishOutcome, Slot};
-use crate::table::Delivery;
+use crate::step::slot::{PublishOutcome, Slot};
+use crate::step::table::Delivery;
 
 /// A process's end of the rendezvous.
 pub struct Hub {

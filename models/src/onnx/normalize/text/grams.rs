@@ -3,11 +3,11 @@
 use convoke_graph::Tensor;
 use convoke_graph::graph::Attr;
 
-use super::super::import::Importer;
-use super::node::{ImportedNode, Outputs};
+use super::super::super::import::Importer;
+use super::super::node::{ImportedNode, Outputs};
 
 /// Imports TfIdfVectorizer.
-pub(in super::super) fn tf_idf(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
+pub(in super::super::super) fn tf_idf(i: &mut Importer<'_>, mut c: ImportedNode) -> Outputs {
     let pool = c.take_labels("pool_int64s", "pool_strings")?;
     let pool = pool.ok_or_else(|| c.error("has no pool"))?;
     let indexes = c.take_ints("ngram_indexes")?.unwrap_or_default();

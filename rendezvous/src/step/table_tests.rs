@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use convoke_common::rpc::RendezvousStatus;
 use convoke_graph::Tensor;
 
-use crate::slot::{PublishOutcome, RegisterOutcome};
-use crate::table::{FenceReason, StepTable};
+use super::slot::{PublishOutcome, RegisterOutcome};
+use super::table::{FenceReason, StepTable};
 
 #[test]
 fn window_moves_with_retirement() {

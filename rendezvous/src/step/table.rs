@@ -12,8 +12,8 @@ use convoke_common::mutant;
 use convoke_common::rpc::RendezvousStatus;
 use convoke_graph::Tensor;
 
+use super::slot::{MAX_STEP, Meeting, Slot};
 use crate::primitives::{AtomicU64, Ordering};
-use crate::slot::{MAX_STEP, Meeting, Slot};
 
 const OPEN: u64 = 1;
 
