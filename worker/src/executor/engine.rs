@@ -25,7 +25,7 @@ pub struct Engine {
     pub host: String,
     pub compute: Arc<dyn Compute>,
     pub steps_done: AtomicU64,
-    pub(crate) failures: Failures,
+    pub failures: Failures,
     /// Whether the worker takes new work, and the count of live steps.
     pub gate: Gate,
     /// The watch over work that ended and still runs.
