@@ -131,6 +131,7 @@ impl Requantisation<'_> {
     }
 
     /// Whether codes are signed.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn is_signed(&self) -> bool {
         range_of(self.to).is_some_and(|(low, _)| low < 0.0)
     }
