@@ -329,19 +329,24 @@ impl<'a> Exec<'a> {
 mod tests {
     use super::*;
 
+    static NEVER: AtomicBool = AtomicBool::new(false);
+
+    fn pool(threads: usize) -> rayon::ThreadPool {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        pool.build().unwrap()
+    }
+
     #[test]
     fn each_round_sees_what_the_one_before_left() {
-        static NEVER: AtomicBool = AtomicBool::new(false);
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(3)
-            .build()
-            .unwrap();
+        let pool = pool(3);
         for exec in [Exec::single(&NEVER), Exec::pooled(&pool, &NEVER)] {
             for (rounds, tiles) in [(0, 4), (1, 1), (50, 3), (20, 8)] {
                 let parts: Vec<AtomicU64> = (0..tiles).map(|_| AtomicU64::new(0)).collect();
                 let total = AtomicU64::new(1);
                 let add = |round: usize, i: usize| {
                     let now = total.load(Ordering::Relaxed);
+                    // A round that does not wait for its last tile would miss it.
+                    (0..2000).for_each(|_| std::hint::spin_loop());
                     parts[i].fetch_add(now + round as u64 + i as u64, Ordering::Relaxed);
                 };
                 let mut want = 1u64;
@@ -364,11 +369,7 @@ mod tests {
 
     #[test]
     fn an_error_between_rounds_ends_them() {
-        static NEVER: AtomicBool = AtomicBool::new(false);
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(2)
-            .build()
-            .unwrap();
+        let pool = pool(2);
         let exec = Exec::pooled(&pool, &NEVER);
         let ran = AtomicUsize::new(0);
         let tile = |_: usize, _: usize| {
@@ -384,11 +385,7 @@ mod tests {
 
     #[test]
     fn a_panic_in_a_round_is_handed_on() {
-        static NEVER: AtomicBool = AtomicBool::new(false);
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(2)
-            .build()
-            .unwrap();
+        let pool = pool(2);
         let exec = Exec::pooled(&pool, &NEVER);
         for bad in 0..4 {
             let tile = |round: usize, i: usize| assert!(round != 3 || i != bad, "on purpose");

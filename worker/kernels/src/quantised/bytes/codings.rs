@@ -27,13 +27,13 @@ pub(super) struct InRegisters<'a> {
 
 /// The parameters of each row, by its number among the rows at once. Those beyond the last row have no meaning.
 pub(super) struct RowCodings {
-    /// What is added to sums: the bias, and what the zero point of the columns gives.
+    /// Each sum of a row gets this added: the row's bias, and what the zero point of the columns gives.
     pub add: [i32; ROWS + BEYOND],
-    /// By what the sum of a column is multiplied before it is subtracted: the zero point of the row.
+    /// The zero point of a row. A sum of the row is less by this times the sum of its column's codes.
     pub zeros: [i32; ROWS + BEYOND],
-    /// By what sums are multiplied.
+    /// Each sum of a row is multiplied by this factor before it is rounded.
     pub factors: [f32; ROWS + BEYOND],
-    /// The zero points of the results.
+    /// The zero point of a row's results, which is added after rounding.
     pub of_results: [i32; ROWS + BEYOND],
     /// Whether codes are signed.
     pub signed: bool,
